@@ -1,10 +1,13 @@
-"""Resources of several nodes, reserved together: ``placement_group([{"CPU": 4}, {"CPU": 4}], strategy="SPREAD")``.
+"""Placement groups: resources of several nodes, reserved together.
 
 Ray: python/ray/util/placement_group.py, docs "Placement Groups"
 
-A group is made as a whole or not at all (G104); until then it waits and holds nothing. Tasks run in it with
-``scheduling_strategy=PlacementGroupSchedulingStrategy(group)``. Removing it, or the end of the job that has made it (unless
-``lifetime="detached"``), ends whatever runs in it (G106). When a node dies, its bundles move to another one (G107).
+    group = placement_group([{"CPU": 4}, {"CPU": 4}], strategy="SPREAD")
+
+A group is made as a whole or not at all (G104); until then it waits and reserves nothing. Tasks run in it with
+``scheduling_strategy=PlacementGroupSchedulingStrategy(group)``. A group ends when it is removed, or with the job that has
+made it (unless ``lifetime="detached"``). Its end kills all tasks and actors in it (G106). When a node dies, its bundles move
+to other nodes (G107).
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ VALID_PLACEMENT_GROUP_STRATEGIES = STRATEGIES
 
 
 class PlacementGroup:
-    """A handle; pass it around freely, it keeps nothing alive."""
+    """A handle of a placement group. It can be passed to other processes, and does not keep the group alive."""
 
     __module__ = "minray.util.placement_group"
 
     @staticmethod
     def empty() -> PlacementGroup:
-        """The handle of no group: tasks with it run outside of any."""
+        """Return the handle of no group: a task with it runs outside of any group."""
         return PlacementGroup(PlacementGroupID.nil())
 
     def __init__(self, id: PlacementGroupID, bundle_cache: list[dict[str, float]] | None = None) -> None:
@@ -40,12 +43,13 @@ class PlacementGroup:
         return self.id.is_nil()
 
     def ready(self) -> ObjectRef[PlacementGroup]:
-        """A reference that is ready when the group is; its value is this handle. Of a removed group an error."""
+        """Return a reference that is ready when the group is, and whose value is this handle. For a removed group its value
+        is an error."""
         self._check("ready")
         return worker.current_api().placement_group_ready(self.id.binary(), self)
 
     def wait(self, timeout_seconds: float = 30) -> bool:
-        """Whether the group is there within this time; with 0, whether it is there now."""
+        """Wait until the group is ready, at most ``timeout_seconds``; return whether it is. With 0, do not wait."""
         self._check("wait")
         worker.check_timeout(timeout_seconds)
         api, group_id = worker.current_api(), self.id.binary()
@@ -53,7 +57,7 @@ class PlacementGroup:
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
-        """What was asked for, a dict for each bundle."""
+        """The requested bundles: for each a dict from resource name to amount."""
         if self.bundle_cache is None and not self.is_empty:
             self.bundle_cache = _bundles_of(self.id.binary())
         return self.bundle_cache or []
@@ -63,7 +67,7 @@ class PlacementGroup:
         return len(self.bundle_specs)
 
     def _settle(self) -> None:
-        """Somebody else is going to hear of it: not before the gcs has."""
+        """Wait until the gcs knows the group, before this handle is sent to another process."""
         api = worker.connected_api()
         if api is not None and not api.placement_groups.is_known(self.id.binary()):
             api.run_on_loop(lambda: api.placement_groups.settle(self.id.binary()))
@@ -95,11 +99,12 @@ def _bundles_of(group_id: bytes) -> list[dict[str, float]]:
 def placement_group(
     bundles: list[dict[str, float]], strategy: str = "PACK", name: str = "", lifetime: str | None = None
 ) -> PlacementGroup:
-    """Ask for a group; returns at once, ``wait`` or ``ready`` tell when it is there.
+    """Request a placement group and return its handle at once. ``ready`` and ``wait`` tell when the group is reserved.
 
-    ``strategy``: PACK (few nodes), SPREAD (many), STRICT_PACK (one node, or wait), STRICT_SPREAD (a node for each bundle, or
-    wait). ``name`` is for ``get_placement_group``, in this job's namespace. With ``lifetime="detached"`` it outlives the
-    job, until it is removed. Raises ValueError for anything else, and for a name that is taken.
+    ``bundles``: for each bundle a dict from resource name to amount. ``strategy``: PACK (few nodes), SPREAD (many),
+    STRICT_PACK (one node, or wait), STRICT_SPREAD (a node for each bundle, or wait). ``name`` is for
+    ``get_placement_group``, in this job's namespace. With ``lifetime="detached"`` the group outlives the job, until it is
+    removed. Raises ValueError for other arguments and for a name that is taken.
     """
     described = _check_bundles(bundles)
     if strategy not in STRATEGIES:
@@ -120,11 +125,11 @@ def placement_group(
 
 
 def _check_bundles(bundles: Any) -> list[dict[str, int]]:
-    """As resource sets. Raises ValueError for what cannot be a group."""
+    """Return bundles as resource sets. Raises ValueError for bundles that are invalid or empty."""
     if not isinstance(bundles, list):
         raise ValueError(f"Placement group bundles must be a list, got {type(bundles).__name__}.")
     if not bundles:
-        raise ValueError("Placement group bundles must not be an empty list: a group of no resources is none.")
+        raise ValueError("Placement group bundles must not be an empty list: a group has at least one bundle.")
     described = []
     for bundle in bundles:
         is_dict = isinstance(bundle, dict) and all(isinstance(name, str) for name in bundle)
@@ -141,11 +146,11 @@ def _is_number(value: Any) -> bool:
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """The group ends; what runs in it is being killed then, and its resources are free a moment later.
+    """Remove a placement group. Tasks and actors in it are killed, and its resources are free a moment later.
 
-    Returns at once if this process has made the group without a name. Else it returns when the gcs knows: nobody who hears
-    of that finds the group by its name, which is free. Whatever this process asks about placement groups from now on is
-    answered as if the group had ended.
+    Returns at once if this process has made the group without a name. Otherwise it returns when the gcs has removed the
+    group, so that its name is free and no process finds it by that name any more. Later calls of this process about
+    placement groups are answered as if the group had ended already.
     """
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, not {type(placement_group).__name__}")
@@ -158,7 +163,7 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
-    """The group of this name in this job's namespace; ValueError if there is none (any more)."""
+    """Return the group of this name in this job's namespace. Raises ValueError if there is none (any more)."""
     if not isinstance(placement_group_name, str):
         raise TypeError(f"get_placement_group takes a name, not {type(placement_group_name).__name__}")
     if not placement_group_name:
@@ -171,15 +176,16 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """The group that the running task, or this actor, is in; None outside of any, and in a driver."""
+    """Return the group in which the running task or this actor runs; None outside of any group, and in a driver."""
     strategy = worker.current_api().placed()
     return PlacementGroup(PlacementGroupID(strategy.group_id)) if strategy is not None and strategy.group_id else None
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """What the gcs knows of a group, or with None of each group by its id: states, bundles, and where they are.
+    """Return a dict with the name, bundles, their nodes, strategy and state of a group; empty if it is unknown.
 
-    The states are PENDING, PREPARED, CREATED, RESCHEDULING (bundles were lost with their node) and REMOVED.
+    With None, return such a dict for each group that the gcs knows, by the group's id (hex). The states are PENDING,
+    PREPARED, CREATED, RESCHEDULING (bundles were lost with their node) and REMOVED.
     """
     if not isinstance(placement_group, PlacementGroup | None):
         raise TypeError(f"placement_group_table takes a PlacementGroup or None, not {type(placement_group).__name__}")
@@ -204,7 +210,7 @@ def _row(group: Any) -> dict[str, Any]:
 
 
 def check_placement_group_index(placement_group: PlacementGroup, bundle_index: int) -> None:
-    """Raises ValueError for a bundle that the group does not have."""
+    """Raise ValueError for a bundle index that the group does not have."""
     if placement_group.is_empty:
         if bundle_index != -1:
             raise ValueError("If placement group is not set, the value of bundle index must be -1.")
@@ -216,7 +222,7 @@ def check_placement_group_index(placement_group: PlacementGroup, bundle_index: i
 
 
 def check_fits(placement_group: PlacementGroup, bundle_index: int, needs: dict[str, float]) -> None:
-    """Raises ValueError for needs that no bundle, or not this one, can ever meet."""
+    """Raise ValueError for resources that no bundle (or not the one with this index) can ever have."""
     bundles: Sequence[dict[str, float]] = placement_group.bundle_specs
     if bundle_index >= 0:
         bundles = bundles[bundle_index : bundle_index + 1]

@@ -1,9 +1,9 @@
-"""Where a task may run, as users say it in ``scheduling_strategy=``.
+"""Scheduling strategies: where a task or actor may run, for the option ``scheduling_strategy=``.
 
 Ray: python/ray/util/scheduling_strategies.py, docs "Scheduling"
 
-Beside the strings "DEFAULT" and "SPREAD" there are node affinity, placement groups, and labels of nodes.
-What is wrong with a strategy is said when it is made; whether it fits a task, when the task is submitted.
+Beside the strings "DEFAULT" and "SPREAD" there are node affinity, placement groups, and node labels. A wrong argument raises
+when the strategy is made. Whether the strategy fits a task is checked when the task is submitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class NodeAffinitySchedulingStrategy:
     """Run on one node (G102).
 
     ``node_id`` is the hexadecimal id from ``minray.nodes()`` or ``get_runtime_context().get_node_id()``. With ``soft=True``
-    the task goes elsewhere if that node is dead or can never hold it; otherwise ``get`` raises TaskUnschedulableError.
+    the task runs on another node if that one is dead or can never hold it. Otherwise ``get`` then raises
+    TaskUnschedulableError.
     """
 
     __module__ = "minray.util.scheduling_strategies"
@@ -45,11 +46,11 @@ class NodeAffinitySchedulingStrategy:
 
 
 class PlacementGroupSchedulingStrategy:
-    """Run in a placement group: in one of its bundles, or with index -1 in whichever has room.
+    """Run in a placement group: in the bundle with this index, or with index -1 in any bundle that has room.
 
-    With ``placement_group_capture_child_tasks=True`` the tasks that a task submits run in the group too, unless they have a
-    strategy of their own; None: as it is where the task is submitted. With ``placement_group=None`` a task runs outside of
-    any group, also if its parent's would capture it.
+    With ``placement_group_capture_child_tasks=True`` the tasks that a task submits also run in the group, unless they have a
+    strategy of their own; None: as for the submitting task. With ``placement_group=None`` a task runs outside of any group,
+    even if its parent's group would capture it.
     """
 
     __module__ = "minray.util.scheduling_strategies"
@@ -76,7 +77,7 @@ class PlacementGroupSchedulingStrategy:
 
 
 class _Values:
-    """Which values of a label will do."""
+    """Accepts a label by its values."""
 
     operator = ""
 
@@ -90,7 +91,7 @@ class _Values:
 
 
 class In(_Values):
-    """The label has one of these values."""
+    """Accepts a label with one of these values."""
 
     __module__ = "minray.util.scheduling_strategies"
 
@@ -98,7 +99,7 @@ class In(_Values):
 
 
 class NotIn(_Values):
-    """The label has none of these values, or is not there."""
+    """Accepts a label with none of these values, or a missing label."""
 
     __module__ = "minray.util.scheduling_strategies"
 
@@ -106,7 +107,7 @@ class NotIn(_Values):
 
 
 class Exists:
-    """The label is there, whatever its value."""
+    """Accepts a label with any value."""
 
     __module__ = "minray.util.scheduling_strategies"
 
@@ -114,7 +115,7 @@ class Exists:
 
 
 class DoesNotExist:
-    """The label is not there."""
+    """Accepts a missing label."""
 
     __module__ = "minray.util.scheduling_strategies"
 
@@ -122,9 +123,9 @@ class DoesNotExist:
 
 
 class NodeLabelSchedulingStrategy:
-    """Run on a node with such labels: ``NodeLabelSchedulingStrategy(hard={"zone": In("a", "b")}, soft={"disk": Exists()})``.
+    """Run on a node by its labels: ``NodeLabelSchedulingStrategy(hard={"zone": In("a", "b")}, soft={"disk": Exists()})``.
 
-    All of ``hard`` must hold, or the task waits for a node of which that is true; nodes for which ``soft`` holds come first.
+    All conditions of ``hard`` must hold; the task waits for such a node. Nodes for which ``soft`` holds too are preferred.
     """
 
     __module__ = "minray.util.scheduling_strategies"

@@ -97,7 +97,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_wait_microseconds: int = 500
     """Longest busy wait of a caller for an answer, or of a worker for its next task, before it sleeps (0: never).
 
-    Processes busy-wait only where such waits are short and cores are free (``minray/platform/spinning.py``)."""
+    Processes busy-wait only where such waits are short and cores are free (``minray/platform/threads/spinning.py``)."""
     record_ref_creation_sites: bool = False
     """Whether processes record the line of user code that made each reference; it costs microseconds per reference."""
     local_gc_min_interval_s: float = 10.0

@@ -1,1 +1,1 @@
-"""The seam between minray and the world: ``base`` says what is needed, the other files are its real side."""
+"""The seam between minray and the world: ``base`` defines the interface, the other files implement it for real."""

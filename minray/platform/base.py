@@ -10,7 +10,7 @@ suite runs over all.
 Rules
   * The clock is the event loop: ``asyncio.sleep``, ``asyncio.timeout`` and ``loop.time()``; there is no clock object.
   * Foreign exceptions are mapped here: above this line only the exceptions of this file appear.
-  * Every callback is called on the loop of the process it belongs to, never re-entrantly from the call that takes it.
+  * Every callback is called on the event loop of its process, and never from inside the call that registers it.
 
 The network contract, stated once
   * Messages on one channel arrive in order, or the channel breaks. A message with buffers is the exception: it arrives
@@ -33,13 +33,13 @@ PROTOCOL_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 """The largest record a transport carries, and the largest frame it accepts; more than this is a broken or hostile peer."""
 CHUNK_BYTES = 5 * 1024 * 1024
-"""Out-of-band buffers travel in pieces of at most this size, so that a gigabyte never delays a cancel or a heartbeat."""
+"""The largest piece, in bytes, in which a large buffer travels. So a gigabyte never delays a cancel or a heartbeat."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class PlatformError(Exception):
-    """What can go wrong at the seam; the base of everything below."""
+    """Base class of all failures at the seam."""
 
 
 class ChannelBroken(PlatformError):
@@ -51,11 +51,11 @@ class ConnectFailed(PlatformError):
 
 
 class ConnectRefused(ConnectFailed):
-    """Nobody listens at this endpoint: the process has ended or has not started to listen yet."""
+    """No process listens at this endpoint: it has ended, or has not started to listen yet."""
 
 
 class WrongIncarnation(ConnectRefused):
-    """Somebody else listens at this endpoint now; the incarnation that was meant is gone for good."""
+    """Another process listens at this endpoint now; the incarnation that the client asked for is gone for good."""
 
 
 class AuthenticationFailed(ConnectFailed):
@@ -67,7 +67,7 @@ class RecordTooLarge(PlatformError):
 
 
 def check_size(word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
-    """What every transport refuses to send; ``word`` names the record in the error. Raises RecordTooLarge."""
+    """Raise RecordTooLarge for a record that no transport sends; ``word`` names the record in the error."""
     size = len(payload) + 9 * len(buffers)
     if size > MAX_RECORD_BYTES:
         raise RecordTooLarge(f"{word} of {size} bytes is larger than {MAX_RECORD_BYTES}; send buffers beside it")
@@ -97,30 +97,30 @@ class StorageFailed(PlatformError):
 
 
 class DiskFailed(PlatformError):
-    """A file could not be written, or not be read."""
+    """A file could not be written or read."""
 
     def __init__(self, message: str, checksums: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.checksums = list(checksums)
-        """Of a file that was being written: of those first pieces that are in it all the same."""
+        """Checksums of the first pieces that are in the file although writing all of them failed."""
 
 
 class DiskBusy(DiskFailed):
-    """It could not even be tried, for want of a thread, memory or a descriptor: what is in files is as it was."""
+    """The operation could not begin for lack of a thread, memory or a descriptor; files are unchanged."""
 
 
 class DiskFull(DiskFailed):
-    """There is no room for more; what is in files already is safe."""
+    """The disk has no room for more data; what files already contain is safe."""
 
 
 class MemoryFailed(PlatformError):
-    """No arena could be made or mapped: out of memory or of descriptors, or whoever handed it out has gone."""
+    """No arena could be made or mapped: out of memory or of descriptors, or its creator (the raylet) has ended."""
 
 
 # --- Network -----------------------------------------------------------------------------------------------------------
 
 OnReply = Callable[[PlatformError | None, bytes, Sequence[Buffer]], None]
-"""Receives the end of one call: ``(None, payload, buffers)`` or ``(ChannelBroken | RemoteFailure, b"", ())``."""
+"""Receives the outcome of one call: ``(None, payload, buffers)`` or ``(ChannelBroken | RemoteFailure, b"", ())``."""
 
 
 class Incoming(Protocol):
@@ -130,13 +130,13 @@ class Incoming(Protocol):
     payload: bytes
     buffers: Sequence[Buffer]
     peer: bytes
-    """The incarnation at the other end, as it named itself in the handshake; proven only to know the token."""
+    """The incarnation that the other end named in the handshake. It has proven only that it knows the token."""
 
     def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        """Answer. Ignored for notifications and once the channel is gone."""
+        """Send the reply. Does nothing for a notification, or when the channel is gone."""
 
     def fail(self, failure: RemoteFailure) -> None:
-        """Refuse; the caller's ``on_reply`` receives this failure."""
+        """Refuse the request; the caller's ``on_reply`` receives this failure."""
 
 
 OnIncoming = Callable[[Incoming], None]
@@ -160,16 +160,16 @@ class Channel(Protocol):
 
         ``buffers`` are not copied before they are written: the caller leaves them unchanged until the reply.
 
-        If ``into`` is given, the reply's buffers are not new memory: the i-th is written into ``into[i]``, a writable view
-        of bytes that nobody else uses until ``on_reply`` is called; ``on_reply`` receives read-only views of what was
-        written, and afterwards nothing is written there. A reply with more buffers, or longer ones, breaks the channel.
+        ``into`` gives memory for the reply's buffers: buffer i is written into ``into[i]``, a writable view of bytes that
+        nobody else uses until ``on_reply`` is called. ``on_reply`` receives read-only views of what was written; afterwards
+        nothing is written there. A reply with more or longer buffers than ``into`` breaks the channel.
         """
 
     def notify(self, method: str, payload: bytes) -> None:
-        """Send something that has no reply; it may be lost if the channel breaks."""
+        """Send a notification, which has no reply; it may be lost if the channel breaks."""
 
     def close(self) -> None:
-        """End the channel. Messages sent before are still written if the peer lives; open calls end broken."""
+        """End the channel. Messages sent before are still written if the peer lives; open calls end with ChannelBroken."""
 
 
 class Listener(Protocol):
@@ -191,15 +191,15 @@ class Network(Protocol):
         """Listen as ``identity``; raises ``PlatformError`` naming the endpoint (port in use, path too long, ...)."""
 
     async def connect(self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]) -> Channel:
-        """Open a channel to the incarnation ``target`` (empty: whoever is there); raises ``ConnectFailed``.
+        """Open a channel to the incarnation ``target`` (empty: any process that listens); raises ``ConnectFailed``.
 
-        ``on_close`` is called once when the channel ends for any reason but our own ``close``.
+        ``on_close`` is called once when the channel ends for any reason except our own ``close``.
         """
 
 
 @dataclass(slots=True)
 class Counters:
-    """What this process has sent, counted where it happens; the figures behind "requests and frames per task"."""
+    """Counts of what this process has sent; "requests and frames per task" are computed from them."""
 
     requests: int = 0
     """Calls and notifications sent."""
@@ -221,31 +221,31 @@ class ExitStatus:
 
 
 OnOutput = Callable[[str, str], None]
-"""Receives ``("stdout" | "stderr", line)`` of a child, without the newline, in order."""
+"""Receives each line of a child's output as ``("stdout" | "stderr", line)``, in order and without the newline."""
 
 
 class Process(Protocol):
-    """A child, as its parent sees it."""
+    """A child process, as its parent sees it."""
 
     pid: int
     marks: memoryview
     """64 bytes shared with the child and readable after its death; see ``Processes.marks``."""
 
     async def wait(self) -> ExitStatus:
-        """Return once it has ended *and* all that it had written was given to ``on_output``."""
+        """Return once the process has ended *and* all its output was given to ``on_output``."""
 
     def kill(self) -> None:
-        """SIGKILL; harmless when it has ended."""
+        """Send SIGKILL; does nothing when the process has ended."""
 
 
 class Processes(Protocol):
-    """Children, and this process itself."""
+    """The children of this process, and this process itself."""
 
     pid: int
     marks: memoryview
     """64 bytes that the parent can read even after ``kill -9`` of this process."""
     is_copy: bool
-    """Whether user code has forked, and this is the child: its connections are its parent's."""
+    """Whether user code has forked and this process is the child. Its connections belong to its parent."""
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> Process:
         """Start a process that runs ``role`` (``"worker"``) with ``config``; raises ``SpawnFailed``."""
@@ -261,27 +261,27 @@ WOULD_BLOCK = (
     "this would block minray's own thread, where callbacks of futures run: await references there,"
     " and do what waits in a thread of your own"
 )
-"""What ``UserCode.parker`` says there."""
+"""The text of the RuntimeError that ``UserCode.parker`` raises on the loop."""
 
 
 class Parker(Protocol):
     """Blocks one user thread until the loop (or another thread) releases it."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block; False if the time passed first. KeyboardInterrupt passes through."""
+        """Block until released; return False if the time passed first. KeyboardInterrupt passes through."""
 
     def release(self) -> None:
-        """Let it go, now or when it comes to wait. May be called more than once, from any thread."""
+        """Let the thread go, now or when it begins to wait. May be called more than once, from any thread."""
 
     def fail(self, make_error: Callable[[], Exception]) -> None:
-        """The same, but ``wait`` raises this: what the thread waits for will not come."""
+        """Release the thread, but make ``wait`` raise this error: what the thread waits for will not come."""
 
 
 class Threads(Protocol):
     """Threads beside the main user thread."""
 
     def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
-        """From the loop: run ``work(*args)`` in one of them, when one has nothing else to do; ``then(*args)`` follows on the
+        """From the loop: run ``work(*args)`` in one of the threads, once one is idle; then call ``then(*args)`` on the
         loop."""
 
 
@@ -295,70 +295,83 @@ class UserCode(Protocol):
         """
 
     def threads_beside(self, limit: int) -> Threads:
-        """From the loop: threads of their own for work of one kind, no more than ``limit``."""
+        """From the loop: make a group of at most ``limit`` threads for work of one kind."""
 
     def follow(self, then: Callable[..., None], *args: Any) -> None:
-        """From the main user thread: call back on the loop when the work there is over, or before that if it takes long.
+        """From the main user thread: call back on the loop when the current work is over, or earlier if that takes long.
 
-        It costs less than a ``post``, which makes somebody listen at once.
+        It costs less than ``post``, which wakes a thread for the loop at once.
         """
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
-        """From the loop: an event loop for user code runs in the main user thread from now on, beside other work.
+        """From the loop: run an event loop for user code in the main user thread from now on, beside other work.
 
-        ``on_open(event_loop)`` is what is called on it first.
+        ``on_open(event_loop)`` is the first call on that event loop.
         """
 
     def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
-        """The same in a thread of its own."""
+        """From the loop: run an event loop for user code in a thread of its own; ``on_open`` is its first call."""
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """From any thread: call back on the loop soon, in order. Never blocks; many posts cost one wake-up."""
 
     def post_later(self, callback: Callable[..., None], *args: Any) -> None:
-        """Like ``post``, and in order among its kind, but after what was posted, and sent, before: nobody waits for it."""
+        """Like ``post``, for callbacks that nobody waits for. They run in order, after all callbacks posted earlier, and
+        after what those have sent is written out."""
 
     on_dropped: Callable[[Sequence[bytes]], None]
-    """Called on the loop with what was given to ``drop``, often much at once. Set before anything is dropped."""
+    """Called on the loop with the names given to ``drop``, often many at once. Must be set before the first ``drop``."""
 
     def drop(self, name: bytes) -> None:
-        """Like ``post_later(on_dropped, [name])``, for what there is much of; from destructors too, anywhere."""
+        """Like ``post_later(on_dropped, [name])``, but cheap for many names. May be called anywhere, also by destructors."""
 
     def parker(self) -> Parker:
-        """Make a parker for the calling user thread. RuntimeError on the loop, where blocking would be a deadlock:
-        callbacks of futures run there, what unpickling calls when a value is awaited, and at times destructors."""
+        """Make a parker for the calling user thread. Raises RuntimeError on the loop, where blocking would be a deadlock.
+
+        User code that runs on the loop: callbacks of futures, code called by unpickling an awaited value, some destructors.
+        """
 
     def future(self) -> concurrent.futures.Future[Any]:
-        """For user threads, and their event loops, that wait without a parker: done on the loop. Where the loop may end
-        before its threads do, it fails then, as parkers do."""
+        """Make a future for user threads, and their event loops, that wait without a parker. The loop sets its result.
+
+        Where the loop may end before its threads do, the future fails then, as parkers do.
+        """
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
-        """Raise KeyboardInterrupt in the main user thread if ``applies()``, asked in that thread, says so there. (If user
-        code has taken SIGINT over, its handler is called instead, and ``applies`` is asked on the loop.)"""
+        """Raise KeyboardInterrupt in the main user thread if ``applies()``, called in that thread, returns True.
+
+        If user code has its own handler for SIGINT, that handler is called instead, and ``applies`` is called on the loop.
+        """
 
     def collect_later(self) -> None:
-        """From any thread: collect garbage soon, though perhaps nothing more is made here, where destructors may block."""
+        """From any thread: have garbage collected soon, in a thread where destructors may block.
+
+        Python's own collector runs only while new objects are made, which may not happen here any more.
+        """
 
     def collect_garbage(self) -> None:
-        """From a user thread that has waited for long: now. What it waits for may need what garbage here keeps."""
+        """From a user thread that has waited for long: collect garbage now. What the thread waits for may need resources
+        that garbage in this process still holds."""
 
     def run_exit_handlers(self) -> None:
-        """From a user thread: what user code has registered with ``atexit``, when its process ends in an orderly way."""
+        """From a user thread: run what user code has registered with ``atexit``, when this process ends in an orderly
+        way."""
 
     def time(self) -> float:
         """The loop's clock, readable from user threads."""
 
     def threads(self) -> list[tuple[str, FrameType | None]]:
-        """From the loop: all threads of this process by name, with the innermost frame of what each does; None for the one
-        that asks. (A member of its own, since a simulated process has threads of this interpreter, but not all of them.)
+        """From the loop: all threads of this process, as (name, innermost frame); the frame of the calling thread is None.
+
+        It is a member of the seam because a simulated process owns only some of this interpreter's threads.
         """
 
     def enter_environment(
         self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
     ) -> None:
-        """Make this process fit for a job and runtime environment; raises OSError if the directory is not there.
+        """Set up this process for a job and runtime environment; raises OSError if the directory does not exist.
 
-        Modules are looked for in ``leading`` first, then where the driver does (``sys_path``) and this process does not yet.
+        Modules are looked for in ``leading`` first, then in the entries of the driver's ``sys_path`` that are missing here.
         """
 
 
@@ -366,13 +379,13 @@ class UserCode(Protocol):
 
 
 class Storage(Protocol):
-    """A transactional table store of bytes, for what must outlive the gcs process."""
+    """A transactional store of tables of bytes, for data that must outlive the gcs process."""
 
     durable: bool
     """Whether committed rows outlive this process."""
 
     def load(self, table: str) -> dict[str, bytes]:
-        """All rows of a table, as last committed."""
+        """Return all rows of a table, as last committed."""
 
     def put(self, table: str, key: str, value: bytes) -> None:
         """Stage a row for the next commit."""
@@ -383,7 +396,7 @@ class Storage(Protocol):
     async def commit(self) -> None:
         """Return when everything staged so far is durable; concurrent commits share one sync.
 
-        ``StorageFailed``: what was to be put is forgotten, and removals are tried again with the next commit.
+        Raises ``StorageFailed``; the staged rows are forgotten then, and removals are tried again with the next commit.
         """
 
     def close(self) -> None:
@@ -394,66 +407,71 @@ class Arena(Protocol):
     """Memory that the processes of one node share, as its creator sees it."""
 
     view: memoryview
-    """All of it, writable; zeros at first."""
+    """The whole memory, writable; zeros at first."""
 
     async def close(self) -> None:
-        """Hand it out no more. Views stay valid, here and everywhere, until the last one has gone."""
+        """Stop handing the arena out. Views stay valid, in every process, until the last one is gone."""
 
 
 class DiskArena(Arena, Protocol):
-    """An arena in a file, for when memory is full. What is written without having been reserved may kill the writer."""
+    """An arena in a file, for when memory is full. To write to bytes that are not reserved may kill the writer (SIGBUS)."""
 
     def reserve(self, start: int, size: int) -> None:
-        """Room on the disk for these bytes. Raises ``DiskFull`` or ``DiskFailed``, and then nothing is reserved."""
+        """Reserve room on the disk for these bytes. Raises ``DiskFull`` or ``DiskFailed``; then nothing is reserved."""
 
     def release(self, start: int, size: int) -> None:
-        """These bytes are not needed any more: the disk has their room again, if it can take it. Never raises."""
+        """Give the room of these bytes back to the disk, where its file system can do that. Never raises."""
 
 
 class Memory(Protocol):
-    """Arenas, by the endpoints at which they are handed out; each needs its own, since who has attached keeps the first."""
+    """Arenas by the endpoint that hands them out. Each arena needs its own endpoint, since a process that has attached to an
+    endpoint keeps the first arena."""
 
     async def create_arena(self, endpoint: str, size: int) -> Arena:
-        """Make an arena of ``size`` bytes and hand it out to processes of this node and user. ``MemoryFailed``."""
+        """Make an arena of ``size`` bytes and hand it out to processes of this node and user. Raises ``MemoryFailed``."""
 
     async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> DiskArena:
-        """The same, in a file without a name in this directory, as large as its disk may become full.
+        """Make an arena in a nameless file in this directory and hand it out. Raises ``MemoryFailed``.
 
-        Raises ``MemoryFailed``. (A member of its own, since nobody but the store's last resort wants memory that is slow.)
+        ``capacity_threshold`` is the share of the disk that may be in use at most; the arena's size is that share of the
+        disk. (It is a member of its own because only the store's last resort wants slow memory.)
         """
 
     def attach(self, endpoint: str) -> memoryview:
-        """The whole arena, writable: mapped once in a process, the same view each time, also after its creator has gone.
+        """Return the whole arena as a writable view. It is mapped once per process: later calls return the same view, also
+        after its creator is gone.
 
-        May be called from any thread, and blocks it until the creator's loop has answered: so never from that loop. Raises
-        ``MemoryFailed``, at once if nobody hands it out.
+        May be called from any thread. It blocks until the creator's loop has answered, so never call it on that loop. Raises
+        ``MemoryFailed``, at once if no process hands the arena out.
         """
 
 
 class Disk(Protocol):
     """One directory of files that are written once, read in parts, and removed.
 
-    A checksum is ``zlib.crc32``. Whoever reads compares: nothing else tells whether a disk gives back what it was given.
+    A checksum is ``zlib.crc32``. The reader must compare checksums: nothing else tells whether a disk returns what was
+    written.
     """
 
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
-        """Make a file of these pieces, one after the other; returns their checksums. The caller leaves them unchanged.
+        """Write these pieces into a new file, one after the other; return their checksums. The caller leaves them unchanged.
 
-        Raises ``DiskFailed`` or ``DiskFull``; there is no file then, or one of the first pieces, if ``checksums`` has any.
+        Raises ``DiskFailed`` or ``DiskFull``. If the error has ``checksums``, the file holds that many first pieces;
+        otherwise there is no file.
         """
 
     async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
-        """Fill these pieces, one after the other, from this place of the file on; returns their checksums.
+        """Fill these pieces, one after the other, from byte ``start`` of the file on; return their checksums.
 
-        ``DiskFailed`` if the file is not there, or ends before, ``DiskBusy`` if that is not known. Nothing is written into
-        the pieces after the end of this call, unless it is cancelled.
+        Raises ``DiskFailed`` if the file does not exist or is too short, ``DiskBusy`` if that could not be found out.
+        Nothing is written into the pieces after the end of this call, unless it is cancelled.
         """
 
     def remove(self, name: str) -> None:
-        """Soon there is no such file, if there was one. Never raises."""
+        """Have the file removed soon, if it exists. Never raises."""
 
     async def close(self) -> None:
-        """Forget what has not begun. Files stay: they go with their session."""
+        """Forget operations that have not begun. Files stay: they are removed with their session."""
 
 
 class Host(Protocol):
@@ -464,18 +482,18 @@ class Host(Protocol):
     memory_bytes: int
 
     def memory_usage(self) -> tuple[int, int]:
-        """Bytes in use and bytes there are, where that is tightest: on the machine, or within a limit on this process."""
+        """Return (bytes in use, bytes in all) of the machine or of a limit on this process, whichever is fuller."""
 
     def process_memory(self, pid: int) -> int:
-        """Bytes that would be free without this process; 0 if there is none."""
+        """Return the bytes that would be free without the process ``pid``; 0 if there is none."""
 
     def random_bytes(self, count: int) -> bytes: ...
 
     def random(self) -> float:
-        """In [0, 1): for jitter and tie-breaking."""
+        """Return a number in [0, 1), for jitter and tie-breaking."""
 
     def time(self) -> float:
-        """Wall-clock seconds since the epoch: for people, and for a moment that several machines know (a deadline)."""
+        """Return wall-clock seconds since the epoch: for people, and for a deadline that several machines share."""
 
 
 Record = Callable[[str, str, str, str], None]
@@ -484,23 +502,22 @@ Record = Callable[[str, str, str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """All of the above for one process."""
+    """All parts of the seam for one process."""
 
     name: str
-    """What people call it: ``gcs``, ``raylet/head``, ``worker/1f3c``; a fault key and a trace lane."""
+    """The process's name for people: ``gcs``, ``raylet/head``, ``worker/1f3c``. Faults and trace lanes use it as their
+    key."""
     identity: bytes
-    """The incarnation: 16 random bytes (a worker's id); never used again after this process."""
+    """The incarnation: 16 random bytes (in a worker, its worker id). No later process uses them again."""
     network: Network
     processes: Processes
     user_code: UserCode
     host: Host
     open_storage: Callable[[str], Storage]
-    """``""`` opens a store in memory, a path a durable one; raises ``StorageFailed`` for what is not a minray store."""
+    """Opens a store: ``""`` one in memory, a path a durable one. Raises ``StorageFailed`` for a file of another kind."""
     memory: Memory
     open_disk: Callable[[str], Disk]
-    """Takes the path of a directory that exists, or a URL."""
+    """Opens a disk, by the path of an existing directory or by a URL."""
     record: Record | None = field(default=None)
     bulk: Sequence[Network] = ()
-    """Networks for objects on their way between nodes: what they carry holds up nothing on ``network``."""
-
-
+    """Networks for objects that travel between nodes: their traffic delays nothing on ``network``."""

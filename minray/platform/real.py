@@ -2,8 +2,8 @@
 
 Ray: has no counterpart
 
-What differs between processes (who they are, their children, the threads of their users) is passed in; the rest is the
-same for all of one cluster: the transport with its token, storage, memory, disks, and the host.
+Parts that differ between processes are passed in: name, identity, children and user code. The other parts are the same for
+all processes of a cluster: the transport with its token, storage, memory, disks and the host.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def make_platform(
     host: Host,
     lanes: int = 0,
 ) -> Platform:
-    """``lanes``: how many networks for bulk there are; only raylets need any, and gRPC has none.
+    """Make the ``Platform`` of a real process.
 
-    gRPC is imported only where it is used: it does not survive a fork.
+    ``lanes`` is the number of networks for objects in bulk; only raylets need any, and gRPC has none. gRPC is imported only
+    where it is used, because it does not survive a fork.
     """
     user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
     network: Network
@@ -63,9 +64,9 @@ def make_platform(
 
 
 def io_thread(system_config: SystemConfig) -> IoThread:
-    """A thread for one user of a cluster, with a loop; whoever asks stops it.
+    """Return a thread with a loop, for one connection to a cluster; the caller stops it.
 
-    gRPC binds each loop that it meets to its one queue of the process and never lets go of it, so there is one loop for all.
+    gRPC binds every loop to its one queue of the process and never releases it. So with gRPC all callers share one thread.
     Raises RuntimeError in a process that was forked from one that has used gRPC.
     """
     if system_config.transport != "grpc":

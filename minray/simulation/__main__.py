@@ -2,18 +2,19 @@
 
     python -m minray.simulation --seed 7 --nodes 3 --faults swarm     one run: result, faults, story, digest
     python -m minray.simulation --seed 7 --html run.html              the run as a page for a browser
-    python -m minray.simulation --seed 7 --faults swarm --save it     writes what chance decided to a file
-    python -m minray.simulation --replay it --html run.html           the run of such a file
+    python -m minray.simulation --seed 7 --faults swarm --save it     writes the faults that struck to a file
+    python -m minray.simulation --replay it --html run.html           repeats the run of such a file
     python -m minray.simulation --digest                              one line over a fixed list of seeds
 
 The last form is for comparing interpreters: the line may not depend on hash seeds, memory addresses or the machine.
 
-The tree is a tree of tasks that sleep, fail and are tried again, put values, wait, and cancel what they need no more. The
-single program has one task with one argument: enough to see the life of a task.
+The program ``tree`` has a tree of tasks that sleep, print and get values. Its driver puts a value, waits for half of the
+leaves and cancels a task; another task fails. The program ``single`` has one task with one argument: enough to see the life
+of a task.
 
 A file to replay is JSON: ``{"seed": 7, "nodes": 3, "program": "tree", "overrides": [[key, answer], ...]}``. A key is a list
-of words and numbers, as the run prints them after ``chance``; all chances that are not named have the answer 0, which is
-"nothing special". The program may be left out. What is in the file and does not strike is named on stderr.
+of words and numbers, as the run prints them after ``chance``. All chances that the file does not name have the answer 0,
+which is "nothing special". The program may be left out. Overrides that do not strike are named on stderr.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from minray.simulation.page import headline, write_page
 DIGEST_SEEDS = range(8)
 LEAVES = 8
 WORLD = ("seed", "nodes", "faults", "name")
-"""The parameters that a file to replay decides; ``name`` is that of the program."""
+"""The command-line parameters that a file to replay decides; ``name`` is the program's."""
 
 
 def program() -> dict[str, Any]:
-    """The driver. Its tasks are defined inside, so that they travel by value."""
+    """Run the driver ``tree``. Its tasks are defined inside, so that they travel by value."""
     time: Any = importlib.import_module("time")
 
     @minray.remote
@@ -80,7 +81,7 @@ def _error_of(ref: Any) -> Exception | None:
 
 
 def single() -> int:
-    """A driver with one task."""
+    """Run the driver ``single``, which has one task."""
     time: Any = importlib.import_module("time")
 
     @minray.remote
@@ -104,9 +105,9 @@ def simulate(
     show_output: bool = True,
     driver: Callable[[], Any] = program,
 ) -> tuple[SimCluster, str]:
-    """One run; the cluster is over, its trace can be read. What the program raised is its outcome, too.
+    """Run a program; return the cluster, whose trace can be read, and the program's outcome or the name of its error.
 
-    ``faults`` is the name of a plan, or exactly what shall happen.
+    ``faults`` is the name of a plan, or exactly the faults that strike.
     """
     described = [{"num_cpus": 2}] * nodes
     plan, overrides = (FaultPlan.named(faults, seed), None) if isinstance(faults, str) else (None, faults)
@@ -120,7 +121,7 @@ def simulate(
 
 
 def digest_of(seeds: range) -> str:
-    """Of all traces together, with and without faults."""
+    """Return one digest of the traces of all seeds, with and without faults."""
     hasher = hashlib.blake2b(digest_size=16)
     for seed in seeds:
         for faults in ("none", "swarm"):
@@ -130,7 +131,7 @@ def digest_of(seeds: range) -> str:
 
 
 class SavedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in a file to replay."""
+    """The content of a file to replay."""
 
     seed: int
     nodes: Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)]
@@ -139,12 +140,12 @@ class SavedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, path: Path) -> SavedRun:
-        """Raises UsageError for another file."""
+        """Read a file that ``write`` has written. Raises UsageError for any other file."""
         try:
             run = msgspec.json.decode(path.read_bytes(), type=cls)
             if run.program not in PROGRAMS:
                 raise ValueError(f"there is no program {run.program!r}, only {', '.join(PROGRAMS)}")
-            Oracle(run.seed, overrides=dict(run.overrides))  # which refuses what makes no sense
+            Oracle(run.seed, overrides=dict(run.overrides))  # raises for overrides that make no sense
         except (OSError, ValueError, RecursionError) as error:
             others = f"A witness of a campaign is run by `make spec SPEC_ARGS='--replay {path}'`."
             raise click.UsageError(f"{path} is no run that --save has written: {error}. {others}") from None
@@ -155,7 +156,7 @@ class SavedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def refuse_beside(option: str, others: Iterable[str]) -> None:
-    """Raises UsageError if one of the other parameters was given on the command line as well, where it would do nothing."""
+    """Raise UsageError if one of the other parameters was given too, although it has no effect beside the option."""
     context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

@@ -1,8 +1,8 @@
 """One simulated channel: two ends, and a pipe in each direction.
 
-A ``Pipe`` holds the messages on their way, each with the time when it arrives; it can lose a suffix, be held by a cut, and
-be shut. A ``ChannelEnd`` turns messages into calls and replies; the connecting side uses it as ``base.Channel``. What goes
-wrong with them, and when, is decided by ``network.SimWire``.
+A ``Pipe`` holds the messages on their way, each with the time when it arrives. It can lose a suffix, be held by a cut (a
+network partition), and be shut. A ``ChannelEnd`` turns messages into calls and replies; the connecting side uses it as
+``base.Channel``. ``network.SimWire`` decides what goes wrong with them, and when.
 
 Only bytes travel, as copies: no object is shared by two processes.
 """
@@ -29,30 +29,30 @@ from minray.simulation.trace import RECEIVE, Trace
 
 BANDWIDTH_UNIT_BYTES = 1024 * 1024
 BANDWIDTH_UNIT_S = 0.000_5
-"""Every full unit of a message's buffers delays it by so much; other messages may overtake it meanwhile."""
+"""Seconds by which each full unit of a message's buffers delays it; other messages may overtake it meanwhile."""
 
 CALL, NOTIFY, REPLY, FAIL, CLOSE, BREAK = "call", "notify", "reply", "fail", "close", "break"
-"""Kinds of messages; the last two are the channel's own: an orderly end, and any other."""
+"""Kinds of messages. The channel itself sends the last two: CLOSE for an orderly end, BREAK for any other."""
 SILENCE = "silence"
-"""The ``method`` of a break that the receiver notices by itself, so that no cut can hold it."""
+"""The ``method`` of a BREAK that the receiver notices by itself, so that no cut can hold it."""
 
 
 @dataclass(slots=True, eq=False)
 class Message:
     kind: str
     number: int = 0
-    """Of the call; a reply has its call's."""
+    """The number of the call; a reply has the number of its call."""
     method: str = ""
     payload: bytes = b""
     buffers: tuple[memoryview, ...] = ()
     failure: RemoteFailure | None = None
-    """What a FAIL carries."""
+    """The failure that a FAIL carries; None in other kinds."""
     event: int = -1
-    """The number of its SEND event in the trace; -1: it has none."""
+    """The number of the message's SEND event in the trace; -1 if it has none."""
 
     @property
     def word(self) -> str:
-        """``PushTask``, ``PushTask reply``; what faults and the trace call it."""
+        """The message's name in faults and in the trace: ``PushTask``, ``PushTask reply``."""
         return self.method if self.kind in (CALL, NOTIFY) else f"{self.method} {self.kind}".lstrip()
 
 
@@ -102,20 +102,21 @@ class Pipe:
         self.target = target
         self._receive = receive
         self._way: list[tuple[int, int, Message]] = []
-        """A heap: when they arrive, the order in which they were sent, and what."""
+        """The messages on their way, as a heap of (arrival tick, sending order, message)."""
         self._sent = 0
         self._last_tick = 0
-        """Before which no message may arrive, but those with buffers."""
+        """The tick at which the last message arrives, without the time of its buffers: no later message may arrive
+        before."""
         self._arriving = 0
-        """For when a timer is set, which looks what has arrived; 0: for nothing."""
+        """The tick of the timer that takes out arrived messages; 0 if no timer is set."""
         self._shut = False
-        """Nothing more can be put in."""
+        """Whether the pipe takes no more messages."""
         self.held_since = 0
-        """When a cut began to hold it; 0: none does."""
+        """The tick at which a cut began to hold the pipe; 0 if none does."""
 
     @property
     def strike_name(self) -> str | None:
-        """What faults aim at: the message that is about to be received, if one is."""
+        """The name by which faults strike the receiver: that of a message about to be received; None if there is none."""
         due = self._wire.aims_at_messages and self._way and not self.held_since and self._way[0][0] <= self._wire.loop.ticks
         return f"receive {self._way[0][2].word}" if due else None
 
@@ -131,7 +132,7 @@ class Pipe:
         self._add(tick + to_ticks(size_bytes // BANDWIDTH_UNIT_BYTES * BANDWIDTH_UNIT_S), message)
 
     def shut(self, lose: int = 0, delay_s: float = 0.0) -> None:
-        """The end: the last ``lose`` messages on the way are lost, and the target learns of it after the others."""
+        """End the pipe: the last ``lose`` messages on the way are lost. The target learns of the end after the others."""
         if self._shut:
             return
         self._shut = True
@@ -142,14 +143,14 @@ class Pipe:
         self._add(self._after_all(self._wire.loop.ticks + to_ticks(latency_s + delay_s)), Message(BREAK))
 
     def give_up(self) -> None:
-        """Nothing was acknowledged for too long: all on the way is lost, and the target learns of it by itself."""
+        """End the pipe after a long silence: all messages on the way are lost, and the target notices the end by itself."""
         self._shut = True
         self._way = []
         self.held_since = 0
         self._add(self._wire.loop.ticks, Message(BREAK, method=SILENCE))
 
     def let_go(self) -> None:
-        """The cut has healed: what was held arrives soon."""
+        """Release the pipe, since the cut has healed: held messages arrive soon."""
         self.held_since = 0
         soon = self._wire.loop.ticks + to_ticks(self._wire.latency_s(self.source, self.target))
         self._way = sorted((max(tick, soon), order, message) for tick, order, message in self._way)
@@ -160,7 +161,7 @@ class Pipe:
         return len(self._way)
 
     def end_there(self) -> ChannelEnd:
-        """Who receives what comes out."""
+        """Return the channel end that receives the pipe's messages."""
         end: ChannelEnd = self._receive.__self__  # type: ignore[attr-defined]
         return end
 
@@ -198,7 +199,7 @@ class Pipe:
 
 
 class SimIncoming:
-    """See ``base.Incoming``."""
+    """Implements ``base.Incoming``: one message that has arrived."""
 
     __slots__ = ("method", "payload", "buffers", "peer", "_end", "_number")
 
@@ -209,7 +210,7 @@ class SimIncoming:
         self.peer = end.peer
         self._end = end
         self._number = message.number if message.kind == CALL else None
-        """None: nothing to answer, or answered."""
+        """The number of the call to answer; None for a notification, and once the call is answered."""
 
     def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
         self._answer(REPLY, payload, buffers, None)
@@ -233,13 +234,13 @@ class ChannelEnd:
         self.peer = peer
         self.closed = False
         self.pipe: Pipe
-        """The way out; set when both ends are there."""
+        """The outgoing pipe; set when both ends exist."""
         self.other: ChannelEnd
         self._on_close = on_close
         self._on_incoming = on_incoming
         self._calls: dict[int, OnReply] = {}
         self._into: dict[int, Sequence[memoryview]] = {}
-        """The memory that open calls have given for the buffers of their replies."""
+        """The memory that open calls have given for the buffers of their replies, by call number."""
         self._last_number = 0
 
     def call(
@@ -282,7 +283,7 @@ class ChannelEnd:
         network.wire.send(self, message)
 
     def receive(self, message: Message) -> None:
-        """One message has arrived, on our process's loop."""
+        """Handle one message that has arrived; called on the loop as a callback of this end's process."""
         if self.closed:
             return
         kind = message.kind
@@ -309,7 +310,7 @@ class ChannelEnd:
         self._calls.pop(message.number)(message.failure, message.payload, buffers)
 
     def end(self) -> None:
-        """The channel has ended, and not because we closed it."""
+        """End the channel for any reason other than our own ``close``."""
         if self.closed:
             return
         self.closed = True
@@ -319,7 +320,7 @@ class ChannelEnd:
         self.network.process.call_soon(self._on_close)
 
     def forget(self) -> None:
-        """Its process is dead; what that still asks for, while it is unwound, is not kept either."""
+        """Drop all calls, since the process is dead. Calls that it makes while it is unwound are not kept either."""
         self.closed = True
         self._calls.clear()
         self._into.clear()
@@ -333,11 +334,11 @@ class ChannelEnd:
 
 
 def copies(buffers: Sequence[Buffer]) -> tuple[memoryview, ...]:
-    """What the receiver gets: read-only, and its own."""
+    """Return read-only copies of the buffers, for the receiver."""
     return tuple(memoryview(bytes(buffer)) for buffer in buffers) if buffers else ()
 
 
 def _check(word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
-    """Raises ``RecordTooLarge``, like the real transports."""
+    """Raise ``RecordTooLarge`` for a message that is too large, like the real transports."""
     assert type(payload) is bytes, "only bytes travel"
     check_size(word, payload, buffers)

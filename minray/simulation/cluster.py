@@ -1,18 +1,19 @@
 """A whole cluster in one Python process: the classes of every real cluster, on simulated machines.
 
-``run(program)`` runs an ordinary synchronous function that uses minray's public API; nothing in it knows that the cluster
-is simulated, and neither does the gcs, a raylet or a core worker. The same program, seed and faults: the same run.
+``run(program)`` runs an ordinary synchronous function that uses minray's public API. The function does not know that the
+cluster is simulated, and neither do the gcs, the raylets and the core workers. The same program, seed and faults give the
+same run.
 
     run(lambda: minray.get([f.remote(i) for i in range(10)]), nodes=3, seed=7, faults=FaultPlan.swarm(7))
 
-``SimCluster`` is the same in steps, for tests that do things to the cluster while a program runs.
+``SimCluster`` offers the same in steps, for tests that act on the cluster while a program runs.
 
 Rules
-  * Roles are composed here exactly as in ``minray.node.roles``, but for the platform.
+  * Roles are composed here exactly as in ``minray.node.roles``, except for the platform.
   * Faults begin when the driver is connected. ``settle`` stops them, mends the wire, and lets time pass.
-  * An exception that nobody caught, anywhere in gcs, raylets or core workers, fails the run, whatever the program returned.
+  * An uncaught exception anywhere in the gcs, the raylets or the core workers fails the run, whatever the program returned.
 
-What is shared although it should not be: modules, with all their globals, are the same in all simulated processes.
+What we do not like yet: all simulated processes share the same modules, with all their globals.
 """
 
 from __future__ import annotations
@@ -54,28 +55,29 @@ from minray.simulation.user_code import SimUserCode, one_core
 GCS, HEAD, DRIVER = "gcs", "head", "driver"
 GCS_ENDPOINT = "sim:gcs"
 START_S = 60.0
-"""Virtual seconds within which the nodes must be up."""
+"""Virtual seconds within which all nodes must have started."""
 LIMIT_S = 600.0
-"""Virtual seconds that a program may take."""
+"""Virtual seconds that a program may take, by default."""
 SETTLE_S = 30.0
 FLUSH_TIMEOUT_S = 2.0
 OBJECT_STORE_BYTES = 64 << 20
-"""Of each node, unless its options say otherwise."""
+"""Size of each node's object store, unless its options give another."""
 DESCRIBED = {"num_cpus", "num_gpus", "memory", "object_store_memory", "resources", "labels"}
-"""What may be said of a node."""
+"""The keys that a description of a node may have."""
 MAX_NODES = 100
-"""A cluster begins with so many at most: they take a few seconds of real time, and twice as many twenty, since each node
-hears of all others. Tens of thousands take all memory mappings that the kernel gives, and the interpreter ends."""
+"""The largest number of nodes that a cluster begins with. These take a few seconds of real time, and twice as many take
+twenty, since each node hears of all others. Tens of thousands exhaust the kernel's memory mappings, and the interpreter
+crashes."""
 
 T = TypeVar("T")
 
 
 class SimulationFailed(AssertionError):
-    """Something in the system itself went wrong, though the program may not have noticed."""
+    """An exception in minray itself was not caught, though the program may not have noticed."""
 
 
 class DriverDied(Exception):
-    """A fault struck the driver, or it has ended itself before its program had ended."""
+    """The driver process ended before its program did: a fault struck it, or it has ended itself."""
 
 
 def run(
@@ -89,10 +91,10 @@ def run(
 ) -> T:
     """Run ``program`` as the driver of a fresh simulated cluster; return its result, or raise its exception.
 
-    ``nodes``: how many (at most ``MAX_NODES``), with ``num_cpus`` each, or a description of each (see ``SimCluster``).
-    ``faults``: a plan, or the word ``none``, ``quiet`` or ``swarm``. ``timeout``: virtual seconds after which the program is
-    given up (Deadlock). ``overrides``: exactly what shall strike. What of it does not strike, because nobody asks, is passed
-    over in silence; ``SimCluster.missed`` tells.
+    ``nodes``: the number of nodes (at most ``MAX_NODES``), with ``num_cpus`` each, or a description of each (see
+    ``SimCluster``). ``faults``: a plan, or the word ``none``, ``quiet`` or ``swarm``. ``timeout``: virtual seconds after
+    which the run fails with Deadlock. ``overrides``: exactly the faults that strike. Overrides whose question never comes up
+    are ignored silently; ``SimCluster.missed`` names them.
     """
     _check_program(program)
     if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
@@ -120,7 +122,7 @@ def _check_program(program: Callable[[], Any]) -> None:
 
 
 def _check_result(result: Any) -> None:
-    """What the program returned must not be something that has yet to run."""
+    """Raise TypeError if the program returned a coroutine or a generator, which has yet to run."""
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError("the program returned a coroutine, which nobody has run; let it call asyncio.run")
@@ -160,7 +162,7 @@ def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float = 2) ->
 
 
 def _check_node(node: Mapping[str, Any]) -> None:
-    """Amounts are checked where they are added up, in ``node_resources``."""
+    """Check resources and labels of a description. ``node_resources`` checks the amounts."""
     for name, example in (("resources", '{"disk": 1}'), ("labels", '{"zone": "a"}')):
         if not isinstance(node.get(name, {}), Mapping):
             raise TypeError(f"the {name} of a node are a mapping such as {example}, not {node[name]!r}")
@@ -180,36 +182,36 @@ class SimCluster:
         storage: str = "",
         show_output: bool = True,
     ) -> None:
-        """``nodes``: for each what ``NodeOptions`` calls ``num_cpus``, ``resources``, ``labels``, ...; the head first. Or
-        how many, of two processors each.
+        """``nodes``: a description of each node, the head first, with the keys ``num_cpus``, ``resources``, ``labels``, ...
+        of ``NodeOptions``; or the number of nodes, with two CPUs each.
 
-        There may be no more than ``MAX_NODES``; ``add_node`` adds what is wanted beyond them.
+        There may be at most ``MAX_NODES``; ``add_node`` adds more later.
 
-        ``storage`` is a path on the head's disk for the gcs, which can then be restarted. Without ``show_output`` what
-        drivers print (their workers' lines included) goes to the trace only.
+        ``storage`` is a path on the head's disk for the gcs, which can then be restarted. Without ``show_output`` the output
+        of drivers (which includes their workers' lines) goes to the trace only.
         """
         self.seed = seed
         self.oracle = Oracle(seed, faults, overrides)
         self.world: SimWorld
         self.processes: dict[str, SimProcess] = {}
-        """Those without a parent, by name: gcs, raylets, drivers."""
+        """The processes without a parent, by name: gcs, raylets, drivers."""
         self.cores: dict[str, CoreWorker] = {}
         """The core worker of every driver and worker that has started, by name."""
         self.raylets: dict[str, Raylet] = {}
-        """By the name of the node."""
+        """The raylets that have started, by the name of the node."""
         self.gcs: GcsServer | None = None
-        """The one that was started last."""
+        """The gcs that was started last; None before."""
         self._nodes = _described(nodes)
         self._system_config = SystemConfig.from_overrides({"memory_monitor_refresh_ms": 0, **(system_config or {})})
         self._storage = storage
         self._show_output = show_output
         self._gcs_count = 0
-        """How many were started: each is an incarnation of its own."""
+        """Number of gcs processes started so far: each is an incarnation of its own."""
         self._node_count = 0
-        """How many were started: each is an incarnation of its own, also of those with one name."""
+        """Number of nodes started so far: each is an incarnation of its own, even if names repeat."""
         self._node_ids: dict[str, bytes] = {}
         self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any], str]] = {}
-        """What each driver runs, its outcome, and its namespace."""
+        """(program, outcome, namespace) of each driver, by its name."""
         self._stack = ExitStack()
 
     @property
@@ -241,24 +243,24 @@ class SimCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with self._stack:
             if isinstance(error, DriverDied) or error is None:
-                self.raise_failures()  # of which the driver may have died
+                self.raise_failures()  # The driver may have died of them.
             if error is not None:
                 error.add_note(self._explanation())
 
     def _forget_tasks(self) -> None:
-        """Those that never ended are in cycles with workers, queues and streams; the collector does not look into tasks."""
+        """Break the reference cycles of tasks that never ended, which the garbage collector does not find."""
         for core in self.cores.values():
             for task in core.tasks.tasks.values():
                 task.worker = task.stream = task.prepared.key = None
 
     @property
     def missed(self) -> dict[Key, int]:
-        """Of what the overrides say, what has not struck so far: nobody has asked, or there is no such answer."""
+        """The overrides that have not struck so far: their question has not come up, or has no such answer."""
         answers = self.oracle.answers
         return {key: answer for key, answer in (self.oracle.overrides or {}).items() if answer != answers.get(key, 0)}
 
     def raise_failures(self) -> None:
-        """Raise SimulationFailed if an exception of the system was caught by nobody."""
+        """Raise SimulationFailed if minray has raised an exception that was not caught."""
         failures = self.world.loop.failures
         if failures:
             listing = "\n".join(str(failure) for failure in failures)
@@ -279,7 +281,7 @@ class SimCluster:
         self.wait_until(lambda: set(self.raylets) == set(self._node_ids), START_S)
 
     def start_gcs(self) -> SimProcess:
-        """Start a gcs, with whatever the last one has left on the head's disk."""
+        """Start a gcs, with the tables that the last one has left on the head's disk."""
         config = GcsConfig([GCS_ENDPOINT], self._storage, f"simulated-{self.seed}", self._system_config)
         return self._add(GCS, GCS, HEAD, config)
 
@@ -321,16 +323,16 @@ class SimCluster:
         return process
 
     def kill(self, name: str) -> None:
-        """``kill -9`` of a process by name (``gcs``, ``raylet/n1``, ``worker/1f3c...``)."""
+        """Kill a process, as ``kill -9`` does, by its name (``gcs``, ``raylet/n1``, ``worker/1f3c...``)."""
         victim = next(process for process in self.world.loop.processes if process.name == name and process.alive)
         victim.exit(None, 9)
 
     def alive(self) -> set[str]:
-        """The names of all processes that live."""
+        """Return the names of all living processes."""
         return {process.name for process in self.world.loop.processes if process.alive}
 
     def workers(self, node: str | None = None) -> list[SimProcess]:
-        """The living worker processes, oldest first; of one node if named."""
+        """Return the living worker processes, oldest first; only those of ``node`` if it is given."""
         return [
             process
             for process in self.world.loop.processes
@@ -342,7 +344,7 @@ class SimCluster:
     def start_driver(
         self, program: Callable[[], T], name: str = DRIVER, node: str = HEAD, namespace: str = ""
     ) -> asyncio.Future[T]:
-        """Begin a driver; its future is done when the program and the driver's farewell are."""
+        """Start a driver. Its future is done when the program has ended and the driver has left the cluster."""
         outcome: asyncio.Future[T] = self.world.loop.create_future()
         self._programs[name] = program, outcome, namespace
         config = WorkerConfig(
@@ -372,11 +374,11 @@ class SimCluster:
         return outcome
 
     def run(self, program: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-        """Run a program as a driver on the head, to its end."""
+        """Run a program to its end as a driver on the head; return its result or raise its exception."""
         return self.wait_for(self.start_driver(program, f"{DRIVER}/{len(self._programs)}"), limit_s)
 
     def wait_for(self, outcome: asyncio.Future[T], limit_s: float = LIMIT_S) -> T:
-        """Let the world go on until a driver has ended; Deadlock after ``limit_s`` virtual seconds."""
+        """Run the world until a driver has ended. Raises Deadlock after ``limit_s`` virtual seconds."""
         loop = self.world.loop
         loop.limit_ticks = loop.ticks + to_ticks(limit_s)
         outcome.add_done_callback(_stop)
@@ -387,7 +389,7 @@ class SimCluster:
         return outcome.result()
 
     def wait_until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-        """Let the world go on until something is true."""
+        """Run the world until the condition is true. Raises Deadlock after ``limit_s`` virtual seconds."""
 
         async def wait() -> None:
             async with asyncio.timeout(limit_s):
@@ -400,7 +402,10 @@ class SimCluster:
             raise Deadlock(f"not true after {limit_s:g} virtual seconds\n{self.world.loop.describe()}") from None
 
     def settle(self, seconds: float = SETTLE_S, collects: bool = True) -> None:
-        """Stop all faults, mend the wire, let everything that is due happen; collect what is garbage by then, if wanted."""
+        """Stop all faults, mend the wire and let ``seconds`` pass, so that everything due happens.
+
+        ``collects``: collect garbage after half of that time.
+        """
         self.oracle.heal()
         self.world.wire.heal()
         loop = self.world.loop
@@ -472,7 +477,7 @@ class SimCluster:
         return 0
 
     def _connect(self, core: CoreWorker) -> None:
-        """The front porch of this simulated process leads to this core worker."""
+        """Connect the public API (``minray.api.calls``) of this simulated process to this core worker."""
         process = current_process.get()
         assert process is not None
         self.cores[process.name] = core
@@ -487,7 +492,7 @@ async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[A
             result: tuple[Any, BaseException | None] = program(), None
         except ProcessGone:
             raise
-        except StopIteration as error:  # which no future takes
+        except StopIteration as error:  # no future accepts it
             result = None, RuntimeError("the program raised StopIteration")
             result[1].__cause__ = error
         except BaseException as error:  # sys.exit(3) is the program's outcome, too
@@ -519,7 +524,7 @@ def _decode(config: bytes, record: type[T]) -> T:
 
 
 def _name_output(core: CoreWorker) -> None:
-    """A worker's lines carry the name of the task that prints, as in a real worker."""
+    """Mark a worker's lines with the name of the task that prints them, as in a real worker."""
     process = current_process.get()
     assert process is not None and process.on_text is not None
     streams: dict[str, Any] = {}
@@ -541,7 +546,7 @@ class _Sink:
 
 
 class _Journal(logging.Handler):
-    """What the system logs becomes part of the trace; an exception that it logs as an error is a failure of the run."""
+    """Adds minray's log lines to the trace. An exception that is logged as an error is a failure of the run."""
 
     def __init__(self, world: SimWorld) -> None:
         super().__init__(logging.WARNING)
@@ -569,7 +574,10 @@ def _journal(world: SimWorld) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Generator[None, None, None]:
-    """Objects go when their last reference goes, or when ``settle`` says so: never at a time that differs between runs."""
+    """Turn off the garbage collector, so that objects are freed with their last reference or by ``settle``.
+
+    Otherwise the time would differ between runs.
+    """
     with frozen_heap():
         was_enabled = gc.isenabled()
         gc.collect()
@@ -582,15 +590,15 @@ def without_garbage_collection() -> Generator[None, None, None]:
 
 
 _freezers = 0
-"""How many have asked that the heap be frozen."""
+"""Number of open ``frozen_heap`` contexts."""
 
 
 @contextlib.contextmanager
 def frozen_heap() -> Generator[None, None, None]:
-    """What exists now is not looked at by the garbage collector.
+    """Exclude the objects that exist now from garbage collections.
 
-    Whoever runs many clusters does it around all of them: then it is looked at once, not for each. What is left of one
-    cluster is not frozen for the next: it would stay for good.
+    A caller that runs many clusters should do this around all of them. Then these objects are examined once, not for each
+    cluster. Objects left over from one cluster are not frozen for the next: they would never be freed.
     """
     global _freezers
     if not _freezers:

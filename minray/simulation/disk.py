@@ -1,11 +1,12 @@
-"""Simulated disks: files of a node in a dict, which take their time, and which faults strike.
+"""Simulated disks: files of a node in a dict, whose reads and writes take virtual time and can be struck by faults.
 
 Rules
-  * A file is there when it is complete, and goes with its process, as a session's files go with the session.
-  * Memory is read while a write lasts, and filled until a read ends: who changes or frees it meanwhile is found out.
-  * What may go wrong is a switch of the node, for tests that want it, and a question to the oracle, for campaigns. Its
-    keys end with process, file and how many times that file was used: ``("disk_error", "raylet/n1", "write 3", 1)``.
-  * A torn file has the right length and, from somewhere on, zeros: only its checksums tell.
+  * A file appears when it is complete. It vanishes with its process, as a session's files go with the session.
+  * A write reads its memory again at its end, and a read fills its memory only then. So code that changes or frees that
+    memory meanwhile is found out.
+  * Tests turn faults on with switches of the node. In campaigns the oracle decides. Its keys contain process, operation,
+    file and how often that was done: ``("disk_error", "raylet/n1", "write 3", 1)``.
+  * A torn file has the right length, but zeros in its second half: only checksums reveal it.
 
 Left out: a disk that is stalled for ever.
 """
@@ -26,7 +27,7 @@ BYTES_PER_S = 1 << 30
 
 
 class SimDisk:
-    """See ``base.Disk``: a directory on a simulated node."""
+    """Implements ``base.Disk`` with a directory on a simulated node."""
 
     def __init__(self, node: SimNode, path: str, process: SimProcess, oracle: Oracle) -> None:
         self._node = node
@@ -34,7 +35,7 @@ class SimDisk:
         self._process = process
         self._oracle = oracle
         self._writing: set[str] = set()
-        """Names of files that are not there yet."""
+        """Paths of files that are being written."""
         process.on_death.append(self._vanish)
 
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
@@ -71,7 +72,7 @@ class SimDisk:
         if place not in self._node.files:
             raise DiskFailed(f"{place} could not be read: no such file")
         if start + size > len(self._node.files[place]):
-            raise DiskFailed(f"{place} could not be read: it is shorter than it was")
+            raise DiskFailed(f"{place} could not be read: it is shorter than when it was written")
         checksums: list[int] = []
         for piece in pieces:
             piece[:] = self._node.files[place][start : start + len(piece)]

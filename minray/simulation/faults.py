@@ -1,17 +1,17 @@
 """The one oracle of a simulated world, and the faults that strike processes between two of their steps.
 
-Every chance is a question ``choose(key, n)`` with an answer below n, where 0 means "nothing special". Keys say what the
-chance is about (``("crash", "worker/1f3c", "execute(t0)", 3)``), never how many questions came before, so that a plan
-can be shrunk: leaving out a task or a fault does not change what the others meet.
+Every chance is a question ``choose(key, n)`` with an answer below n, where 0 means "nothing special". A key names what the
+chance is about (``("crash", "worker/1f3c", "execute(t0)", 3)``), never how many questions came before. So a failing run can
+be shrunk: leaving out a task or a fault does not change the chances of the others.
 
 Rules
-  * The answer is a function of seed and key alone, filtered by the plan: a rate for each kind, and for all loud kinds
-    together a budget. Many quiet faults and few loud ones find more than the reverse.
-  * A loud fault strikes once: a process that is started again under its name comes to the same points.
+  * The answer is a function of seed and key alone, filtered by the plan: a rate for each kind, and one budget for all loud
+    kinds together. Many quiet faults and few loud ones find more bugs than the reverse.
+  * A loud fault strikes only once per key, since a process that is started again under its name comes to the same points.
   * All answers other than 0 are recorded. A replay with exactly those as ``overrides`` is the same run.
   * A delay and a stall can exceed every time-out of the system.
-  * Faults begin when the world says that it has started, and stop for good at ``heal``: a system whose faults never
-    stop may fail.
+  * Faults begin when the driver is connected (``begin``), and stop for good at ``heal``: a system whose faults never stop
+    may fail.
 """
 
 from __future__ import annotations
@@ -27,72 +27,75 @@ from minray.simulation.trace import FAULT, Trace
 Key = tuple[Any, ...]
 
 DELAYS_S = (0.0, 0.000_2, 0.001, 0.01, 0.1)
-"""Quiet: added to a message's way."""
+"""Seconds that the quiet fault ``delay`` adds to a message's latency."""
 LONG_DELAYS_S = (0.0, 1.0, 12.0, 70.0)
 STALLS_S = (0.0, 0.000_001, 0.05)
 LONG_STALLS_S = (0.0, 1.0, 15.0, 70.0)
 CUTS_S = (0.0, 0.5, 8.0, 50.0)
-"""How long a partition lasts; the sign of asymmetry is drawn apart. In the longest, which is that of a rift, callers give up
-actors: channels break after 30 s, connecting takes 10 s, and then they begin anew. The gcs is given up after 60 s only."""
+"""Seconds that a partition lasts; whether it is in both directions is drawn too. During the longest one, which a ``rift``
+has, callers give up actors: channels break after 30 s, connecting takes 10 s, and then they begin anew. The gcs is given up
+only after 60 s."""
 ORPHAN_DELAYS_S = (0.001, 0.000_1, 0.1, 1.0)
-"""How long children live after their parent."""
+"""Seconds that children live after their parent."""
 REAPS_S = (0.0, 0.001, 0.01, 0.1)
-"""How much later than everybody else, whose channels break at once, the parent of a process learns of its end."""
+"""Seconds by which the parent learns of a process's end later than its peers, whose channels break at once."""
 RESETS = ("", "lost", "answer lost", "half-open here", "half-open there")
-"""What becomes of a message and its channel; see ``network``."""
+"""The ways in which a ``reset`` treats a message and its channel; see ``network``."""
 BREAKS = RESETS[:3]
-"""The harmless ones: both sides learn of the break at once, and ask again."""
+"""The harmless resets: both sides learn of the break at once, and ask again."""
 SLOW_DISK_S = (0.0, 0.05, 1.0, 12.0)
-"""Added to a read or a write."""
+"""Seconds added to a read or a write."""
 LAST_WORDS_S = (0.0, 0.002, 0.003, 0.005, 0.01, 0.1, 12.0)
-"""So much later arrives the last message of a node that dies when it has sent it: its death may be known by then."""
+"""Seconds of delay for the last message of a node that dies right after sending it. Its death may be known before the
+message arrives."""
 REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
-"""After so long a request arrives once more, if its channel is still open."""
+"""Seconds after which a duplicated request arrives once more, if its channel is still open."""
 
 QUIET = ("delay", "stall", "preempt", "orphan", "reap", "crash_prefix", "unsynced", "duplicate", "break")
 SWARM = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
 LOUD = (*SWARM, "last_words", "rift", "memory", "spawn")
-"""Those that a swarm draws, two of which a plan has to say which messages are struck, a node's lack of memory, for which
-nobody looks unless he is told to, and a worker process that does not come to be."""
+"""Loud faults: those that a swarm draws, and four others. ``last_words`` (a node dies after a message) and ``rift`` (the
+longest partition) are for plans that say which messages are struck. ``memory`` is a node's lack of memory, which has an
+effect only if the raylet's memory monitor is on. ``spawn`` is a failed start of a worker process."""
 SPAWNS = ("", "no process", "ends at once", "stands still")
-"""What becomes of it then; see ``machine``."""
+"""The outcomes of a ``spawn`` fault; see ``machine``."""
 SWITCH = "switch"
-"""A user thread gives way at the beginning of a line of minray's code. Each line is a chance, so a rate is small."""
+"""A user thread yields to the loop at the beginning of a line of minray's code. Each line is a chance, so rates are
+small."""
 SWITCHES_S = (0.0, 0.0, 0.000_2, 0.01)
-"""For so long, if at all."""
+"""Seconds for which such a thread yields."""
 SLOW_NODE = "slow_node"
-"""All processes of a node are slow, from when faults begin until they stop: each step of theirs takes that long."""
+"""All processes of a node are slow while faults are active: each of their steps takes some time (``SLOW_STEPS_S``)."""
 SLOW_STEPS_S = (0.0, 0.000_1, 0.001, 0.01)
 DISK = ("slow_disk", "disk_busy", "disk_full", "disk_error", "torn_write")
-"""What strikes spilled objects; the last two lose some, and so does the second if it strikes often in a row.
-
-A plan that wants them names them."""
+"""Faults of spilled objects; only a plan that names them has them. The last two lose objects, and so does the second if it
+strikes often in a row."""
 KINDS = (*QUIET, *LOUD, SWITCH, SLOW_NODE, *DISK)
-"""All of them: what is asked for by another name would never happen."""
+"""All kinds of faults. A plan with another name is refused, since such a fault would never happen."""
 
 MIN_SEED, MAX_SEED = -(1 << 127), (1 << 127) - 1
 
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """How much of what may happen."""
+    """Which faults may strike a run, how often, and where."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     """Kind -> chance that an answer is not 0; kinds that are not named do not happen."""
     budget: int = 0
-    """At most so many loud faults."""
+    """The largest number of loud faults in a run."""
     targets: tuple[str, ...] = ("worker/",)
     """Prefixes of the names of processes that may crash or stall for long."""
     spared_nodes: tuple[str, ...] = ("head",)
-    """Nodes that are not lost: with the head everything ends."""
+    """Nodes that are never lost; with the head everything would end."""
     aims: tuple[str, ...] = ()
-    """The requests that ``duplicate``, ``break``, ``last_words`` and ``rift`` strike, with their answers; empty: all."""
+    """Requests that ``duplicate``, ``break``, ``last_words`` and ``rift`` may strike, like their replies; empty: all."""
     spared_tasks: tuple[str, ...] = ()
-    """Prefixes of the names of tasks before whose steps nothing loud happens: there are many that do nothing of interest."""
+    """Prefixes of the names of asyncio tasks before whose steps nothing loud happens, since they do nothing of interest."""
     struck_tasks: tuple[str, ...] = ()
-    """The opposite: nothing loud happens elsewhere. Empty: all tasks that are not spared."""
+    """Prefixes of the only asyncio tasks before whose steps loud faults happen. Empty: all that are not spared."""
     at_messages: bool = False
-    """Whether a process may be struck, beside before the steps of its tasks, before it sends or receives a message."""
+    """Whether a process may also be struck before it sends or receives a message, not only before steps of its tasks."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rates, Mapping):
@@ -115,7 +118,7 @@ class FaultPlan:
 
     @classmethod
     def named(cls, name: str, seed: int) -> FaultPlan:
-        """The plans that one can ask for by a word."""
+        """Return the plan ``none``, ``quiet`` or ``swarm``."""
         plans = {"none": cls(), "quiet": cls.quiet(), "swarm": cls.swarm(seed)}
         if name not in plans:
             raise ValueError(f"there is no plan of faults called {name!r}, only {', '.join(plans)}")
@@ -123,13 +126,13 @@ class FaultPlan:
 
     @classmethod
     def quiet(cls) -> FaultPlan:
-        """Every kind of harmless irregularity: what a healthy system must not even notice."""
+        """Return a plan with all kinds of harmless irregularities, which a program on a healthy system must not notice."""
         rates = {"delay": 0.2, "stall": 0.01, "preempt": 0.1, "orphan": 0.5, "reap": 0.2, "duplicate": 0.02, "break": 0.005}
         return cls(rates)
 
     @classmethod
     def swarm(cls, seed: int, targets: tuple[str, ...] = ("worker/",), budget: int = 2) -> FaultPlan:
-        """A few kinds, drawn by the seed, each at a rate drawn by the seed: runs that differ find different bugs."""
+        """Return a plan of a few kinds at some rates, both drawn by the seed: different runs find different bugs."""
         if budget < 1:
             raise ValueError(f"a swarm has at least one loud fault, so its budget cannot be {budget}; see FaultPlan.quiet")
         draw = Oracle(seed)
@@ -138,7 +141,7 @@ class FaultPlan:
         return cls({**rates, **loud}, 1 + draw.below(("swarm", "budget"), budget), targets)
 
     def strikes(self, process: str, task: str) -> bool:
-        """Whether loud faults may happen to this process before a step of this task."""
+        """Whether loud faults may strike this process before a step of this asyncio task."""
         is_busy = task.startswith(self.struck_tasks) if self.struck_tasks else not task.startswith(self.spared_tasks)
         return is_busy and process.startswith(self.targets)
 
@@ -155,7 +158,7 @@ class Oracle:
         self.seed = seed
         self.plan = plan or FaultPlan()
         self.overrides = overrides
-        """If given, these are the only answers that are not 0, whatever the plan says."""
+        """If given, the only answers that are not 0, whatever the plan says."""
         self.active = False
         """Whether faults happen now."""
         self._is_over = False
@@ -175,15 +178,15 @@ class Oracle:
         return self.overrides is not None or self.plan.at_messages
 
     def is_aimed_at(self, method: str) -> bool:
-        """Whether duplicates, breaks, last words and rifts strike this request, or its answer."""
+        """Whether ``duplicate``, ``break``, ``last_words`` and ``rift`` may strike this request or its reply."""
         return self.overrides is not None or not self.plan.aims or method in self.plan.aims
 
     def spares(self, node: str) -> bool:
-        """Whether this node is not to be lost."""
+        """Whether this node must not be lost."""
         return self.overrides is None and node in self.plan.spared_nodes
 
     def choose(self, key: Key, n: int) -> int:
-        """The answer to one chance."""
+        """Return the answer to one chance, from 0 to n - 1, and record it if it is not 0."""
         kind = key[0]
         if not self.active or kind not in self._kinds or (key in self.answers and kind in LOUD):
             return 0
@@ -211,13 +214,13 @@ class Oracle:
         self.active = not self._is_over
 
     def heal(self) -> None:
-        """No more faults."""
+        """Stop all faults for good."""
         self.active, self._is_over = False, True
 
     # --- Chance that is no fault: entropy, clocks ---
 
     def bytes(self, key: Key, count: int) -> bytes:
-        """Reproducible entropy."""
+        """Return reproducible random bytes."""
         found = b""
         while len(found) < count:
             word = repr((*key, len(found)) if found else key).encode()
@@ -225,7 +228,7 @@ class Oracle:
         return found
 
     def below(self, key: Key, n: int) -> int:
-        """Any of 0..n-1, all equally likely."""
+        """Return one of 0..n-1, all equally likely."""
         return int.from_bytes(self.bytes(key, 8), "big") % n
 
 
@@ -236,11 +239,12 @@ EXAMPLES = {
     "spared_tasks": "Poll",
     "struck_tasks": "user_code",
 }
-"""Of the strings that fields of a ``FaultPlan`` are tuples of."""
+"""An example of a string for each field of ``FaultPlan`` that is a tuple of strings; used in errors."""
 
 
 def _check_strings(name: str, value: Any, example: str) -> None:
-    """One string would do as a prefix, but as a name it would stand for all its parts."""
+    """Raise TypeError unless the value is a tuple of strings. A single string would work as a prefix, but as a name it would
+    match all its substrings."""
     if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
         written = (value,) if isinstance(value, str) else (example,)
         raise TypeError(f"{name} is a tuple of strings, as in {name}={written!r}, not {value!r}")
@@ -264,10 +268,10 @@ def _check_overrides(overrides: Mapping[Key, int]) -> None:
 
 
 class StepFaults:
-    """Crashes, stalls and lost nodes: what strikes a process when a task of it is about to be stepped; and slow nodes.
+    """Crashes, stalls and lost nodes, which strike a process just before one of its tasks takes a step; and slow nodes.
 
-    If the oracle aims at messages, also when the process is about to send one (a stall then begins after the step in which
-    it sends) or to receive one; those places are called ``send PushTask``, ``receive PushTask reply``.
+    If the oracle aims at messages, faults also strike just before the process sends a message (a stall then begins after the
+    current step) or receives one. Those places are called ``send PushTask``, ``receive PushTask reply``.
     """
 
     KINDS = ("crash", "node_loss", "long_stall", "stall")
@@ -283,7 +287,7 @@ class StepFaults:
             loop.pace = self.pace
 
     def strike(self, process: SimProcess, task: str, ordinal: int) -> None:
-        """The loop's hook."""
+        """Ask the oracle before a step and carry out its fault; the loop's hook ``SimLoop.strike``."""
         oracle = self._oracle
         place = (process.name, task, ordinal)
         where = f"before step {ordinal} of {task}"
@@ -306,7 +310,7 @@ class StepFaults:
             self._loop.stall(process, STALLS_S[stall])
 
     def pace(self, process: SimProcess) -> float:
-        """The other hook: how long a step takes."""
+        """Return how many seconds a step of this process takes; the loop's hook ``SimLoop.pace``."""
         if process is self._loop.world:
             return 0.0
         key = (SLOW_NODE, process.node)

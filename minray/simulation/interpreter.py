@@ -1,16 +1,16 @@
-"""What the interpreter's own functions mean inside a simulated process.
+"""Replaces functions of the standard library, so that they have a simulated meaning inside simulated processes.
 
-User code says ``time.sleep``, ``os._exit``, ``print``, ``asyncio.run``. While a world runs, the functions in the tables
-below look at who calls: simulated user code gets the simulated meaning, simulated code on the loop (which may not block)
-gets the time but no sleep, and everybody else (the test runner, its plugins) gets the real one.
+User code calls ``time.sleep``, ``os._exit``, ``print``, ``asyncio.run``. While a world runs, the functions in the tables
+below check who calls. Simulated user code gets the simulated meaning. Simulated code on the loop, which may not block, gets
+the time but no sleep. All other code (the test runner, its plugins) gets the real function.
 
-What has no simulated meaning yet (threads, child processes, sockets) is a named error rather than a run that cannot be
-repeated. ``random`` is one generator for all of them, seeded per world: who draws when is decided by the seed as well.
-Other generators without a seed, ``secrets`` among them, take the process's entropy.
+Functions without a simulated meaning yet (threads, child processes, sockets) raise an error by name. Otherwise a run could
+not be repeated. ``random`` is one generator for all simulated processes, seeded per world: the seed also decides the order
+in which they draw. Other unseeded generators, ``secrets`` among them, take the process's entropy.
 
-What escapes: a name bound before the world began (``from time import sleep``), but for the methods of classes
-(``datetime.now``, ``Event.wait``); locks made before it, as by a module; processor time; files; and compiled code, such as
-numpy's generators.
+What escapes: a name bound before the world began (``from time import sleep``), except methods of classes (``datetime.now``,
+``Event.wait``); locks made before it, for example by a module; CPU time; files; and compiled code, such as numpy's
+generators.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from minray.simulation.loop import NotSimulated, SimProcess, current_process
 from minray.simulation.user_code import SimParker, UserLoop, this_thread
 
 EPOCH_S = 1_700_000_000.0
-"""The wall clock when a world begins."""
+"""The wall clock, in seconds since the epoch, when a world begins."""
 
 CLOUDPICKLE = "cloudpickle.cloudpickle"
-"""Where classes that are pickled by value are remembered, so that each process makes one of them; here a world does it."""
+"""The module that tracks classes pickled by value, so that a process makes each only once; here the world tracks them."""
 
 IMMUTABLE_TYPE = 1 << 8
-"""Python's ``Py_TPFLAGS_IMMUTABLETYPE``."""
+"""The flag ``Py_TPFLAGS_IMMUTABLETYPE`` of a Python type."""
 
 ABORTED = 6
-"""The signal that ``os.abort`` ends a process with."""
+"""The number of the signal with which ``os.abort`` ends a process."""
 NO_PARENT = 1
 """The pid that ``os.getppid`` shows when the parent has died."""
 WALL_CLOCKS = ("CLOCK_REALTIME", "CLOCK_TAI")
 PROCESSOR_CLOCKS = ("CLOCK_PROCESS_CPUTIME_ID", "CLOCK_THREAD_CPUTIME_ID", "CLOCK_PROF")
-"""What ``time.clock_gettime`` calls them; all others are monotonic."""
+"""Clocks of ``time.clock_gettime`` that show CPU time. Clocks in neither list count as monotonic."""
 
 T = TypeVar("T")
 Real = Callable[..., Any]
 
 
 def wall_time(process: SimProcess) -> float:
-    """What ``time.time()`` says there; the same in all processes of a world, unlike their monotonic clocks."""
+    """Return what ``time.time()`` shows in a process: the same in all processes of a world, unlike their monotonic
+    clocks."""
     return EPOCH_S + process.time() - process.clock_offset_s
 
 
@@ -62,14 +63,14 @@ def _monotonic(real: Real, process: SimProcess) -> float:
 
 
 def _is_clock(clock: int, names: tuple[str, ...]) -> bool:
-    """Not every system has all of them."""
+    """Whether a clock is one of these. Not every system has all of them."""
     time = importlib.import_module("time")
     return clock in [getattr(time, name, None) for name in names]
 
 
 def _clock(real: Real, process: SimProcess, clock: int) -> float:
-    """``time.clock_gettime``; processor time is the real one, as with ``time.process_time``."""
-    shown: float = real(clock)  # which refuses what is no clock
+    """Replaces ``time.clock_gettime``. CPU time is the real one, as with ``time.process_time``."""
+    shown: float = real(clock)  # raises for a number that is no clock
     if clock < 0 or _is_clock(clock, PROCESSOR_CLOCKS):
         return shown
     return wall_time(process) if _is_clock(clock, WALL_CLOCKS) else process.time()
@@ -119,7 +120,7 @@ def _abort(real: Real, process: SimProcess) -> None:
 
 
 def _getppid(real: Real, process: SimProcess) -> int:
-    """A worker's parent is its raylet; that of drivers and of what makes a cluster is the world, which does not die."""
+    """Replaces ``os.getppid``. A worker's parent is its raylet. Other processes have the world, which does not die."""
     parent = process.parent
     return parent.pid if parent is not None and parent.alive else NO_PARENT
 
@@ -139,7 +140,8 @@ def _os_uname(real: Real, process: SimProcess) -> Any:
 
 
 def _platform_uname(real: Real, process: SimProcess) -> Any:
-    """Found outside of the simulation, for it is kept for everybody; and the processor is told by a child process."""
+    """Replaces ``platform.uname``. The real one runs outside of the simulation, since Python caches its result for all code,
+    and finds the processor's name by a child process."""
     outside = contextvars.Context()
     found = outside.run(real)
     if not process.node:
@@ -171,7 +173,7 @@ def _getrandom(real: Real, process: SimProcess, size: int, flags: int = 0) -> by
 
 
 def _urandom_number(process: SimProcess) -> int | None:
-    """A seed for a generator that was given none."""
+    """Return a seed for a generator that was given none; None if the process has no entropy yet."""
     return None if process.random_bytes is None else int.from_bytes(process.random_bytes(16), "big")
 
 
@@ -188,7 +190,7 @@ def _time_tuple(real: Real, process: SimProcess, seconds: float | None = None) -
 
 
 def _time_text(real: Real, process: SimProcess, *given: Any) -> Any:
-    """``time.asctime([t])`` and ``time.strftime(format[, t])``."""
+    """Replaces ``time.asctime([t])`` and ``time.strftime(format[, t])``."""
     has_time = bool(given) and not isinstance(given[-1], str)
     return real(*given) if has_time else real(*given, importlib.import_module("time").localtime())
 
@@ -221,7 +223,7 @@ def _new_event_loop(real: Real, process: SimProcess) -> Any:
 
 
 def _await_future(real: Real, process: SimProcess, future: Any, timeout: float | None = None) -> Any:
-    """``concurrent.futures.Future.result`` and ``exception``: waiting happens at the border."""
+    """Replaces ``concurrent.futures.Future.result`` and ``exception``, which then wait at a border."""
     thread = this_thread()
     if thread is not None and not future.done():
         parker = SimParker(thread)
@@ -231,9 +233,9 @@ def _await_future(real: Real, process: SimProcess, future: Any, timeout: float |
 
 
 def _name_class(real: Real, process: SimProcess, given: Any) -> Any:
-    """cloudpickle pickles a class by value, and will know it when it comes back.
+    """Return the name under which cloudpickle tracks a class that it pickles by value, to recognize it later.
 
-    Its own names for classes are random and stay for as long as the interpreter: the second world would draw none.
+    cloudpickle's own names are random and kept as long as the interpreter: a second world would draw none.
     """
     names = process.loop.class_names
     name = names.setdefault(given, f"{len(names):032x}")
@@ -242,7 +244,10 @@ def _name_class(real: Real, process: SimProcess, given: Any) -> Any:
 
 
 def _class_named(real: Real, process: SimProcess, name: str | None, made: Any) -> Any:
-    """cloudpickle has made a class from bytes; a process may know it already, but never has another process's."""
+    """Return this process's class of a name that cloudpickle has unpickled: the known one, or else the one just made.
+
+    A process never gets another process's class.
+    """
     if name is None:
         return made
     known = process.classes.setdefault(name, made)
@@ -251,12 +256,12 @@ def _class_named(real: Real, process: SimProcess, name: str | None, made: Any) -
 
 
 def _init(real: Real, process: SimProcess, address: str | None = None, **options: Any) -> Any:
-    """``minray.init``: a simulated driver is connected before its program begins."""
+    """Replaces ``minray.init``, which has nothing to do: a simulated driver is connected before its program begins."""
     return importlib.import_module("minray.node.init").RayContext({"address": address or "simulated"})
 
 
 def _shutdown(real: Real, process: SimProcess) -> None:
-    """``minray.shutdown``: the driver leaves when its program has ended."""
+    """Replaces ``minray.shutdown``, which does nothing: the driver leaves when its program has ended."""
 
 
 MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -306,12 +311,12 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
     "minray.node.init": {"init": _init, "shutdown": _shutdown},
     "concurrent.futures:Future": {"result": _await_future, "exception": _await_future},
 }
-"""Module (or class) and function -> the meaning, called with the real function, the calling process, and the arguments.
+"""Module (or class) and function -> its replacement, called with the real function, the calling process and the arguments.
 
-``threading`` and ``queue`` have names of their own for ``time.monotonic``, by which they measure time-outs."""
+``threading`` and ``queue`` measure time-outs with ``time.monotonic`` under names of their own, which are replaced too."""
 
 CLASSES: dict[str, dict[str, type]] = {"queue": {"SimpleQueue": SimSimpleQueue}}
-"""Module and class -> what stands for it."""
+"""Module and class -> its replacement."""
 
 INSTEAD_OF_THREADS = "use tasks, an actor, or coroutines"
 INSTEAD_OF_CHILDREN = "use a task, or run it before the simulation"
@@ -345,10 +350,10 @@ NOT_SIMULATED = {
     "time": dict.fromkeys(("clock_settime", "clock_settime_ns"), "let time pass with time.sleep"),
     "uuid": {"uuid1": "use uuid.uuid4, which the seed decides"},
 }
-"""Class (or module) and function that simulated code may not call -> what to do instead."""
+"""Class (or module) and function that simulated code may not call -> advice what to do instead."""
 
 OF_THE_SYSTEM = {"os", "select", "signal", "time"}
-"""Modules that do not have the same functions on every system."""
+"""Modules that lack some functions on some systems."""
 
 
 def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
@@ -363,7 +368,8 @@ def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
     dispatched.__name__ = dispatched.__qualname__ = getattr(real, "__name__", "dispatched")
     if of_class:
         return classmethod(dispatched)
-    # what is no method must not become one as an attribute of a class, as in `Formatter.converter = time.gmtime`
+    # A builtin function is no method. Its replacement must not become one as an attribute of a class
+    # (`Formatter.converter = time.gmtime`).
     return staticmethod(dispatched) if isinstance(real, BuiltinFunctionType) else dispatched
 
 
@@ -375,7 +381,7 @@ def _refuse(what: str, instead: str) -> Callable[..., Any]:
 
 
 class _Stream:
-    """Stands for ``sys.stdout`` or ``sys.stderr``; what a simulated process writes goes to whoever reads its output."""
+    """Replaces ``sys.stdout`` or ``sys.stderr``. Text that a simulated process writes goes to its ``on_text``."""
 
     def __init__(self, name: str, real: TextIO) -> None:
         self._name = name
@@ -385,7 +391,7 @@ class _Stream:
         process = current_process.get()
         if process is None or process.on_text is None:
             return self._real.write(text)
-        if process.alive:  # else its threads are being unwound, which an event loop of its user's may survive for a moment
+        if process.alive:  # Otherwise its threads are being unwound; an event loop of user code may still write then.
             process.on_text(self._name, text)
         return len(text)
 
@@ -398,14 +404,14 @@ class _Stream:
 
 
 def _owner(place: str) -> Any:
-    """``module`` or ``module:Class``, imported."""
+    """Import and return ``module`` or ``module:Class``."""
     module_name, _, class_name = place.partition(":")
     module = importlib.import_module(module_name)
     return getattr(module, class_name) if class_name else module
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute, also of a class such as ``datetime`` that is compiled, and refuses it."""
+    """Set an attribute, also of a compiled class such as ``datetime``, whose attributes cannot be set normally."""
     if isinstance(owner, type) and owner.__flags__ & IMMUTABLE_TYPE:
         (attributes,) = gc.get_referents(owner.__dict__)
         attributes[name] = value
@@ -415,7 +421,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def _entries(table: Mapping[str, Mapping[str, T]]) -> Generator[tuple[str, str, T], None, None]:
-    """Place, name and value, but for what this system does not have."""
+    """Yield (place, name, value) of a table's entries, except functions that this system does not have."""
     for place, values in table.items():
         for name, value in values.items():
             if place not in OF_THE_SYSTEM or name in vars(_owner(place)):
@@ -423,7 +429,7 @@ def _entries(table: Mapping[str, Mapping[str, T]]) -> Generator[tuple[str, str, 
 
 
 def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
-    """Owner, attribute, and what it becomes."""
+    """Yield (owner, attribute, new value) of everything that is replaced."""
     for place, name, meaning in _entries(MEANINGS):
         yield _owner(place), name, _dispatch(vars(_owner(place))[name], meaning)
     for place, name, instead in _entries(NOT_SIMULATED):
@@ -437,7 +443,7 @@ def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
 
 @contextlib.contextmanager
 def simulated_meanings(seed: int) -> Generator[None, None, None]:
-    """While inside, the functions above mean what they should; one world at a time per interpreter."""
+    """Replace the functions above while the context is open. An interpreter can run one world at a time."""
     random: Any = importlib.import_module("random")
     random_state = random.getstate()
     random.seed(seed)

@@ -1,12 +1,13 @@
-"""Locks, conditions and events of ``threading`` in simulated user code: whoever waits for one waits at the border.
+"""Locks, conditions and events of ``threading`` in simulated user code: a thread that waits gives the baton to the loop.
 
-A real lock would stop its thread with the baton in its hand, so that nobody could ever release it. Simulated code gets
-these instead; all that Python builds on them (semaphores, barriers, ``queue.Queue``) then waits at the border as well, and
-so does ``queue.SimpleQueue`` when it is Python's instead of the compiled one.
+A real lock would block its thread while that has the baton, so that no other thread could ever release it. Simulated code
+gets these locks instead, whose waits are borders (see ``user_code``). Everything that Python builds on them (semaphores,
+barriers, ``queue.Queue``) then waits at a border as well. So does ``queue.SimpleQueue`` in Python's own version, which
+replaces the compiled one.
 
 Rules
-  * A lock that is released goes to who has waited longest.
-  * The loop, and whoever is not simulated, gets a free lock, but cannot wait for another.
+  * A released lock goes to the thread that has waited longest.
+  * The loop, and code outside of the simulation, can take a free lock, but cannot wait for one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REAL_SIMPLE_QUEUE: Any = queue.SimpleQueue
 
 
 class SimLock:
-    """What ``threading.Lock()`` is in simulated user code."""
+    """Replaces ``threading.Lock()`` in simulated user code."""
 
     def __init__(self) -> None:
         self._locked = False
@@ -41,7 +42,7 @@ class SimLock:
     def _wait(self, timeout_s: float | None) -> bool:
         thread = this_thread()
         if thread is None:
-            raise NotSimulated("waiting for a lock on the loop, where nobody would ever release it")
+            raise NotSimulated("waiting for a lock on the loop, where no thread would ever release it")
         parker = SimParker(thread)
         self._waiting.append(parker)
         try:
@@ -68,7 +69,7 @@ class SimLock:
         return self._locked
 
     def _is_owned(self) -> bool:
-        """Asked by conditions, which would find out by trying, at a border."""
+        """Whether the lock is held. Conditions ask this; without it they would try to acquire the lock."""
         return self._locked
 
     def __enter__(self) -> bool:
@@ -84,17 +85,17 @@ class SimLock:
 
 
 def reentrant_lock() -> Any:
-    """What ``threading.RLock()`` is there: Python's own, on such a lock."""
+    """Replaces ``threading.RLock()`` in simulated user code: Python's own version, on a ``SimLock``."""
     lock: Any = threading._RLock()
     lock._block = SimLock()
     return lock
 
 
 def wait_for_notice(condition: Any, timeout_s: float | None) -> bool:
-    """``threading.Condition.wait``: as Python does it, but that a parker stands in the list of those to be told."""
+    """Replaces ``threading.Condition.wait``: does what Python does, but with a parker in the condition's list of waiters."""
     thread = this_thread()
     if thread is None:
-        raise NotSimulated("waiting for a condition on the loop, where nobody would ever meet it")
+        raise NotSimulated("waiting for a condition on the loop, where no thread would ever notify it")
     if not condition._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
     parker = SimParker(thread)
@@ -109,7 +110,7 @@ def wait_for_notice(condition: Any, timeout_s: float | None) -> bool:
 
 
 class SimSimpleQueue(queue._PySimpleQueue):  # type: ignore[name-defined,misc]
-    """What ``queue.SimpleQueue`` is there. Whoever is not simulated gets the compiled one."""
+    """Replaces ``queue.SimpleQueue`` in simulated user code. Code outside of the simulation gets the compiled one."""
 
     def __new__(cls) -> Any:
         is_simulated = this_thread() is not None or cls is not SimSimpleQueue

@@ -1,16 +1,16 @@
 """The event loop of the simulated world: asyncio in virtual time, for many simulated processes in one thread.
 
-``SimLoop`` has no selector. When nothing is ready it moves time to the next timer; when there is no timer either, it
-raises ``Deadlock`` with everything that waits, so that a lost wake-up is an exception and never a hung test.
+``SimLoop`` has no selector. When nothing is ready it moves time to the next timer. When there is no timer either, it raises
+``Deadlock`` and lists everything that waits. So a lost wake-up is an exception and never a hung test.
 
 Rules
   * The unit of nondeterminism is process, link and timer. Within a process callbacks run first in, first out, as asyncio
-    documents it: every ``SimProcess`` has its own ready queue, and a turn of the loop is one pass over one queue.
+    documents it. Every ``SimProcess`` has its own ready queue, and a turn of the loop is one pass over one queue.
   * A callback belongs to the process found in its context (``current_process``); tasks inherit it when they are created.
-  * A crashed process never runs again: its tasks are not cancelled, no ``finally`` of theirs runs, and they are kept until
-    the world is closed, because a coroutine that is freed would unwind.
-  * Time is a whole number of ticks of about one microsecond, which makes all sums exact. Every process has a clock
-    of its own with another zero, so that comparing ``loop.time()`` of two processes is a bug that shows.
+  * A crashed process never runs again. Its tasks are not cancelled, and their ``finally`` blocks do not run. The tasks are
+    kept until the world is closed, because a coroutine that is freed would unwind.
+  * Time is a whole number of ticks of about one microsecond, which makes all sums exact. Every process has a clock of its
+    own with another zero, so that a comparison of ``loop.time()`` between two processes is a visible bug.
   * Tasks and futures hash by a counter: asyncio iterates over sets of them, and addresses differ between runs.
 
 What we do not like about it yet: a step takes no virtual time, so a process that computes for long looks infinitely fast.
@@ -33,11 +33,11 @@ from typing import Any, Never, TypeVar, TypeVarTuple
 
 TICKS_PER_SECOND = 1 << 20
 MAX_STEPS_AT_ONE_INSTANT = 1_000_000
-"""More steps without any time passing are a livelock."""
+"""The largest number of steps without any time passing; more are a livelock."""
 MIN_CANCELLED_TIMERS = 500
-"""Cancelled timers are swept out of the heap when they are at least this many and the larger half."""
+"""Smallest number of cancelled timers that are swept out of the heap, once they are also more than half of it."""
 WORLD = "world"
-"""The process of everything that is no part of the system: the test itself, the weather."""
+"""The process of everything that is no part of the cluster: the test itself, the faults."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -47,7 +47,7 @@ current_process: ContextVar[SimProcess | None] = ContextVar("current_process", d
 
 
 class Deadlock(Exception):
-    """Nothing can ever happen again, or not within the limit, and what was asked for has not happened."""
+    """The awaited event has not happened, and nothing can happen any more, or the time limit is reached."""
 
 
 class NotSimulated(RuntimeError):
@@ -55,11 +55,11 @@ class NotSimulated(RuntimeError):
 
 
 class ProcessGone(BaseException):
-    """Raised out of calls that a simulated process does not survive; nothing catches it, nothing notices."""
+    """Raised out of calls that a simulated process does not survive. No code of the process catches it."""
 
 
 def to_ticks(seconds: float) -> int:
-    """Rounded up, so that a timer never fires early."""
+    """Return the ticks of a duration, rounded up so that a timer never fires early."""
     return math.ceil(seconds * TICKS_PER_SECOND)
 
 
@@ -99,7 +99,7 @@ class SimTask(asyncio.Task[T]):
 
     @property
     def strike_name(self) -> str:
-        """What faults aim at: callbacks whose object has this name can be struck."""
+        """The name at which faults aim: callbacks whose object has this attribute can be struck."""
         return self.get_name()
 
 
@@ -159,47 +159,48 @@ class SimTimer(asyncio.TimerHandle):
 
 
 class SimProcess:
-    """What the loop knows of one simulated process."""
+    """One simulated process, as the loop sees it."""
 
     def __init__(
         self, loop: SimLoop, name: str, node: str, pid: int, clock_offset_s: int, parent: SimProcess | None = None
     ) -> None:
         self.loop = loop
         self.name = name
-        """As in ``Platform.name``; unique among the processes that ever lived in this world."""
+        """The process's name, as in ``Platform.name``; unique among the living processes of this world."""
         self.node = node
         self.pid = pid
         self.parent = parent
-        """Who has started it; None: the world's."""
+        """The process that has started this one; None for the world."""
         self.clock_offset_s = clock_offset_s
-        """What this process's ``loop.time()`` shows when the world begins."""
+        """The time that this process's ``loop.time()`` shows when the world begins."""
         self.context = contextvars.Context()
-        """All code of the process runs in copies of it."""
+        """The context in whose copies all code of the process runs."""
         self.context.run(current_process.set, self)
         self.ready: deque[SimHandle | SimTimer] = deque()
         self.queued = False
-        """Whether the loop has this process in its list of those to run."""
+        """Whether the process is in the loop's list of processes to run."""
         self.alive = True
         self.stalled_until = 0
         """Tick before which the process does not run."""
         self.ordinals: dict[str, int] = {}
-        """How often things of each name have happened in it (tasks stepped, while faults are looked for)."""
+        """Counters of events in the process by name, such as the steps of each task while faults may strike."""
         self.on_death: list[Callable[[], None]] = []
-        """What the rest of the world does when it dies; called once, in order, outside of the process."""
+        """Callbacks for its death; each is called once, in order, outside of the process."""
         self.tombs: list[object] = []
-        """After its death: tasks, handles and timers, kept so that nothing of them unwinds."""
+        """Tasks, handles and timers of a dead process, kept so that none of them unwinds."""
         self.user_thread_idents: dict[int, None] = {}
-        """The real threads that run its user code."""
+        """The idents of the real threads that run its user code; a dict, to keep their order."""
         self._thread_count = 0
-        """How many simulated ones it has had."""
+        """Number of simulated threads that it has had."""
         self.on_exit: Callable[[int | None, int | None], None] | None = None
-        """Ends it with ``(code, signal)``; set by the machine it runs on. Without one the loop just kills it."""
+        """Called with ``(code, signal)`` when the process ends itself or is killed; set by its machine, to know the
+        status."""
         self.on_text: Callable[[str, str], None] | None = None
-        """Takes what it prints, ``(stream, text)``; None: it goes where this interpreter prints."""
+        """Receives what the process prints, as ``(stream, text)``; None: it goes to this interpreter's own streams."""
         self.random_bytes: Callable[[int], bytes] | None = None
-        """Its entropy; set by the machine."""
+        """The process's source of entropy; set by its machine."""
         self.classes: dict[str, Any] = {}
-        """Those that it has pickled or unpickled by value, by their names (``SimLoop.class_names``)."""
+        """The classes that it has pickled or unpickled by value, by their names (``SimLoop.class_names``)."""
 
     def __repr__(self) -> str:
         return f"<SimProcess {self.name}>"
@@ -212,18 +213,20 @@ class SimProcess:
         return self.loop.ticks / TICKS_PER_SECOND + self.clock_offset_s
 
     def exit(self, code: int | None, signal: int | None = None) -> None:
-        """End the process. Returns, so that the caller can get out of the way; nothing after that has any effect."""
+        """End the process. The call returns, so that the caller can leave; nothing that it does after that has any
+        effect."""
         if self.on_exit is not None:
             self.on_exit(code, signal)
         self.loop.kill(self)
 
     def next_ordinal(self, name: str) -> int:
-        """Count up: faults are aimed at "the third step of this task", "the second message of that kind"."""
+        """Count an event and return its number: faults aim at "the third step of this task", "the second message of that
+        kind"."""
         ordinal = self.ordinals[name] = self.ordinals.get(name, 0) + 1
         return ordinal
 
     def next_thread_id(self) -> int:
-        """What the system calls a new thread of it: the first one as the process, as Linux does."""
+        """Return the native id of a new thread: for the first one the process's pid, as on Linux."""
         self._thread_count += 1
         return self.pid if self._thread_count == 1 else (self.pid << 10) + self._thread_count
 
@@ -240,7 +243,7 @@ class SimProcess:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that nobody caught: a bug of ours."""
+    """An uncaught exception: a bug of ours."""
 
     process: str
     message: str
@@ -251,13 +254,13 @@ class Failure:
 
 
 Strike = Callable[[SimProcess, str, int], None]
-"""Asked before every step of a task: ``(process, task name, ordinal)``; may kill or stall the process."""
+"""Called before every step of a task with ``(process, task name, ordinal)``; may kill or stall the process."""
 Pace = Callable[[SimProcess], float]
-"""Asked after every callback of a process: how many seconds it has taken."""
+"""Called after every callback of a process; returns how many seconds the callback has taken."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """See the head of this file."""
+    """The event loop of a world; the head of this file describes it."""
 
     _thread_id: int | None
     _stopping: bool
@@ -265,46 +268,46 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.ticks = 0
-        """Virtual time."""
+        """Virtual time, in ticks."""
         self.limit_ticks = to_ticks(24 * 3600)
-        """When the world ends, finished or not."""
+        """The tick after which the world ends with Deadlock."""
         self.steps = 0
-        """Callbacks run so far."""
+        """Number of callbacks run so far."""
         self.strike: Strike | None = None
         self.pace: Pace | None = None
         self.failures: list[Failure] = []
         self.unnamed_tasks: dict[str, None] = {}
-        """Coroutines that were made tasks without a name; names are what faults are aimed with."""
+        """Coroutines whose tasks were made without a name. Faults aim at names, so minray should name its tasks."""
         self.class_names: dict[Any, str] = {}
-        """What cloudpickle calls the classes that are pickled by value, in this world."""
+        """The names that cloudpickle uses in this world for classes that are pickled by value."""
         self.current: SimProcess | None = None
-        """Whose turn it is."""
+        """The process whose turn it is; None between turns."""
         self.on_close: list[Callable[[], None]] = []
-        """What ends with the world, in order (user threads)."""
+        """Callbacks for the end of the world, in order (they end user threads)."""
         self.describers: list[Callable[[], str]] = []
-        """Lines about what waits beside the tasks (user threads); empty ones are left out."""
+        """Each returns a line about something that waits beside the tasks (a user thread), or an empty text."""
         self._ordinal = 0
         self._sequence = 0
-        """Timers of one instant fire in the order in which they were set."""
+        """Number of the last timer: timers of one instant fire in the order in which they were set."""
         self._timers: list[tuple[int, int, SimTimer]] = []
         self._cancelled_timers = 0
         self._runnable: deque[SimProcess] = deque()
         self._step_of_last_instant = 0
         self.processes: list[SimProcess] = []
-        """All that ever were, in order of their start."""
+        """All processes, dead ones too, in order of their start."""
         self.world = self.add_process(WORLD, node="", clock_offset_s=0)
 
     # --- Processes ---
 
     def add_process(self, name: str, node: str, clock_offset_s: int) -> SimProcess:
-        """Its parent is whoever runs now, or the world."""
+        """Add a process; its parent is the process that runs now, or the world."""
         parent = self.current or next(iter(self.processes), None)
         process = SimProcess(self, name, node, 1000 + len(self.processes), clock_offset_s, parent)
         self.processes.append(process)
         return process
 
     def kill(self, process: SimProcess) -> None:
-        """From now on nothing of it runs. May be called from within it: it then ends with the current step."""
+        """Kill a process: none of its code runs from now on. Called from within it, the current step is its last."""
         if not process.alive:
             return
         assert process is not self.world
@@ -320,7 +323,7 @@ class SimLoop(asyncio.BaseEventLoop):
         process.ready.clear()
 
     def stall(self, process: SimProcess, duration_s: float) -> None:
-        """Let nothing of it run for a while; messages and timers wait, as after SIGSTOP and SIGCONT."""
+        """Stop a process for a while; its messages and timers wait, as between SIGSTOP and SIGCONT."""
         process.stalled_until = max(process.stalled_until, self.ticks + to_ticks(duration_s))
         self.world.call_later(duration_s, self._maybe_queue, process)
 
@@ -330,7 +333,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._runnable.append(process)
 
     def pending_tasks(self) -> list[SimTask[Any]]:
-        """In the order of their creation."""
+        """Return the pending tasks in the order of their creation."""
         tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
         return sorted(tasks, key=lambda task: task.ordinal)
 
@@ -401,7 +404,7 @@ class SimLoop(asyncio.BaseEventLoop):
         process = context.get(current_process) or self.world
         task = SimTask(coro, self, self.next_ordinal(), process, name, context)
         if not process.alive:
-            process.tombs.append(task)  # made in the step that it has died in; never begins
+            process.tombs.append(task)  # The process has died in this very step, so the task never begins.
         return task
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], object], *args: *Ts) -> Never:
@@ -411,7 +414,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception that nobody caught; the world fails with it, unless its process is dead anyway."""
+        """Record an uncaught exception, with which the world fails, unless its process is dead anyway."""
         subject = context.get("task") or context.get("future")
         process = subject.process if isinstance(subject, SimTask) else self.current or self.world
         if process.alive and not self.is_closed():
@@ -435,7 +438,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- Running ---
 
     def _run_once(self) -> None:
-        """One turn of one process; if none is ready, the next instant instead."""
+        """Run one turn of one process; if none is ready, move time to the next instant instead."""
         if not self._runnable:
             self._advance()
             return
@@ -470,7 +473,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.stall(process, step_s)
 
     def _run_handle(self, handle: SimHandle | SimTimer) -> None:
-        """As ``asyncio.Handle`` does it, but for what concerns the process or the whole world."""
+        """Run a callback as ``asyncio.Handle`` does, but handle errors that concern the process or the whole world here."""
         try:
             handle._context.run(handle._callback, *handle._args)
         except (Exception, asyncio.CancelledError) as error:
@@ -489,7 +492,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.strike(process, name, process.next_ordinal(name))
 
     def _advance(self) -> None:
-        """Move time to the next timer, and everything due then to the ready queues."""
+        """Move time to the next timer, and put all timers due then into the ready queues."""
         timers = self._timers
         while timers and self._is_void(timers[0][2]):
             heapq.heappop(timers)
@@ -509,7 +512,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._maybe_queue(process)
 
     def _is_void(self, timer: SimTimer) -> bool:
-        """Whether a timer taken off the heap means nothing any more."""
+        """Whether a timer is cancelled or its process is dead; called once for each timer taken off the heap."""
         if timer._cancelled:
             self._cancelled_timers -= 1
             return True
@@ -527,7 +530,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._cancelled_timers = 0
 
     def describe(self) -> str:
-        """Every pending task and user thread by process and name, with the line where it waits."""
+        """Return a text with every pending task and user thread, by process and name, and the line where it waits."""
         lines = [
             f"  {task.process.name:<20} {task.get_name():<30} {_where(task)}"
             for task in self.pending_tasks()
@@ -539,7 +542,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- The end of the world ---
 
     def close(self) -> None:
-        """Unwind everything, cut off from the world: whatever it calls from now on has no effect."""
+        """End the world and unwind all tasks and threads. Nothing that they call while they unwind has any effect."""
         if self.is_closed():
             return
         for process in self.processes:
@@ -549,7 +552,7 @@ class SimLoop(asyncio.BaseEventLoop):
         for callback in self.on_close:
             callback()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that never began is no mistake here
+            warnings.simplefilter("ignore", RuntimeWarning)  # A coroutine that never began is no mistake here.
             for process in self.processes:
                 for tomb in process.tombs:
                     if isinstance(tomb, SimTask):
@@ -561,7 +564,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """File and line of the innermost frame of ours that a task waits in."""
+    """Return file and line of the innermost Python frame in which a task waits."""
     coro: Any = task.get_coro()
     frame = None
     while coro is not None:
@@ -571,7 +574,7 @@ def _where(task: asyncio.Task[Any]) -> str:
 
 
 def unwind(task: asyncio.Task[Any]) -> None:
-    """Let a coroutine end; whatever it does on its way out has no effect, and is its own affair."""
+    """Close a task's coroutine and ignore every exception that it raises."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):
         task.get_coro().close()

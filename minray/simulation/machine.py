@@ -1,14 +1,14 @@
-"""Simulated machines: processes that start and die, their marks and output, disks that forget what was not synced.
+"""Simulated machines: processes that start and die, their marks and output, disks that lose unsynced writes.
 
-A world (``SimWorld``) is one loop, one wire, one oracle and one trace; on its nodes run processes, each with a
-``Platform`` like any other. ``start`` makes one from a role, and ``SimProcesses.spawn`` is the same for children.
+A world (``SimWorld``) is one loop, one wire, one oracle and one trace. On its nodes run processes, each with a ``Platform``
+like any other. ``start`` makes a process from a role; ``SimProcesses.spawn`` does the same for children.
 
 Rules
-  * A process ends in one way: its exit status is set, nothing of it runs any more, its channels end, and a little later its
-    parent hears of it, after all of its output.
+  * A process ends in one way: its exit status is set, none of its code runs any more, and its channels end. A little later
+    its parent learns of the end, after all of its output.
   * Children of a dead process die soon after it, as with the zygote's pipe, but not at once.
-  * A crash of the process does not hurt the disk; what was not synced may or may not be there. Nor the marks.
-  * Entropy is a function of the seed, the process's name and how many of that name there were before.
+  * A crash of a process does not damage its marks or the disk; writes that were not synced may or may not be there.
+  * Entropy is a function of the seed, the process's name and the number of earlier processes of that name.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from minray.simulation.user_code import SimUserCode, this_thread
 MARK_BYTES = 64
 SPAWN_S = 0.004
 STILL_S = 1000.0
-"""Longer than anybody waits for a process that says nothing."""
+"""Seconds that a process with the spawn fault "stands still" is stalled: longer than any process waits for it."""
 REPORT_S = 0.000_1
-"""How long output and the news of a death take to the parent."""
+"""Seconds until a parent receives a child's output, or learns of its death."""
 SYNC_S = 0.002
 
 Main = Callable[[Platform, bytes], Coroutine[Any, Any, int | None]]
-"""What a role does: runs to its end, and returns the exit code."""
+"""The coroutine function of a role: runs to the role's end and returns the exit code."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What processes of one kind do."""
+    """The program of one kind of process."""
 
     main: Main
     identity: Callable[[bytes], bytes]
-    """Finds the incarnation in the configuration."""
+    """Returns the incarnation that the configuration names."""
 
 
 class SimChild:
-    """See ``base.Process``: a process as its parent sees it."""
+    """Implements ``base.Process``: a simulated process as its parent sees it."""
 
     def __init__(self, process: SimProcess, parent: SimProcess, on_output: OnOutput) -> None:
         self.pid = process.pid
@@ -61,7 +61,7 @@ class SimChild:
         self._parent = parent
         self._on_output = on_output
         self._status: ExitStatus | None = None
-        """Set when the parent has heard of the end."""
+        """The exit status, once the parent has learned of the end; None before."""
         self._waiters: list[asyncio.Future[ExitStatus]] = []
 
     async def wait(self) -> ExitStatus:
@@ -88,7 +88,7 @@ class SimChild:
 
 
 class SimProcesses:
-    """See ``base.Processes``: this process, and its children."""
+    """Implements ``base.Processes``: this simulated process and its children."""
 
     def __init__(self, world: SimWorld, process: SimProcess, marks: memoryview) -> None:
         self.pid = process.pid
@@ -121,7 +121,7 @@ class SimProcesses:
 
 
 class SimHost:
-    """See ``base.Host``."""
+    """Implements ``base.Host`` with a simulated machine and entropy from the oracle."""
 
     def __init__(self, node: SimNode, process: SimProcess, oracle: Oracle, incarnation: int) -> None:
         self.hostname = node.name
@@ -133,7 +133,7 @@ class SimHost:
         self._key = ("entropy", process.name, incarnation)
         self._draws = 0
         self._looks = 0
-        """How often somebody has looked for memory."""
+        """Number of calls of ``memory_usage``."""
 
     def memory_usage(self) -> tuple[int, int]:
         self._looks += 1
@@ -155,7 +155,7 @@ class SimHost:
 
 
 class SimStorage:
-    """See ``base.Storage``: a store on a simulated disk, or with an empty path in this process's memory."""
+    """Implements ``base.Storage`` on a simulated disk, or with an empty path in this process's memory."""
 
     def __init__(self, node: SimNode, path: str, process: SimProcess, oracle: Oracle) -> None:
         self.durable = bool(path)
@@ -165,9 +165,9 @@ class SimStorage:
         self._tables: dict[str, Table] = node.disk.setdefault(path, {}) if path else {}
         self._staged: list[tuple[str, str, bytes | None]] = []
         self._syncing: list[tuple[str, str, bytes | None]] = []
-        """Written, but not known to be durable."""
+        """Rows that are being written and are not known to be durable."""
         self._waiters: list[asyncio.Future[None]] = []
-        """Who waits for what is staged."""
+        """Commits that wait for the staged rows."""
         self._sync_task: asyncio.Task[None] | None = None
         self._process = process
         process.on_death.append(self._on_death)
@@ -225,7 +225,7 @@ class SimStorage:
 
 
 class SimWorld:
-    """Everything that simulated processes share."""
+    """The shared parts of a simulated world: its loop, wire, oracle, trace and machines."""
 
     def __init__(self, oracle: Oracle, roles: Mapping[str, Role], token: bytes = b"token") -> None:
         self.loop = SimLoop()
@@ -237,15 +237,15 @@ class SimWorld:
         self._roles = roles
         self._token = token
         self._incarnations: dict[str, int] = {}
-        """How many processes of each name there were."""
+        """Number of processes of each name so far."""
         self._mains: list[asyncio.Task[None]] = []
-        """The first task of every process, which nobody else may hold."""
+        """The first task of every process, kept here because the loop keeps only weak references to tasks."""
         self._networks: list[SimNetwork] = []
         self._arenas: dict[str, SimArena] = {}
-        """What is handed out, by endpoint; ``SimMemory`` writes."""
+        """The arenas that are handed out, by endpoint; written by ``SimMemory``."""
 
     def node(self, name: str) -> SimNode:
-        """The machine of this name: a new one if there is none, or if it is lost."""
+        """Return the machine of this name; make a new one if there is none, or if it is lost."""
         there = self.nodes.get(name)
         if there is not None and there.lost:
             self.wire.replace_node(name)
@@ -286,7 +286,7 @@ class SimWorld:
         return child
 
     def read_output(self, process: SimProcess, on_line: Callable[[str, str], None]) -> Lines:
-        """From now on what the process prints goes to the trace and to ``on_line``, line by line."""
+        """From now on pass what the process prints to the trace and to ``on_line``, line by line."""
         lines = Lines(self.trace, process.name, on_line)
         process.on_text = lines.write
         return lines
@@ -332,7 +332,7 @@ class SimWorld:
         self._mains.append(process.create_task(self._live(process, role, platform, config), name=role))
 
     async def _live(self, process: SimProcess, role: str, platform: Platform, config: bytes) -> None:
-        """The first task of a process: when its role has ended, so has it."""
+        """Run a process's role as its first task, and end the process with it."""
         try:
             code = await self._roles[role].main(platform, config)
         except Exception as error:
@@ -347,7 +347,7 @@ class SimWorld:
             self.loop.world.call_later(delay_s, child.exit, None, 9)
 
     def close(self) -> None:
-        """The end of the world; only its trace and its failures can be read after that."""
+        """End the world; after that only its trace and its failures can be read."""
         self.loop.close()
         for network in self._networks:
             network.forget()
@@ -356,7 +356,7 @@ class SimWorld:
             process.on_death.clear()
 
     def lose_node(self, name: str) -> None:
-        """The machine is gone: all its processes die at once, and nobody is told."""
+        """Lose a machine: all its processes die at once, and their peers are not told."""
         node = self.nodes[name]
         if not node.lost:
             node.lost = True
@@ -368,7 +368,7 @@ class SimWorld:
 
 
 class Lines:
-    """Cuts what a process prints into lines."""
+    """Cuts the output of a process into lines."""
 
     def __init__(self, trace: Trace, process: str, on_line: Callable[[str, str], None]) -> None:
         self._trace = trace

@@ -1,14 +1,14 @@
 """Simulated memory: arenas that the processes of a simulated node share.
 
-All of them are in one real process, so that every view of an arena is the same one. It is mapped, not allocated: like
-the real one it is full of zeros, and takes memory only where it was written.
+All simulated processes are in one real process, so that all of them share one view of an arena. The arena is mapped, not
+allocated: like a real one it is full of zeros, and takes memory only where it was written.
 
 Rules
-  * An arena is handed out by its creator: nobody can attach any more when that has died, or on another node.
-  * Views outlive the creator, and the node: a dead process's last writes are seen, nothing else happens to them.
-  * What is reserved on disk takes from the room that files have, and goes with the creator. Faults of disks strike it.
+  * The creator hands the arena out. A process cannot attach when the creator has died, or from another node.
+  * Views outlive the creator and the node: others see a dead process's last writes, and nothing else happens to them.
+  * Reserved disk space takes from the room that files have, and is released with the creator. Disk faults strike it too.
 
-Left out: a creator that is stalled hands out memory all the same; a real one lets others wait, and then fail.
+Left out: a stalled creator. A simulated one hands out memory all the same; a real one lets others wait, and then fail.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from minray.simulation.loop import SimProcess
 from minray.simulation.node import SimNode
 
 MOST_DISK_BYTES = 1 << 28
-"""Of an arena on a simulated disk, which lies in memory."""
+"""The largest arena on a simulated disk, in bytes: it is really in memory."""
 
 
 class SimArena:
-    """See ``base.Arena``."""
+    """Implements ``base.Arena`` with an anonymous mapping of the real process."""
 
     def __init__(self, arenas: dict[str, SimArena], endpoint: str, size: int, creator: SimProcess) -> None:
         self.view = memoryview(mmap.mmap(-1, size))
@@ -45,7 +45,7 @@ class SimArena:
 
 
 class SimDiskArena(SimArena):
-    """See ``base.DiskArena``."""
+    """Implements ``base.DiskArena`` with reserved bytes of a node's disk."""
 
     def __init__(
         self, arenas: dict[str, SimArena], endpoint: str, directory: str, node: SimNode, creator: SimProcess, oracle: Oracle
@@ -79,16 +79,16 @@ class SimDiskArena(SimArena):
 
 
 class SimMemory:
-    """See ``base.Memory``; one per process, over the arenas of its world."""
+    """Implements ``base.Memory``; one per process, over the arenas of its world."""
 
     def __init__(self, arenas: dict[str, SimArena], process: SimProcess, node: SimNode, oracle: Oracle) -> None:
         self._arenas = arenas
         self._process = process
         self._node = node
-        """What it has of memory bounds an arena, and its disk one on disk."""
+        """The process's machine, whose memory and disk limit the size of arenas."""
         self._oracle = oracle
         self._views: dict[str, memoryview] = {}
-        """What was attached, by endpoint."""
+        """The views of attached arenas, by endpoint."""
 
     async def create_arena(self, endpoint: str, size: int) -> SimArena:
         _check(endpoint)
@@ -111,7 +111,7 @@ class SimMemory:
             _check(endpoint)
             arena = self._arenas.get(endpoint)
             if arena is None or arena.node != self._process.node:
-                raise MemoryFailed(f"{endpoint}: nobody hands out memory there, its raylet has ended")
+                raise MemoryFailed(f"{endpoint}: no process hands out memory there; its raylet has ended")
             self._views[endpoint] = arena.view
         return self._views[endpoint]
 

@@ -1,16 +1,18 @@
 """The simulated network: ordered channels between simulated processes, over one wire that can go wrong.
 
-The contract is the one of ``minray.platform.base``, taken by its word: messages of a channel arrive in order (but for those
-with large buffers) after a time drawn for each, or the channel breaks; after a break a suffix of each direction is lost.
+The network uses all the freedom that the contract in ``minray.platform.base`` allows. The messages of a channel arrive in
+order (except those with large buffers), after a time drawn for each, or the channel breaks. After a break a suffix of each
+direction is lost.
 
-What can go wrong, beside delays (the keys of ``faults`` name the link, the method, and which one of them)
-  * A reset strikes when a message is sent: the message is lost, or it arrives and the answer is lost, or one side learns
+What can go wrong, beside delays (the keys of ``faults`` name the link, the method, and the number of the message)
+  * A reset strikes when a message is sent. The message is lost; or it arrives and the answer is lost; or one side learns
     of the break only half a minute later (half-open). A break is one of the first two, and can be aimed at some requests.
-  * A request arrives a second time, at once or much later: what it asks for has been done, and may have been undone (G112).
-  * A cut between two nodes, in both directions or one, holds messages back; it heals, or channels break after 30 s.
-  * A process that crashes leaves a prefix of what it had sent; its peers see the channel end.
-  * A node dies when it has sent a message, whose way is so long that its death may be known before it comes.
-  * A node that is lost says nothing: channels to it break after 30 s, and new ones cannot be opened.
+  * A request arrives a second time, at once or much later: its work has been done, and may have been undone since (G112).
+  * A cut (a partition) between two nodes, in both directions or one, holds messages back. It heals, or channels break after
+    30 s.
+  * Of the messages of a process that crashes only a prefix arrives; then its peers see the channel end.
+  * A node dies right after it has sent a message. The node's death may be known before the message arrives.
+  * A node that is lost is silent: channels to it break after 30 s, and new ones cannot be opened.
 
 Left out: links that fill up (each message has the whole bandwidth), and more than one path between two nodes.
 """
@@ -38,16 +40,16 @@ LOCAL_LATENCY_S = 0.000_05
 REMOTE_LATENCY_S = 0.000_2
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 30.0
-"""After so long without an acknowledgement a channel breaks."""
+"""Seconds without an acknowledgement after which a channel breaks, as with the keepalive of real channels."""
 MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "rift", "duplicate", "break", "last_words")
 MOST_BREAKS = 5
-"""Of one link: what breaks whenever it carries something carries nothing."""
+"""The largest number of "break" faults per link: one that breaks at every message would transport none."""
 NEVER_REPEATED = ("ExitWorker", "Shutdown")
-"""Orders that whoever gave them waits for, and does not repeat when he has given up."""
+"""Requests that are never duplicated: their sender waits for the reply, and never repeats them after it has given up."""
 
 
 class SimListener:
-    """See ``base.Listener``."""
+    """Implements ``base.Listener`` on the simulated wire."""
 
     def __init__(self, network: SimNetwork, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> None:
         self.network = network
@@ -55,9 +57,9 @@ class SimListener:
         self.identity = identity
         self.on_incoming = on_incoming
         self.ends: dict[ChannelEnd, None] = {}
-        """Channels that came in."""
+        """This side's ends of the channels that came in."""
         self.knocking: dict[asyncio.Future[ChannelEnd], SimProcess] = {}
-        """Who is about to be let in."""
+        """Connections on their way here: the caller's future -> its process."""
 
     async def close(self) -> None:
         wire = self.network.wire
@@ -70,13 +72,13 @@ class SimListener:
 
     def refuse_knocking(self) -> None:
         for caller, process in self.knocking.items():
-            error = ConnectRefused(f"{self.endpoint}: it went away")
+            error = ConnectRefused(f"{self.endpoint}: its listener was closed")
             process.call_later(REMOTE_LATENCY_S, fail_softly, caller, error)
         self.knocking.clear()
 
 
 class SimNetwork:
-    """See ``base.Network``; one per process."""
+    """Implements ``base.Network``; one per process."""
 
     def __init__(self, wire: SimWire, process: SimProcess, token: bytes = b"") -> None:
         self.wire = wire
@@ -84,10 +86,10 @@ class SimNetwork:
         self.token = token
         self.counters = Counters()
         self.ends: dict[ChannelEnd, None] = {}
-        """Open ends of this process, in order of their making."""
+        """The open channel ends of this process, in the order in which they were made."""
         self.listeners: list[SimListener] = []
         self._frame: tuple[ChannelEnd, int] | None = None
-        """To whom and when the last message went: what follows at once is in the same frame."""
+        """(channel end, tick) of the last message: further ones of that end at that tick count as the same frame."""
         process.on_death.append(self._on_death)
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> SimListener:
@@ -113,7 +115,7 @@ class SimNetwork:
         except TimeoutError:
             raise ConnectFailed(f"{endpoint}: no answer within {CONNECT_TIMEOUT_S:.0f} s") from None
         finally:
-            del caller  # It has the error too, whose traceback leads to this frame.
+            del caller  # It refers to the error too, whose traceback refers to this frame.
 
     def count_frame(self, end: ChannelEnd) -> None:
         frame = (end, self.process.loop.ticks)
@@ -122,7 +124,7 @@ class SimNetwork:
             self.counters.frames += 1
 
     def forget(self) -> None:
-        """Drop what the dead will not need, open calls above all: the collector cannot see through them."""
+        """Drop what the dead process needs no more, open calls above all: the garbage collector cannot free them."""
         for end in self.ends:
             end.forget()
         self.ends.clear()
@@ -133,7 +135,7 @@ class SimNetwork:
 
 
 class SimWire:
-    """What all processes of a world are attached to."""
+    """Connects all processes of a world, and strikes their messages with faults."""
 
     def __init__(self, loop: SimLoop, oracle: Oracle, trace: Trace) -> None:
         self.loop = loop
@@ -141,21 +143,21 @@ class SimWire:
         self.listeners: dict[str, SimListener] = {}
         self._oracle = oracle
         self._counts: dict[tuple[str, str], int] = {}
-        """How many messages of each method went over each link, over all its channels."""
+        """Number of messages by link (over all its channels) and method."""
         self._breaks: dict[str, int] = {}
-        """How often each link was broken by a "break"."""
+        """Number of "break" faults of each link so far."""
         self._cuts: dict[tuple[str, str], int] = {}
-        """(from node, to node) -> how many cuts hold back what goes there."""
+        """(from node, to node) -> number of cuts that hold messages back in that direction."""
         self._held: dict[Pipe, None] = {}
         self._lost_nodes: dict[str, None] = {}
         self._lost_endpoints: dict[str, str] = {}
-        """Where somebody has listened on a node that is lost, and on which."""
+        """Endpoints of listeners on lost nodes -> node."""
         self.aims_at_messages = oracle.aims_at_messages
         self._message_faults = [kind for kind in MESSAGE_FAULTS if oracle.wants(kind)]
         self._last_port = 40_000
 
     def next_port(self) -> int:
-        """For a listener that takes any."""
+        """Return a fresh port for a listener that asks for port 0."""
         self._last_port += 1
         return self._last_port
 
@@ -170,7 +172,7 @@ class SimWire:
         on_close: Callable[[], None],
         caller: asyncio.Future[ChannelEnd],
     ) -> None:
-        """Answer ``caller`` with a channel or an error, or never."""
+        """Try to connect: ``caller`` receives a channel or an error, or nothing, as from a lost node or across a cut."""
         process = network.process
         listener = self.listeners.get(endpoint)
         if listener is None:
@@ -196,7 +198,7 @@ class SimWire:
         on_close: Callable[[], None],
         caller: asyncio.Future[ChannelEnd],
     ) -> None:
-        """On the listener's side: check who comes, and build both ends."""
+        """Check token and incarnation, on the listener's side, and build both ends of the channel."""
         if listener.knocking.pop(caller, None) is None or not network.process.alive:
             return
         back = network.process.call_later
@@ -228,7 +230,7 @@ class SimWire:
     # --- Sending ---
 
     def send(self, end: ChannelEnd, message: Message) -> None:
-        """Put a message on its way, unless chance will have it otherwise."""
+        """Put a message on its way, and strike it with the faults that the oracle chooses."""
         pipe = end.pipe
         word = message.word
         if self.aims_at_messages:
@@ -267,7 +269,7 @@ class SimWire:
         return self._oracle.choose(("last_words", *place), len(LAST_WORDS_S))
 
     def _end_node(self, node: str, word: str) -> None:
-        """All of its processes crash at once."""
+        """Crash all processes of a node at once."""
         self.trace.add(node, FAULT, "ends", f"with its last words: {word}")
         for process in list(self.loop.processes):
             if process.node == node:
@@ -315,11 +317,11 @@ class SimWire:
         return LOCAL_LATENCY_S if source.node == target.node else REMOTE_LATENCY_S
 
     def is_cut(self, source: SimProcess, target: SimProcess) -> bool:
-        """Whether what ``source`` sends to ``target`` is held back."""
+        """Whether a cut holds back messages from ``source`` to ``target``."""
         return bool(self._cuts) and (source.node, target.node) in self._cuts
 
     def cut(self, one: str, other: str, duration_s: float | None, both_ways: bool = True) -> None:
-        """Hold back what goes from node to node; for a time, or until ``heal``."""
+        """Hold back messages between two nodes, for ``duration_s`` or (None) until ``heal``; one way or both ways."""
         if one == other:
             return
         self.trace.add("wire", FAULT, "cut" if both_ways else "cut one way", one, other)
@@ -349,7 +351,7 @@ class SimWire:
                 pipe.let_go()
 
     def hold(self, pipe: Pipe) -> None:
-        """A cut holds this pipe: if it is not released in time, the channel breaks for both sides."""
+        """Note that a cut holds this pipe. If it is not released within ``SILENCE_S``, the channel breaks for both sides."""
         self._held[pipe] = None
         self.loop.world.call_later(SILENCE_S, self._maybe_give_up, pipe, pipe.held_since)
 
@@ -361,7 +363,7 @@ class SimWire:
                 each.give_up()
 
     def on_death(self, network: SimNetwork) -> None:
-        """A process is dead: its endpoints are free, and its peers see its channels end."""
+        """Free the endpoints of a dead process, and let its peers see its channels end."""
         process = network.process
         lost = process.node in self._lost_nodes
         for listener in network.listeners:
@@ -378,11 +380,11 @@ class SimWire:
         network.forget()
 
     def lose_node(self, node: str) -> None:
-        """From now on nothing comes from there and nothing arrives; told before its processes die."""
+        """Silence a node from now on. Must be called before its processes die."""
         self._lost_nodes[node] = None
 
     def replace_node(self, node: str) -> None:
-        """There is another machine at its address: who asks for something that it has had is refused at once."""
+        """Replace a lost node by a new machine at its address, which refuses connections to the old endpoints at once."""
         del self._lost_nodes[node]
         self._lost_endpoints = {endpoint: place for endpoint, place in self._lost_endpoints.items() if place != node}
 

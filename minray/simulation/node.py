@@ -21,25 +21,25 @@ class SimNode:
     memory_bytes: int = 8 << 30
     memory_used: int = 1 << 30
     process_memory: dict[int, int] = field(default_factory=dict)
-    """By pid, where a test says so."""
+    """Bytes that processes use, by pid, where a test has set them."""
     disk: dict[str, dict[str, Table]] = field(default_factory=dict)
     """Durable stores by path."""
     files: dict[str, bytes] = field(default_factory=dict)
-    """Spilled objects, by path; ``SimDisk`` writes."""
+    """Contents of spill files, by path; written by ``SimDisk``."""
     reserved: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Of the disk, for arenas: by process, where and how many bytes; ``SimDiskArena`` writes."""
+    """Disk space reserved for arenas: by process, start -> size in bytes; written by ``SimDiskArena``."""
     disk_bytes: int = 1 << 40
-    """How much the files, and what is reserved, may have together."""
+    """Size of the disk in bytes, for spill files and reserved space together."""
     disk_full: bool = False
-    """Nothing can be written."""
+    """Whether nothing can be written."""
     disk_broken: bool = False
-    """No file can be read or written."""
+    """Whether no file can be read or written."""
     disk_tears: bool = False
-    """Files come back other than they were written."""
+    """Whether files are damaged when they are written."""
     lost: bool = False
 
     def disk_room(self) -> int:
-        """How many bytes can be written."""
+        """Return how many bytes can be written."""
         files = sum(len(content) for content in self.files.values())
         reserved = sum(size for blocks in self.reserved.values() for size in blocks.values())
         return 0 if self.disk_full else max(0, self.disk_bytes - files - reserved)

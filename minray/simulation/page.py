@@ -1,18 +1,19 @@
-"""A simulated run as one HTML page to walk through: lanes, messages, faults, and the state tables at any moment.
+"""Writes a simulated run as one HTML page: lanes, messages, faults, and the state tables at any moment.
 
 Ray: has no counterpart.
 
     write_page(cluster.trace, "run.html", headline(7, 3, "{'sum': 1141}", cluster.trace))
 
 Rules
-  * The page is one file: style, script (``page_script``) and data are in it, and its policy forbids it to fetch anything.
-  * The data is the trace itself, event by event, and which RECEIVE belongs to which SEND. The script derives all else, so
-    that the page can show nothing that the trace does not say.
-  * What user programs print is data: it is escaped on its way into the page, and the script writes it as text only.
-  * Time goes from left to right in the order of events. Two events of one tick are drawn side by side; a gap in which
-    nothing that is shown happens is folded, and marked with its length.
+  * The page is one file: it contains style, script (``page_script``) and data. Its security policy forbids it to fetch
+    anything.
+  * The data is the trace itself, event by event, and the pairs of SEND and RECEIVE. The script derives all else, so that
+    the page shows only what the trace says.
+  * Output of user programs is data: it is escaped on its way into the page, and the script writes it as text only.
+  * Time goes from left to right in the order of events. Two events of one tick are drawn side by side. A gap in which no
+    shown event happens is folded, and marked with its length.
 
-What we do not like yet: all events are drawn, whether in sight or not, so that tens of thousands are slow.
+What we do not like yet: all events are drawn, whether visible or not, so that tens of thousands are slow.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from minray.simulation.page_script import SCRIPT
 from minray.simulation.trace import FAULT, LIFE, Event, Trace
 
 MAX_FAULTS_TOLD = 3
-"""The head tells so many faults in words."""
+"""Number of faults that the headline describes in words."""
 STALL = re.compile(r"stalls for ([\d.]+) s")
-"""What ``faults`` says of a stall."""
+"""Matches the text of a stall in the trace, which ``faults`` writes."""
 NODE_LOST = "node lost"
-"""Said of the process that was struck, and then of its machine: one fault."""
+"""The trace's text of a lost node. It appears twice, for the process that was struck and for its machine: one fault."""
 RANKS = {"gcs": 0, "raylet": 1, "driver": 2, "worker": 3}
 """The order of a node's lanes: role -> place."""
 
@@ -44,7 +45,7 @@ def write_page(trace: Trace, path: str | Path, head: str) -> None:
 
 
 def headline(seed: int, nodes: int, outcome: str, trace: Trace) -> str:
-    """What one has to know of a run, in a sentence."""
+    """Return a sentence that sums up a run: seed, nodes, outcome and faults."""
     struck: list[str] = []
     before: Event | None = None
     for event in trace.events:
@@ -58,7 +59,7 @@ def headline(seed: int, nodes: int, outcome: str, trace: Trace) -> str:
 
 
 def page(trace: Trace, head: str) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     data = json.dumps(page_data(trace), ensure_ascii=True, separators=(",", ":"))
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -72,11 +73,11 @@ def page(trace: Trace, head: str) -> str:
 
 
 def page_data(trace: Trace) -> dict[str, Any]:
-    """What the script gets.
+    """Return the data for the script.
 
-    ``lanes``: [process, node]. ``events``: [ticks, lane, kind, details], all of the trace, in order. ``messages``: pairs of
-    numbers of events, SEND and RECEIVE; a SEND without one was lost. ``bars``: see ``bars_of``.
-    ``task_mark``: how the lines begin with which a worker says for which task it prints.
+    ``lanes``: [process, node]. ``events``: [ticks, lane, kind, details] of all events, in order. ``messages``: pairs of
+    event numbers, SEND and RECEIVE; a SEND without a pair was lost. ``bars``: see ``bars_of``. ``task_mark``: the beginning
+    of the lines in which a worker says for which task it prints.
     """
     nodes = trace.nodes()
     order = list(dict.fromkeys(nodes.values()))
@@ -86,7 +87,7 @@ def page_data(trace: Trace) -> dict[str, Any]:
         return role != "gcs", order.index(nodes[process]), RANKS.get(role, len(RANKS))
 
     lanes = sorted(nodes, key=rank)
-    # Faults of a machine go to its first lane. What is neither process nor machine, such as the wire, has a lane of its own.
+    # Faults of a machine go to its first lane. The wire, which is neither process nor machine, has a lane of its own.
     homes = {node: next((process for process in lanes if nodes[process] == node and rank(process)[0]), "") for node in order}
     others = dict.fromkeys(event.process for event in trace.events if event.process not in {**nodes, **homes})
     lanes = [*others, *lanes]
@@ -103,9 +104,9 @@ def page_data(trace: Trace) -> dict[str, Any]:
 
 
 def bars_of(trace: Trace) -> list[list[int]]:
-    """Faults that last: [number of the event, ticks until the end].
+    """Return the faults that last, as [number of the event, ticks until the end].
 
-    A cut that only the end of all faults has mended has no bar.
+    A cut that only ``heal`` has ended has no bar.
     """
     bars = []
     for number, event in enumerate(trace.events):

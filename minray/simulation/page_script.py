@@ -1,13 +1,13 @@
-"""The script of a run's page: draws the picture from the trace, and shows the tables of the moment that is looked at.
+"""The script of a run's page: draws the picture from the trace, and shows the tables of the selected moment.
 
 Ray: has no counterpart.
 
-It reads what ``page.page_data`` describes from the element ``data``, and nothing else. What comes from there becomes text
-and numbers of the page, never markup. After ``#`` the address may say where to begin: ``at=SECONDS`` or ``event=NUMBER``,
-``zoom=FACTOR``, and ``all=1`` to show polls and heartbeats, too.
+It reads only the element ``data``, which ``page.page_data`` describes. That data becomes text and numbers of the page, never
+markup. After ``#`` the page's address may say where to begin: ``at=SECONDS`` or ``event=NUMBER``, ``zoom=FACTOR``, and
+``all=1`` to show polls and heartbeats, too.
 
-Its parts, in order: what the trace says; where and how it is drawn; the rows of states; the frame that stays in sight; the
-moment; what the user's hands do.
+Its parts, in order: reading the trace; drawing; the rows of states; the axis and labels that stay visible; the selected
+moment; mouse and keys.
 """
 
 SCRIPT = r"""

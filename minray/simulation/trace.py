@@ -1,9 +1,9 @@
-"""What happened in a simulated world, in order: for the equality check, for failures, and for people.
+"""Records the events of a simulated world in order: for the equality check, for failures, and for people.
 
-An event is ``(ticks, process, kind, details)`` and holds words only: never payloads, sizes or addresses, which differ
-between interpreters although nothing that matters does. Two runs of one seed are the same if their digests are.
+An event is ``(ticks, process, kind, details)`` and contains words only. Payloads, sizes and addresses are left out: they
+differ between interpreters even if the runs are the same. Two runs of one seed are the same if their digests are.
 
-The transitions of state tables come in through ``Platform.record``, all else from the simulated parts themselves.
+Transitions of state tables come in through ``Platform.record``; the simulated parts add all other events.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ROW_CHARACTERS = 150
 FAULT, LIFE, STATE, SEND, RECEIVE, OUTPUT, LOG = "fault", "life", "state", "send", "receive", "output", "log"
 """Kinds of events."""
 TALKS = (SEND, RECEIVE)
-"""Most events are messages, and a story has few of them."""
+"""The kinds that are messages. Most events are, so a story shows only few of them."""
 PROGRAM = ("task", "lease", "actor", "object")
-"""The tables that say what a program does."""
+"""The state tables that show what a program does."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One of very many, which the garbage collector need not look at."""
+    """One event. There are very many, so the garbage collector does not track them."""
 
     ticks: int
     process: str
@@ -38,11 +38,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     details: tuple[str, ...]
 
     def is_task_mark(self) -> bool:
-        """Whether a worker has only said by this for which task it prints what comes next."""
+        """Whether this is the line by which a worker says for which task it prints the next lines."""
         return self.kind == OUTPUT and self.details[1].startswith(TASK_NAME_MARK)
 
     def text(self) -> str:
-        """A cell of the story."""
+        """Return the event's text in the story."""
         if self.kind == STATE:
             table, key, old, new = self.details
             return f"{table} {key[:8]}: {old or 'new'} -> {new or 'gone'}"
@@ -60,19 +60,19 @@ class Trace:
         self._loop = loop
         self.events: list[Event] = []
         self.senders: dict[int, int] = {}
-        """The number of a RECEIVE event -> the number of the SEND event of that message. No part of the digest."""
+        """Number of a RECEIVE event -> number of the message's SEND event. Not part of the digest."""
 
     def add(self, process: str, kind: str, *details: str) -> int:
-        """Returns the event's number."""
+        """Add an event and return its number."""
         self.events.append(Event(self._loop.ticks, process, kind, details))
         return len(self.events) - 1
 
     def nodes(self) -> dict[str, str]:
-        """Process -> the machine it runs on, in the order in which they first started."""
+        """Return the machine of each process, in the order in which they first started."""
         return {process.name: process.node for process in self._loop.processes if process is not self._loop.world}
 
     def recorder(self, process: str) -> Callable[[str, str, str, str], None]:
-        """For ``Platform.record``."""
+        """Return a recorder for ``Platform.record`` of this process."""
 
         def record(table: str, key: str, old: str, new: str) -> None:
             self.add(process, STATE, table, key, old, new)
@@ -80,7 +80,7 @@ class Trace:
         return record
 
     def digest(self) -> str:
-        """The same for two runs exactly if all their events and the number of steps are."""
+        """Return a digest of the number of steps and of all events except log lines. Equal digests mean equal runs."""
         hasher = hashlib.blake2b(str(self._loop.steps).encode(), digest_size=16)
         for event in self.events:
             if event.kind != LOG:  # Logs quote exceptions, and those may quote anything.
@@ -88,10 +88,10 @@ class Trace:
         return hasher.hexdigest()
 
     def story(self, rows: int = MAX_ROWS, marked: int | None = None) -> str:
-        """A lane per process, at most ``rows`` events; one may be marked, which is shown in any case.
+        """Return a text with a lane per process and at most ``rows`` events. The event ``marked`` is always shown.
 
-        All faults if possible, and what is nearest to them and to the marked event; where there are none, what the program
-        begins with.
+        It shows all faults if possible, and the events nearest to them and to the marked one. Without either it shows the
+        beginning of the program.
         """
         chosen = self._chosen(rows, marked)
         shown = [self.events[i] for i in chosen]
@@ -107,7 +107,11 @@ class Trace:
         return "\n".join(lines)
 
     def _chosen(self, rows: int, marked: int | None) -> list[int]:
-        """The numbers of a story's events: of what faults leave half is for what happens near them, then come births."""
+        """Return the numbers of a story's events.
+
+        Faults come first. Half of the remaining rows is for events near them, then come the first states of tasks, leases,
+        actors and objects.
+        """
         births: dict[tuple[str, ...], int] = {}
         told = [i for i, event in enumerate(self.events) if not event.is_task_mark()]
         for i in told:
@@ -140,7 +144,7 @@ class Trace:
 
 
 def parting(one: Trace, other: Trace) -> int | None:
-    """The number of the first event that two runs do not share; None if there is none."""
+    """Return the number of the first event in which two runs differ; None if they are equal."""
     for number, (left, right) in enumerate(zip(one.events, other.events, strict=False)):
         if left != right:
             return number
@@ -149,7 +153,8 @@ def parting(one: Trace, other: Trace) -> int | None:
 
 
 def first_difference(one: Trace, other: Trace) -> str:
-    """Where two runs part, for the message of a failed equality check; empty if they do not."""
+    """Describe the first event in which two runs differ, for the message of a failed equality check; empty if they are
+    equal."""
     number = parting(one, other)
     if number is None:
         return ""

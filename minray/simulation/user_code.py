@@ -1,19 +1,20 @@
-"""User code in the simulated world: real threads that run one at a time, handing a baton to and fro.
+"""User code in the simulated world: real threads that run one at a time and hand a baton (the right to run) to each other.
 
 User code blocks: in ``get``, in ``sleep``, wherever it likes. So it runs in a real thread of its own, as in a real worker,
-but only while the loop stands still: the loop hands the baton to the thread as one step of its process, and the thread
-gives it back when it passes a *border* (a wait, a simulated sleep, the end of its work). Exactly one side runs at any time,
-hence nothing here needs a lock, and the same seed gives the same run.
+but only while the loop stands still. The loop hands the baton to the thread as one step of its process. The thread gives it
+back at a *border*: a wait, a simulated sleep, or the end of its work. Exactly one side runs at any time. So nothing here
+needs a lock, and the same seed gives the same run.
 
 Rules
   * A thread becomes ready like any callback of its process: first in, first out, struck by faults, stopped by stalls.
   * A thread of a dead process stays at its border until the world is closed. Then ``ProcessGone`` is raised there, and
-    whatever it does on its way out has no effect.
-  * If asked to, a thread also gives way at the beginning of any line of minray's own code, as an interpreter switches
-    threads wherever it likes (``Switches``); not below files with locks in them, for which the loop would wait for ever.
-  * A step takes no virtual time, but polling does: of many waits of no time at one instant each takes ``POLL_S``.
-  * Handing over costs two raw lock operations, 5-10 us when both threads share a core (``one_core``), 50 us when not.
-  * Threads beside the main one run an actor's calls; those that user code starts itself are a named error
+    nothing that the thread does while it unwinds has any effect.
+  * With ``Switches``, a thread may also give way at the beginning of any line of minray's own code, since an interpreter may
+    switch threads anywhere. It does not within or below files with locks: the loop would wait for those locks for ever.
+  * A step takes no virtual time, but polling does: after ``FREE_POLLS`` zero-length waits at one instant each further one
+    takes ``POLL_S``.
+  * Handing over costs two raw lock operations: 5-10 us when both threads share a core (``one_core``), 50 us when not.
+  * Threads beside the main one run an actor's calls. For threads that user code starts itself an error is raised
     (see ``interpreter``).
 """
 
@@ -55,39 +56,39 @@ from minray.simulation.loop import (
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
 SWITCHED = (*core_worker.__path__, *rpc.__path__, str(calls.__file__), str(sequence_ranges.__file__))
-"""Folders and files whose code user threads run beside a loop,"""
+"""Code of minray in which user threads may give way between lines: it runs beside a loop."""
 LOCKED = (str(logging.__file__), str(concurrent.futures._base.__file__))
-"""but for files with locks in them (``HOLDS_LOCKS`` of ours, these of Python's), and what is called from there."""
+"""Python's files with locks; ours have ``HOLDS_LOCKS``. A thread does not give way in them, or in code that they call."""
 FREE_POLLS = 1000
-"""So many waits of no time at one instant cost nothing: a loop of coroutines has many turns in which it waits for nobody."""
+"""Number of zero-length waits at one instant that take no time: an event loop has many turns in which it need not wait."""
 POLL_S = 0.000_1
-"""Virtual seconds that each further one takes, for nothing else moves time in a program that only polls."""
+"""Virtual seconds of each further zero-length wait: in a program that only polls, nothing else moves time."""
 UNWIND_S = 5.0
-"""Real seconds that a thread of a dead process gets to end; after that it is left behind."""
+"""Real seconds that a thread gets to end when its world is closed; after that it is left behind."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _threads: dict[int, UserThread] = {}
-"""The simulated user threads by what their real ones are called."""
+"""The simulated user threads by the idents of their real threads."""
 
 
 def this_thread() -> UserThread | None:
-    """The simulated user thread that the caller runs in, or None."""
+    """Return the simulated user thread in which the caller runs, or None."""
     return _threads.get(threading.get_ident())
 
 
 class Switches:
-    """Where the user threads of one process give way besides at their borders."""
+    """Makes the user threads of one process give way to the loop between their borders."""
 
     def __init__(self, choose: Callable[[str, int], float | None]) -> None:
-        """``choose(function, n)``: for how many seconds at the n-th line of this function that user threads of the process
-        come to? None: not there."""
+        """``choose(function, n)`` is called at the n-th line of this function that user threads of the process reach. It
+        returns for how many seconds the thread gives way there; None: not at all."""
         self._choose = choose
         self._counts: Counter[str] = Counter()
 
     def on_call(self, frame: FrameType, _event: str, _arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
-        """For ``sys.settrace``."""
+        """Trace a call; the function for ``sys.settrace``."""
         return self._on_line if _may_switch(frame.f_code.co_filename) else None
 
     def _on_line(self, frame: FrameType, event: str, _arg: Any) -> Callable[[FrameType, str, Any], Any]:
@@ -116,7 +117,7 @@ def _may_hold_lock(frame: FrameType | None) -> bool:
 
 
 class UserThread:
-    """One real thread, and the baton that it shares with the loop."""
+    """One real thread that runs user code, and its half of the baton."""
 
     strike_name = "user_code"
 
@@ -124,33 +125,33 @@ class UserThread:
         self.process = process
         self.switches = switches
         self.ident = 0
-        """Of the real thread; 0 until it first runs."""
+        """The ident of the real thread; 0 until it first runs."""
         self.native_id = process.next_thread_id()
-        """What ``threading.get_native_id`` shows."""
+        """The id that ``threading.get_native_id`` returns in it."""
         self.environ = dict(_environment())
         """The environment variables of its process."""
         self.working_dir: str | None = None
-        """None: the real one."""
+        """The simulated working directory; None: the real one."""
         self._go = allocate_lock()
         self._back = allocate_lock()
         self._go.acquire()
         self._back.acquire()
         self._parked = True
         self._waking = False
-        """Whether ``resume`` is in the ready queue."""
+        """Whether ``resume`` is scheduled."""
         self._works: deque[tuple[Callable[..., None], Callable[..., None] | None, tuple[Any, ...]]] = deque()
         self._interrupts: list[Callable[[], bool]] = []
         self._idle = True
-        """Whether it has no work."""
+        """Whether it runs no work."""
         self._polled_at = 0
-        """Tick of its last wait of no time,"""
+        """The tick of its last zero-length wait."""
         self._polls = 0
-        """and how many there were since other waits have moved time."""
+        """Number of zero-length waits since time was last moved by anything else."""
         self._unwinding = False
         self._ended = False
 
     def describe(self) -> str:
-        """Where it waits, for the message of a deadlock; empty if it does not."""
+        """Return a line that says where the thread waits, for the message of a deadlock; empty if it does not wait."""
         frame = sys._current_frames().get(self.ident)
         if self._idle or self._ended or not self.process.alive or frame is None:
             return ""
@@ -175,18 +176,18 @@ class UserThread:
         return self._idle and not self._works
 
     def wake(self) -> None:
-        """Let it run again soon, if it waits."""
+        """Let the thread run again soon, if it waits."""
         if self._parked and not self._waking:
             self._waking = True
             self.process.call_soon(self.resume)
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
-        if self.ident:  # else nothing was ever run
+        if self.ident:  # Otherwise it has never run anything.
             self._interrupts.append(applies)
             self.wake()
 
     def resume(self) -> None:
-        """One step of the process: the thread runs from this border to the next."""
+        """Run the thread from this border to the next, as one step of its process."""
         self._waking = False
         self._parked = False
         with _environment_of(self):
@@ -196,7 +197,7 @@ class UserThread:
                 raise Deadlock(f"user code of {self.process.name} has come to no border for {STUCK_S:.0f} real seconds")
 
     def _unwind(self) -> None:
-        """The world is closed: let the thread end."""
+        """Let the thread end, since the world is closed."""
         if self._ended:
             return
         self._unwinding = True
@@ -244,7 +245,7 @@ class UserThread:
         self._idle = True
 
     def pause(self) -> None:
-        """Give the baton to the loop until somebody wakes this thread."""
+        """Give the baton to the loop until this thread is woken."""
         self._parked = True
         if not self._unwinding:
             self._back.release()
@@ -253,13 +254,13 @@ class UserThread:
             raise ProcessGone
 
     def give_way(self) -> None:
-        """Let the loop do what is ready, and go on."""
+        """Let the loop run what is ready, then go on."""
         self._waking = True
         self.process.call_soon(self.resume)
         self.pause()
 
     def stay_away(self, seconds: float) -> None:
-        """Let the loop go on for a while; unlike at a border, nothing is raised here."""
+        """Let the loop run for some seconds; unlike at a border, no KeyboardInterrupt is raised here."""
         if not seconds:
             self.give_way()
             return
@@ -275,7 +276,7 @@ class UserThread:
             self.pause()
 
     def border(self) -> None:
-        """Pause, and be interrupted if that is meant for what runs here now."""
+        """Pause; raise KeyboardInterrupt if an interrupt applies to what runs here now."""
         self.pause()
         interrupts, self._interrupts = self._interrupts, []
         for applies in interrupts:
@@ -288,7 +289,7 @@ class UserThread:
         SimParker(self).wait(seconds)
 
     def poll_s(self) -> float:
-        """How long a wait of no time takes."""
+        """Return how many virtual seconds a zero-length wait takes."""
         if self.process.loop.ticks != self._polled_at:
             self._polls = 0
         self._polls += 1
@@ -297,13 +298,13 @@ class UserThread:
         return poll_s
 
     def die(self, code: int | None, signal: int | None) -> None:
-        """End the process; does not return."""
+        """End the process; never returns."""
         self.process.exit(code, signal)
         self.pause()
 
 
 class SimParker:
-    """See ``base.Parker``. Once released it stays released."""
+    """Implements ``base.Parker``: its wait is a border. Once released it stays released."""
 
     def __init__(self, thread: UserThread) -> None:
         self._thread = thread
@@ -342,7 +343,7 @@ class SimParker:
 
 
 class SimThreads:
-    """See ``base.Threads``."""
+    """Implements ``base.Threads`` with simulated user threads."""
 
     def __init__(self, process: SimProcess, main: UserThread, limit: int) -> None:
         self._process = process
@@ -361,7 +362,7 @@ class SimThreads:
 
 
 class SimUserCode:
-    """See ``base.UserCode``."""
+    """Implements ``base.UserCode`` for a simulated process."""
 
     def __init__(
         self,
@@ -369,18 +370,18 @@ class SimUserCode:
         preempt: Callable[[int], bool] = lambda ordinal: False,
         switch: Callable[[str, int], float | None] | None = None,
     ) -> None:
-        """``switch``: see ``Switches``; None: nowhere, which is faster."""
+        """``switch``: the ``choose`` of ``Switches``; None: no switches, which is faster."""
         self._process = process
         self._preempt = preempt
-        """Asked at the n-th ``post`` of a user thread: shall the loop run right now?"""
+        """Called at the n-th ``post`` of a user thread; returns whether the loop runs right then."""
         self.thread = UserThread(process, None if switch is None else Switches(switch))
         """The main user thread."""
         self._held: list[tuple[Any, ...]] | None = None
-        """Work that came before ``serve``; None: it is run as it comes."""
+        """Work that came between ``hold`` and ``serve``; None: work is run as it comes."""
         self.on_dropped: Callable[[Sequence[bytes]], None] = lambda _names: None
 
     def hold(self) -> None:
-        """Let work wait for ``serve``, as it waits in a real worker until that is complete."""
+        """Let work wait for ``serve``, as in a real worker work waits until that has started completely."""
         self._held = []
 
     def serve(self) -> None:
@@ -398,16 +399,16 @@ class SimUserCode:
         return SimThreads(self._process, self.thread, limit)
 
     def collect_later(self) -> None:
-        """Nobody does here: what is kept by a cycle of minray's own shall be seen."""
+        """Do nothing: if minray itself keeps objects in a cycle, that must be noticed."""
 
     def collect_garbage(self) -> None:
-        """Nobody does."""
+        """Do nothing, as ``collect_later``."""
 
     def run_exit_handlers(self) -> None:
-        """They are this interpreter's, not the simulated process's."""
+        """Do nothing: exit handlers belong to this interpreter, not to the simulated process."""
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
-        """There is no other work beside it."""
+        """Run the event loop as a piece of work that never ends: no other work runs in this thread beside it."""
         self.run(lambda: _run_event_loop(on_open))
 
     def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
@@ -420,7 +421,7 @@ class SimUserCode:
         if not self._process.alive:
             return
         self._process.call_soon(callback, *args)
-        thread = this_thread()  # Another process's if an object of this one is freed there.
+        thread = this_thread()  # It belongs to another process if an object of this one is freed there.
         if thread is not None and thread.process is self._process and self._preempt(self._process.next_ordinal("post")):
             thread.give_way()
 
@@ -428,7 +429,7 @@ class SimUserCode:
         self.post(callback, *args)
 
     def drop(self, name: bytes) -> None:
-        """One by one, so that anything may happen in between."""
+        """Post each name on its own, so that anything may happen in between."""
         self.post(self.on_dropped, [name])
 
     def parker(self) -> SimParker:
@@ -451,7 +452,7 @@ class SimUserCode:
         return self._process.loop.is_loop_thread()
 
     def threads(self) -> list[tuple[str, FrameType | None]]:
-        """Those that run user code; each is at a border."""
+        """Return the threads that run user code; each is at a border."""
         frames = sys._current_frames()
         here = [thread for thread in _threads.values() if thread.process is self._process]
         names = ["MainThread" if thread is self.thread else "minray-call" for thread in here]
@@ -460,7 +461,7 @@ class SimUserCode:
     def enter_environment(
         self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
     ) -> None:
-        """Modules are this interpreter's: ``leading`` and ``sys_path`` change nothing."""
+        """Set working directory and variables. ``leading`` and ``sys_path`` have no effect: all processes share modules."""
         if working_dir is not None:
             os.stat(working_dir)
             self.thread.working_dir = working_dir
@@ -479,7 +480,7 @@ def _run_event_loop(on_open: Callable[[asyncio.AbstractEventLoop], None]) -> Non
 
 
 class UserLoop(asyncio.BaseEventLoop):
-    """What ``asyncio.run`` runs on inside simulated user code: an ordinary loop that waits at the border."""
+    """The event loop of ``asyncio.run`` inside simulated user code: an ordinary loop whose waits are borders."""
 
     def __init__(self, thread: UserThread) -> None:
         super().__init__()
@@ -515,7 +516,7 @@ class UserLoop(asyncio.BaseEventLoop):
 
 
 class _BorderSelector:
-    """The part of a selector that ``BaseEventLoop`` uses; nothing is ever selected, but callbacks from outside wake it."""
+    """The part of a selector that ``BaseEventLoop`` uses. It selects no files; callbacks from outside wake it."""
 
     def __init__(self, thread: UserThread) -> None:
         self._thread = thread
@@ -531,15 +532,17 @@ class _BorderSelector:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """The dict behind ``os.environ``, which everybody reads whatever they imported."""
+    """Return the dict behind ``os.environ``, which every access uses, however ``environ`` was imported."""
     data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
     return data
 
 
 @contextlib.contextmanager
 def _environment_of(thread: UserThread) -> Generator[None, None, None]:
-    """While the thread runs, ``os.environ`` shows its process's variables, and changes none of the interpreter's own, which
-    the programs that it starts are given."""
+    """Let ``os.environ`` show the variables of the thread's process while the thread runs.
+
+    Changes then do not reach the interpreter's real environment, which child programs inherit.
+    """
     outside, putenv, unsetenv = _environment(), os.putenv, os.unsetenv
     os.environ._data = thread.environ  # type: ignore[attr-defined]
     os.putenv = os.unsetenv = _change_nothing
@@ -551,12 +554,12 @@ def _environment_of(thread: UserThread) -> Generator[None, None, None]:
 
 
 def _change_nothing(*_: object) -> None:
-    """In the place of what tells the operating system of a variable."""
+    """Do nothing, in place of ``os.putenv`` and ``os.unsetenv``."""
 
 
 @contextlib.contextmanager
 def one_core() -> Generator[None, None, None]:
-    """Keep this thread, and those it starts, on one core, where a hand-over needs no other core to wake up."""
+    """Keep this thread, and those it starts, on one core, so that a hand-over need not wake another core."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,11 +1,13 @@
-"""What is built on the public API, and small helpers for users.
+"""Tools built on the public API, and small helpers for users.
 
 Ray: python/ray/util/
 
-Pools of actors, queues between processes, results as they come, the scheduling strategies, placement groups, what cannot be
-sent and why, and how it can be; an ``Executor`` like those of ``concurrent.futures``. To be imported by name:
-``minray.util.state``, what the cluster says of itself; ``minray.util.metrics``, what a program measures;
-``minray.util.multiprocessing``, a ``Pool``; ``minray.util.joblib``, a backend.
+This package imports actor pools, queues between processes, and results in the order in which they are ready. It imports
+scheduling strategies, placement groups, custom serializers, a check why a value cannot be serialized, and an ``Executor``
+like those of ``concurrent.futures``.
+
+A program imports these by name: ``minray.util.state`` (the cluster's state), ``minray.util.metrics`` (its own metrics),
+``minray.util.multiprocessing`` (a ``Pool``), ``minray.util.joblib`` (a joblib backend), ``minray.util.dask`` (a scheduler).
 """
 
 from minray.util import queue

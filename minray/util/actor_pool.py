@@ -1,9 +1,9 @@
-"""A fixed number of actors that share a stream of work: each takes the next piece when it is through with its last.
+"""Actors that share a stream of work: each takes the next value when it has finished its last one.
 
 Ray: python/ray/util/actor_pool.py
 
-Uses the public API alone, so that the same file runs on Ray. A pool is not thread-safe, and one program should take its
-results either in the order of submission (``get_next``) or in that of completion (``get_next_unordered``).
+This file uses the public API alone, so that it also runs on Ray. A pool is not thread-safe. A program should take results
+either in the order of submission (``get_next``) or in the order of completion (``get_next_unordered``).
 
     pool = ActorPool([Doubler.remote() for _ in range(2)])
     list(pool.map(lambda actor, value: actor.double.remote(value), range(4)))
@@ -20,7 +20,7 @@ from minray.api.calls import get, wait
 V = TypeVar("V")
 
 Call = Callable[[Any, V], Any]
-"""Takes an actor and a value, calls a method of the actor, returns the reference to its result."""
+"""A function that takes an actor and a value, calls a method of the actor, and returns the reference to its result."""
 
 
 class _Running(NamedTuple):
@@ -29,30 +29,31 @@ class _Running(NamedTuple):
 
 
 class ActorPool(Generic[V]):
-    """Gives values to idle actors, one each."""
+    """Gives values to idle actors, one at a time to each."""
 
     def __init__(self, actors: Iterable[Any]) -> None:
         self._idle = list(actors)
         self._waiting: deque[tuple[Call[V], V]] = deque()
-        """What was submitted while no actor was idle, oldest first."""
+        """Submissions that wait for an idle actor, oldest first."""
         self._running: dict[Any, _Running] = {}
-        """By reference: results that nobody has taken, oldest first; their actors count as busy."""
+        """Results that were not taken yet, by reference, oldest first; their actors count as busy."""
         self._refs: dict[int, Any] = {}
-        """The same references, by the number of their submission."""
+        """The references in ``_running``, by the number of their submission."""
         self._started = 0
         self._next_number = 0
-        """The result that ``get_next`` gives."""
+        """Number of the submission whose result ``get_next`` returns next."""
 
     def map(self, fn: Call[V], values: Iterable[V]) -> Iterator[Any]:
-        """``fn(actor, value)`` for each of the values; their results in the same order.
+        """Call ``fn(actor, value)`` for each value; return an iterator over the results in the order of the values.
 
-        Results of earlier submissions are dropped. Work goes on only while the iterator is read.
+        Results of earlier submissions are dropped. Values that wait for an actor are submitted only while the iterator is
+        read.
         """
         self._submit_all(fn, values)
         return self._take(self.get_next)
 
     def map_unordered(self, fn: Call[V], values: Iterable[V]) -> Iterator[Any]:
-        """The same, but whichever result is there first comes first."""
+        """Like ``map``, but the iterator returns results in the order in which they are ready."""
         self._submit_all(fn, values)
         return self._take(self.get_next_unordered)
 
@@ -67,7 +68,7 @@ class ActorPool(Generic[V]):
             yield get_next()
 
     def submit(self, fn: Call[V], value: V) -> None:
-        """Call ``fn(actor, value)`` as soon as an actor is idle; the result is one of those that ``get_next`` gives."""
+        """Call ``fn(actor, value)`` as soon as an actor is idle; ``get_next`` returns its result in turn."""
         if not self._idle:
             self._waiting.append((fn, value))
             return
@@ -78,14 +79,15 @@ class ActorPool(Generic[V]):
         self._started += 1
 
     def has_next(self) -> bool:
-        """Whether there are results to come."""
+        """Whether there are results that were not taken yet."""
         return bool(self._running)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """The next result in the order of submission; raises what its call has raised.
+        """Return the next result in the order of submission, or raise the exception of its call.
 
-        Raises StopIteration if there is none, TimeoutError if it is not there within ``timeout`` seconds. The result stays
-        the next one then; with ``ignore_if_timedout`` it is given up. ValueError after ``get_next_unordered`` has taken it.
+        Raises StopIteration if there is none, and TimeoutError if it is not ready within ``timeout`` seconds (None: waits
+        for ever). After a TimeoutError the same result is the next one; with ``ignore_if_timedout`` it is dropped. Raises
+        ValueError if ``get_next_unordered`` has taken that result.
         """
         self._check_next()
         ref = self._refs.get(self._next_number)
@@ -94,7 +96,7 @@ class ActorPool(Generic[V]):
         return self._get([ref], timeout, ignore_if_timedout)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """Any result that is there; otherwise as ``get_next``. What ``ignore_if_timedout`` gives up is the oldest one."""
+        """Return any result that is ready, like ``get_next``. On a timeout ``ignore_if_timedout`` drops the oldest one."""
         self._check_next()
         return self._get(list(self._running), timeout, ignore_if_timedout)
 
@@ -111,7 +113,7 @@ class ActorPool(Generic[V]):
         return get(ready[0])
 
     def _release(self, ref: Any) -> None:
-        """Take a result out of the pool, and let its actor go on."""
+        """Take a result out of the pool, and give its actor the next value."""
         number, actor = self._running.pop(ref)
         del self._refs[number]
         self._next_number = max(self._next_number, number + 1)
@@ -123,11 +125,11 @@ class ActorPool(Generic[V]):
             self.submit(*self._waiting.popleft())
 
     def has_free(self) -> bool:
-        """Whether an actor is idle and nothing waits for it."""
+        """Whether an actor is idle and no value waits for one."""
         return bool(self._idle) and not self._waiting
 
     def pop_idle(self) -> Any:
-        """Take an idle actor out of the pool; None if there is none."""
+        """Take an idle actor out of the pool and return it; None if there is none."""
         return self._idle.pop() if self.has_free() else None
 
     def push(self, actor: Any) -> None:

@@ -1,10 +1,10 @@
-"""Why a value cannot be sent to another process: which of the things inside it is to blame.
+"""Finds out why a value cannot be serialized: which values inside it are to blame.
 
 Ray: python/ray/util/check_serialize.py
 
-Uses the public API and cloudpickle alone. A function is searched through what it captures (variables of enclosing functions
-and the globals that it names), everything else through its attributes and items, down to a depth; what fails although
-nothing inside it does is named.
+This file uses the public API and cloudpickle alone. In a function it searches what that captures (variables of enclosing
+functions and globals that it names), in any other value its attributes or items, down to a depth. It reports each value that
+cannot be serialized although everything inside it can.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ INDENT = "    "
 
 
 class FailureTuple(NamedTuple):
-    """Something that cannot be serialised although all that was looked at inside it can."""
+    """A value that cannot be serialized although all examined values inside it can."""
 
     obj: Any
     name: str
-    """Of the variable, attribute or item that it was found under."""
+    """The name of the variable, attribute or item that has the value."""
     parent: Any
-    """What it was found in; the value itself for the outermost one."""
+    """The value that contains it; for the outermost value that value itself."""
 
 
 def inspect_serializability(
     base_obj: Any, name: str | None = None, depth: int = 3, print_file: TextIO | None = None
 ) -> tuple[bool, set[FailureTuple]]:
-    """Whether the value can be sent, and if not, because of what; prints the search to ``print_file`` (else to stdout).
+    """Check whether a value can be serialized; return that, and the set of values inside it that cannot.
 
-    What is found is compared by identity, since it may have no hash of its own.
+    ``name`` is the value's name in the output (default: its ``__name__`` or the beginning of its repr). ``depth`` limits how
+    deep the search goes. The search is printed to ``print_file`` (default: stdout). Elements of the set compare by identity
+    of ``obj`` and by name, since the values may have no hash.
     """
     search = _Search(lambda text: print(text, file=print_file))
     name = name or str(getattr(base_obj, "__name__", None) or repr(base_obj)[:60])
@@ -59,10 +61,10 @@ class _Search:
         self.say = say
         self.found: list[FailureTuple] = []
         self._seen: dict[int, Any] = {}
-        """By identity; what is in it was looked at and stays alive meanwhile."""
+        """Values examined so far, by id; kept so that the ids stay theirs."""
 
     def look_at(self, obj: Any, name: str, parent: Any, depth: int, level: int) -> bool:
-        """Whether it can be serialised; otherwise adds the culprits inside it, or itself."""
+        """Return whether a value can be serialized; if not, add the culprits inside it, or itself, to ``found``."""
         error = _error_of(obj)
         if error is None:
             return True
@@ -80,13 +82,13 @@ class _Search:
 def _error_of(obj: Any) -> Exception | None:
     try:
         cloudpickle.dumps(obj)
-    except Exception as error:  # Whatever the value's own code raises says that it cannot be sent.
+    except Exception as error:  # Any exception of the value's own code means that it cannot be serialized.
         return error
     return None
 
 
 def _inside(obj: Any) -> Iterator[tuple[str, Any]]:
-    """The things that are sent along with this one."""
+    """Yield (name, value) of the values that are serialized together with this one."""
     if inspect.isfunction(obj):
         closure = inspect.getclosurevars(obj)
         yield from closure.nonlocals.items()

@@ -4,16 +4,17 @@ Ray: python/ray/util/multiprocessing/pool.py (PoolActor, and how Pool hands out 
 
 Rules
   * The public API alone is used, so that the same file runs on Ray.
-  * All that happens is an event in the queue of one thread, the foreman: a call came, a result came, no more will come. So
-    its tables need no lock, and no caller waits for another.
+  * One thread, the foreman, schedules all calls. Everything that happens is an event in its queue: a call came, a result
+    came, the crew was closed. So its tables need no lock, and no caller waits for another.
   * A call waits with the foreman until a worker is idle, and can be cancelled until then. A worker has one call at a time:
-    a second one would wait behind the first, whatever other workers do meanwhile.
-  * Workers are hired when there is something for them to do, and stay. They end with the crew, or after
-    ``calls_per_worker``. A new one has no call before it says that it is there: the cluster may have no room for it.
-  * When a call fails as if its worker had died, the worker is asked: the error may be one that the call has met.
-  * The foreman does not refer to the crew. When nobody does any more, it finishes what was submitted, and ends.
-  * No callback of a call's future ends the foreman, for whom everybody waits: one that raises SystemExit is logged. Nor do
-    arguments that raise it when they are pickled: it is their call's error.
+    a second one would wait behind the first, even if other workers became idle.
+  * Workers (actors) are hired, that is started, when there are calls for them. They end with the crew, or after
+    ``calls_per_worker`` calls. A new one gets no call before it has answered: the cluster may have no room for it.
+  * When a call fails as if its worker had died, the worker is asked whether it lives. The call itself may have met such an
+    error.
+  * The foreman does not refer to the crew. When nothing else refers to the crew, it finishes all submitted calls, and ends.
+  * No callback of a call's future can end the foreman, on which all callers depend: one that raises SystemExit is logged. If
+    arguments raise SystemExit when they are pickled, that is the error of their call.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ logger = logging.getLogger("minray")
 
 
 class Call(NamedTuple):
-    """What is to be done, and where its result goes."""
+    """A submitted call, and the future that receives its result."""
 
     future: Future[Any]
     function: Callable[..., Any]
@@ -50,7 +51,7 @@ class Call(NamedTuple):
 
 
 class Crew:
-    """The users' side: may be used by any thread."""
+    """Runs submitted calls in actors. It may be used by any thread."""
 
     def __init__(
         self,
@@ -62,9 +63,11 @@ class Crew:
         remote_args: dict[str, Any] | None = None,
         finishes: bool = True,
     ) -> None:
-        """``size``: None is the number of CPUs of the cluster. ``breaks``: a worker's death fails everything, also what is
-        submitted later; otherwise it fails its call alone, and another worker takes its place. ``remote_args``: options of
-        the workers' actors. ``finishes``: what was submitted is done before the program ends; otherwise it ends then."""
+        """``size``: the largest number of workers; None: the number of CPUs of the cluster. ``calls_per_worker``: number of
+        calls after which a worker ends; None: any number. ``breaks``: a worker's death fails all unfinished and all later
+        calls; otherwise it fails the worker's call only, and another worker takes its place. ``remote_args``: options of the
+        workers' actors. ``finishes``: submitted calls are finished before the program ends; otherwise they are ended then.
+        """
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, but is {initializer!r}")
         connect()
@@ -73,18 +76,18 @@ class Crew:
         make = remote(_CrewMember).options(**(remote_args or {}))
         self._foreman = foreman = _Foreman(self.size, lambda: make.remote(initializer, initargs), calls_per_worker, breaks)
         self._lock = threading.Lock()
-        """Orders calls and the end of calls."""
+        """Held while a call or the crew's end is put into the foreman's queue, so that no call comes after the end."""
         self._is_closed = False
         self._thread = threading.Thread(target=foreman.work, name="minray-crew", daemon=True)
         self._thread.start()
         weakref.finalize(self, foreman.events.put, _Foreman.on_close).atexit = False
         _crews.add(self)
-        # The latest to register is the first to be called: before the connection ends.
+        # atexit calls the latest function first, so this one runs before the connection to the cluster ends.
         atexit.unregister(_finish_all)
         atexit.register(_finish_all)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The result to come. Raises RuntimeError when the crew is closed, BrokenExecutor when it is broken."""
+        """Submit a call and return its future. Raises RuntimeError if the crew is closed, BrokenExecutor if it is broken."""
         call = Call(Future(), function, args, kwargs)
         with self._lock:
             if self._foreman.breakage is not None:
@@ -96,63 +99,64 @@ class Crew:
         return call.future
 
     def close(self, cancels: bool = False) -> None:
-        """No more calls are taken. The others are finished, or with ``cancels`` those that wait are cancelled."""
+        """Accept no more calls. Submitted ones are finished; with ``cancels`` those that wait are cancelled instead."""
         with self._lock:
             self._is_closed = True
             self._foreman.events.put(_Foreman.on_cancel_all if cancels else _Foreman.on_close)
 
     def kill(self) -> None:
-        """End at once; unfinished calls fail."""
+        """End all workers at once; unfinished calls fail with RuntimeError."""
         with self._lock:
             self._is_closed = True
             self._foreman.events.put(_Foreman.on_kill)
 
     def join(self) -> None:
-        """Wait until a closed crew has finished, or its killed workers have ended."""
+        """Wait until a closed crew has finished its calls, or a killed crew's workers have ended."""
         self._thread.join()
 
 
 class _Worker:
-    """One actor."""
+    """The foreman's record of one worker (an actor)."""
 
     def __init__(self, actor: Any, left: int | None) -> None:
         self.actor = actor
         self.left = left
-        """How many more calls it may be given; None: any number."""
+        """Number of further calls that it may be given; None: any number."""
         self.call: Call | None = None
-        """What it does now."""
+        """The call that it runs now; None if it has none."""
         self.ref: Any = None
-        """The result of that, to come."""
+        """The reference to the answer that is awaited from the worker; None if there is none."""
 
 
 class _Foreman:
-    """The thread that hands out calls. Its methods ``on_...`` are called by itself, in the order of the events."""
+    """The thread that gives calls to workers. It calls its own methods ``on_...``, in the order of the events."""
 
     def __init__(self, size: int, make_actor: Callable[[], Any], calls_per_worker: int | None, breaks: bool) -> None:
         self.events: queue.SimpleQueue[Callable[[_Foreman], None]] = queue.SimpleQueue()
-        """What is left in it when the thread has ended stays there, so those that others put into it do not lead here."""
+        """The events, as functions of the foreman. They do not refer to it, since some stay in the queue when it has
+        ended."""
         self.breakage: str | None = None
-        """Why nothing is taken any more; read by others."""
+        """Why the crew is broken; None if it is not. Other threads read it."""
         self._size = size
         self._make_actor = make_actor
         self._calls_per_worker = calls_per_worker
         self._breaks = breaks
         self._waiting: OrderedDict[Future[Any], Call] = OrderedDict()
-        """Oldest first."""
+        """The calls that wait for a worker, oldest first."""
         self._workers: list[_Worker] = []
         self._hired: list[_Worker] = []
-        """Those of them that are not there yet."""
+        """The workers that have not answered for the first time yet."""
         self._idle: list[_Worker] = []
-        """Those that have nothing to do; the last one had most recently."""
+        """The workers without a call; the one that finished last is at the end."""
         self._is_closed = False
         self._awaited = 0
-        """How many answers of workers are to come; those of killed ones come too."""
+        """Number of answers of workers that are still to come; killed workers' answers come too."""
 
     def work(self) -> None:
         while not self._is_closed or self._waiting or self._awaited:
             event = self.events.get()
             event(self)
-            del event  # and with it the call and its result, which nobody may want any more
+            del event  # The event refers to a call and its result, which should be freed.
             if self._is_closed and not self._waiting:
                 self._dismiss()
         self._workers.clear()
@@ -184,9 +188,9 @@ class _Foreman:
         self._end(RuntimeError("the workers were terminated before this was done"))
 
     def on_there(self, worker: _Worker, answer: Future[Any]) -> None:
-        """Or it will never be."""
+        """Handle the first answer of a new worker, which may be an error."""
         self._awaited -= 1
-        if worker not in self._hired:  # It was ended.
+        if worker not in self._hired:  # The worker was ended meanwhile.
             return
         self._hired.remove(worker)
         worker.ref = None
@@ -203,7 +207,7 @@ class _Foreman:
     def on_result(self, worker: _Worker, done: Future[Any]) -> None:
         self._awaited -= 1
         call = worker.call
-        if call is None:  # It was ended.
+        if call is None:  # The worker was ended meanwhile.
             return
         error = done.exception()
         if error is not None and _may_be_dead(error):
@@ -217,12 +221,12 @@ class _Foreman:
             _tell(call.future.set_exception, _original(error))
 
     def _ask(self, worker: _Worker, error: BaseException) -> None:
-        """Does it live? Its call has failed with ``error``."""
+        """Ask a worker whose call has failed with ``error`` whether it lives."""
 
         try:
             worker.ref = worker.actor.__ray_ready__.remote()
             self._await(worker, lambda answer: self.on_asked(worker, error, answer.exception()))
-        except Exception as gone:  # together with the cluster
+        except Exception as gone:  # The cluster has gone, and the worker with it.
             self._learn(worker, error, gone)
 
     def on_asked(self, worker: _Worker, error: BaseException, death: BaseException | None) -> None:
@@ -241,7 +245,7 @@ class _Foreman:
         self._hand_out()
 
     def _lose(self, worker: _Worker, call: Call | None, error: BaseException, death: BaseException) -> None:
-        """It is dead, and so its call, or the next one if it was to have that, has failed with ``error``."""
+        """Remove a dead worker and fail ``call`` with ``error``; if a death breaks the crew, end everything."""
         if self._breaks:
             self.breakage = f"a worker has died, and with it all that was submitted: {death}"
             if call is not None and worker.call is None:
@@ -263,7 +267,7 @@ class _Foreman:
                     _tell(call.future.set_exception, error)
 
     def _next(self) -> Call | None:
-        """The oldest call that nobody has cancelled; it cannot be cancelled any more."""
+        """Take the oldest call that was not cancelled; from now on it cannot be cancelled. None if there is none."""
         while self._waiting:
             future, call = self._waiting.popitem(last=False)
             if future.set_running_or_notify_cancel():
@@ -274,7 +278,7 @@ class _Foreman:
         api = connected_api()
         if api is None:
             raise RuntimeError("this process has left the cluster")
-        staying = current_process_api.set(api)  # or, if it leaves just now, this would start another cluster
+        staying = current_process_api.set(api)  # Otherwise this might start another cluster, if the process leaves just now.
         try:
             worker = _Worker(self._make_actor(), self._calls_per_worker)
             worker.ref = worker.actor.__ray_ready__.remote()
@@ -285,7 +289,7 @@ class _Foreman:
         self._hired.append(worker)
 
     def _dismiss(self) -> None:
-        """There is nothing to do for those who have not come yet."""
+        """End the workers that have not answered yet: no call waits for them."""
         for worker in self._hired:
             self._workers.remove(worker)
             _kill(worker)
@@ -304,13 +308,13 @@ class _Foreman:
             worker.left -= 1
 
     def _await(self, worker: _Worker, on_answer: Callable[[Future[Any]], None]) -> None:
-        """Raises RuntimeError if this process has left the cluster."""
+        """Make the answer of ``worker.ref`` an event. Raises RuntimeError if this process has left the cluster."""
         answer: Future[Any] = worker.ref.future()
         self._awaited += 1
         answer.add_done_callback(lambda done: self.events.put(lambda _foreman: on_answer(done)))
 
     def _release(self, worker: _Worker) -> None:
-        """It has nothing to do any more; if it is used up, its handle was the last one, and it ends."""
+        """Make a worker idle, or drop it after its last call: its actor ends with this last handle."""
         worker.call = worker.ref = None
         if worker.left == 0:
             self._workers.remove(worker)
@@ -318,7 +322,7 @@ class _Foreman:
             self._idle.append(worker)
 
     def _end(self, error: Exception, cause: BaseException | None = None) -> None:
-        """Kill all workers; whatever is unfinished fails."""
+        """Kill all workers and fail all unfinished calls with ``error``."""
         error.__cause__ = cause
         for worker in self._workers:
             if worker.call is not None:
@@ -331,7 +335,7 @@ class _Foreman:
         self._idle.clear()
 
     def _fail_all(self, error: BaseException) -> None:
-        """All calls that wait."""
+        """Fail all calls that wait."""
         while (call := self._next()) is not None:
             _tell(call.future.set_exception, error)
 
@@ -345,18 +349,18 @@ def _kill(worker: _Worker) -> None:
 
 
 def cluster_cpus() -> int:
-    """Of the cluster that this process is connected to; at least one."""
+    """Return the number of CPUs, at least 1, of the cluster that this process is connected to."""
     return max(1, int(cluster_resources().get("CPU", 1)))
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """In lists of ``size`` items, the last one of what is left."""
+    """Cut an iterable into lists of ``size`` items; the last one has the rest."""
     iterator = iter(items)
     return iter(lambda: list(itertools.islice(iterator, size)), [])
 
 
 def call_each_starred(function: Callable[..., T], calls: Iterable[Iterable[Any]]) -> list[T]:
-    """In the worker: ``function(*args)`` for each of several calls that were sent together."""
+    """Call ``function(*args)``, in the worker, for each of several calls that were sent together."""
     return [function(*args) for args in calls]
 
 
@@ -366,22 +370,23 @@ def _tell_if_cancelled(events: queue.SimpleQueue[Callable[[_Foreman], None]], fu
 
 
 def _tell(tell: Callable[..., object], *outcome: Any) -> None:
-    """``tell`` is a method of a future, which calls its callbacks."""
+    """Call ``tell``, a method of a future, and log what the future's callbacks raise."""
     try:
         tell(*outcome)
     except BaseException:
-        logger.warning("a callback of a future has not returned", exc_info=True)
+        logger.warning("a callback of a future has raised", exc_info=True)
 
 
 def _broken(reason: str) -> BrokenExecutor:
-    """The error that programs for ``ProcessPoolExecutor`` expect; its module is large, and seldom needed."""
+    """Return the error that programs for ``ProcessPoolExecutor`` expect. It is imported only here, since its module is
+    large."""
     from concurrent.futures.process import BrokenProcessPool
 
     return BrokenProcessPool(reason)
 
 
 def _may_be_dead(error: BaseException) -> bool:
-    """Whether this is an error of the worker; it may be the call's, which has let it through, or an argument's."""
+    """Whether this error may mean that the worker is dead. The call, or one of its arguments, may have raised it instead."""
     wanting = (
         exceptions.ActorDiedError,
         exceptions.ActorUnschedulableError,
@@ -392,7 +397,7 @@ def _may_be_dead(error: BaseException) -> bool:
 
 
 def _original(error: BaseException) -> BaseException:
-    """What the call has raised, as its own type."""
+    """Return the exception that the call has raised, in its own type."""
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else None
     if isinstance(cause, _Exit):
         cause = cause.stop
@@ -400,7 +405,7 @@ def _original(error: BaseException) -> BaseException:
 
 
 class _Exit(Exception):
-    """A call has raised SystemExit, which is its error as in the standard library, and would end an actor."""
+    """A call has raised SystemExit. That is the call's error, as in the standard library, and must not end the actor."""
 
     def __init__(self, stop: SystemExit) -> None:
         super().__init__(stop)
@@ -408,7 +413,7 @@ class _Exit(Exception):
 
 
 class _CrewMember:
-    """The worker's side."""
+    """The actor class of workers: runs any function it is given."""
 
     def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
         if initializer is not None:
@@ -419,7 +424,7 @@ class _CrewMember:
             result = function(*args, **kwargs)
         except SystemExit as stop:
             raise _Exit(stop) from None
-        if inspect.isgenerator(result):  # whose items would be taken for the results of this method
+        if inspect.isgenerator(result):  # Its items would be taken for the results of this method.
             raise TypeError("cannot pickle 'generator' object")
         return result
 
@@ -428,8 +433,7 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
-    """At the end of the program: what was submitted to an executor is done, and pools are terminated, as in the standard
-    library."""
+    """Finish the calls of executors and terminate pools at the end of the program, as the standard library does."""
     for crew in list(_crews):
         if crew.finishes:
             crew.close()

@@ -1,9 +1,9 @@
-"""What is said once: ``log_once``.
+"""Logging a message only once: ``log_once``.
 
 Ray: python/ray/util/debug.py
 
-Each process counts for itself, and forgets nothing. Ray's other helpers, which look for leaks of memory, are not here, and
-neither is a way to have keys told again after a while.
+Each process remembers its own keys, for good. Left out: Ray's other helpers, which look for memory leaks, and a way to log a
+key again after some time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _said: set[str] = set()
 
 
 def log_once(key: str) -> bool:
-    """Whether this process asks with this key for the first time: ``if log_once("slow"): logger.warning(...)``."""
+    """Return True only for this process's first call with this key: ``if log_once("slow"): logger.warning(...)``."""
     if key in _said:
         return False
     _said.add(key)

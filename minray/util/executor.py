@@ -2,12 +2,13 @@
 
 Ray: has no counterpart
 
-Programs written for ``ProcessPoolExecutor`` run on it. The differences are those of minray's tasks: functions may be lambdas
-and closures, references among the arguments arrive as their values, ``remote_args`` are options of the workers' actors, and
-``max_workers`` means CPUs of the cluster. What must be the same is: a future that waits can be cancelled and one that runs
-cannot; ``map`` keeps the order; what was submitted is done when the program ends; a worker's death, or an initializer that
-raises, breaks the executor with ``BrokenExecutor``, unless its actors may be restarted
-(``remote_args={"max_restarts": -1, "max_task_retries": -1}``).
+Programs written for ``ProcessPoolExecutor`` run on it. It differs from that as minray's tasks do: functions may be lambdas
+and closures, and references among the arguments arrive as their values. ``remote_args`` are options of the workers' actors.
+``max_workers`` is by default the number of CPUs of the cluster.
+
+These rules are the same. A future that waits can be cancelled, and one that runs cannot. ``map`` keeps the order. Submitted
+calls are finished before the program ends. A worker's death, or an initializer that raises, breaks the executor with
+``BrokenExecutor``, unless its actors may be restarted (``remote_args={"max_restarts": -1, "max_task_retries": -1}``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 class Executor(futures.Executor):
-    """Runs calls in the cluster's processes; see the head of this file."""
+    """Runs calls in processes of the cluster; the head of this file describes it."""
 
     def __init__(
         self,
@@ -36,10 +37,10 @@ class Executor(futures.Executor):
         max_tasks_per_child: int | None = None,
         remote_args: dict[str, Any] | None = None,
     ) -> None:
-        """``max_workers``: how many processes there are at most; None: as many as the cluster has CPUs. Each of them calls
-        ``initializer(*initargs)`` when it begins, and ends after ``max_tasks_per_child`` calls.
+        """``max_workers``: the largest number of processes; None: the number of CPUs of the cluster. Each process calls
+        ``initializer(*initargs)`` when it begins, and ends after ``max_tasks_per_child`` calls (None: never).
 
-        Raises ValueError for numbers that are not positive, TypeError for others than integers and for an initializer that
+        Raises ValueError for a number that is not positive, TypeError for one that is no integer or for an initializer that
         cannot be called.
         """
         _check_positive("max_workers", max_workers)
@@ -47,16 +48,17 @@ class Executor(futures.Executor):
         self._crew = Crew(max_workers, initializer, initargs, max_tasks_per_child, breaks=True, remote_args=remote_args)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> futures.Future[T]:
-        """The future of ``fn(*args, **kwargs)``. Raises RuntimeError after ``shutdown``, BrokenExecutor after a death."""
+        """Submit ``fn(*args, **kwargs)`` and return its future. Raises RuntimeError after ``shutdown``, BrokenExecutor after
+        a worker's death."""
         return self._crew.submit(fn, *args, **kwargs)
 
     def map(
         self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[T]:
-        """The results in the order of the arguments, ``chunksize`` calls being sent at a time.
+        """Return an iterator over the results in the order of the arguments. ``chunksize`` calls are sent at a time.
 
-        Raises TimeoutError if a result is not there ``timeout`` seconds after this call, and what a call has raised when
-        its result is reached. Calls that wait are cancelled when the iterator is closed.
+        The iterator raises TimeoutError if a result is not ready ``timeout`` seconds after this call. An exception of a
+        call is raised when its result is reached. Closing the iterator cancels calls that wait.
         """
         _check_positive("chunksize", chunksize)
         calls = chunks(zip(*iterables, strict=False), chunksize)
@@ -64,14 +66,17 @@ class Executor(futures.Executor):
         return _flat(cast(Generator[list[T], None, None], results))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; finish the others, or with ``cancel_futures`` only those that run. May be called again."""
+        """Accept no more calls and finish the others; with ``cancel_futures`` finish only running ones and cancel the rest.
+
+        With ``wait``, return when that is done. May be called again.
+        """
         self._crew.close(cancel_futures)
         if wait:
             self._crew.join()
 
 
 def _flat(chunks: Generator[list[T], None, None]) -> Iterator[T]:
-    """A result that has been handed over is not kept."""
+    """Yield the items of all chunks, without keeping those that were handed over."""
     with closing(chunks):
         for chunk in chunks:
             chunk.reverse()

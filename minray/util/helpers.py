@@ -1,10 +1,10 @@
-"""Results as they come: ``as_completed`` over references, ``map_unordered`` over the arguments of a task.
+"""Results in the order in which they are ready: ``as_completed`` for references, ``map_unordered`` for a task's arguments.
 
 Ray: python/ray/util/helpers.py
 
-Use the public API alone, so that the same file runs on Ray. Both hand results over in portions (``chunk_size``): waiting
-for each alone costs a question per result. What is given to ``wait`` besides goes through ``kwargs`` (``timeout``: of one
-portion, which is smaller then; ``fetch_local``).
+This file uses the public API alone, so that it also runs on Ray. Both functions fetch results in portions of ``chunk_size``,
+since waiting for each result alone would cost a call of ``wait`` per result. ``kwargs`` are passed to ``wait``: ``timeout``
+(seconds for one portion, which may then be smaller) and ``fetch_local``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ DEFAULT_BACKPRESSURE_SIZE = 100
 def as_completed(
     refs: Sequence[Any], *, chunk_size: int = DEFAULT_CHUNK_SIZE, yield_obj_refs: bool = False, **kwargs: Any
 ) -> Iterator[Any]:
-    """The values of these references, or with ``yield_obj_refs`` the references, those that are ready first.
+    """Return an iterator over the values of references, in the order in which they are ready.
 
-    Within a portion the order is that of ``refs``. Raises what a task has raised when its value is reached, and ValueError
-    for a ``chunk_size`` below 1.
+    With ``yield_obj_refs`` it returns the references instead. Within a portion of ``chunk_size`` the order is that of
+    ``refs``. The exception of a task is raised when its portion is reached. Raises ValueError for a ``chunk_size`` below 1.
     """
     _check(chunk_size, kwargs)
     return _drain(list(refs), chunk_size, yield_obj_refs, kwargs)
@@ -40,10 +40,11 @@ def map_unordered(
     yield_obj_refs: bool = False,
     **kwargs: Any,
 ) -> Iterator[Any]:
-    """The results of ``fn.remote(item)`` for all items, those that are ready first.
+    """Return an iterator over the results of ``fn.remote(item)`` for all items, in the order in which they are ready.
 
-    At most ``backpressure_size`` results have been asked for and not handed over (None: no limit); items are taken from the
-    iterable as late as that allows, and portions are not larger than that. Raises ValueError if it is below 1.
+    At most ``backpressure_size`` tasks are submitted whose results were not returned yet (None: no limit). Items are taken
+    from the iterable as late as that allows, and a portion is not larger than that. With ``yield_obj_refs`` the iterator
+    returns references instead of values. Raises ValueError if ``backpressure_size`` or ``chunk_size`` is below 1.
     """
     _check(chunk_size, kwargs)
     if backpressure_size is not None and backpressure_size < 1:
@@ -80,6 +81,6 @@ def _map(
 def _next_portion(
     pending: list[Any], chunk_size: int, yield_obj_refs: bool, kwargs: dict[str, Any]
 ) -> tuple[list[Any], list[Any]]:
-    """A portion, and the references that are left."""
+    """Wait for a portion; return its values (or references) and the references that are left."""
     ready, rest = wait(pending, num_returns=min(chunk_size, len(pending)), **kwargs)
     return (ready if yield_obj_refs else get(ready)), rest

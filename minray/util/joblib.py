@@ -1,10 +1,10 @@
-"""joblib, and with it scikit-learn, on the cluster: ``register_minray()``, ``joblib.parallel_config(backend="minray")``.
+"""A joblib backend, also for scikit-learn: ``register_minray()``, then ``joblib.parallel_config(backend="minray")``.
 
 Ray: python/ray/util/joblib/
 
-Programs written for Ray call ``register_ray()`` and name the backend "ray"; it is the same one. ``n_jobs=-1`` is the number
-of CPUs of the cluster. Large arguments (the arrays of a grid search) are put into the object store once for all calls of
-one ``Parallel`` that take them, and are read there without a copy.
+Programs written for Ray call ``register_ray()`` and name the backend "ray", which is the same backend. ``n_jobs=-1`` is the
+number of CPUs of the cluster. Large arguments (the arrays of a grid search) are put into the object store once for all calls
+of one ``Parallel`` that take them. Workers read them there without a copy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from minray.util.crew import Crew, cluster_cpus
 
 CALLBACKS_TIMEOUT_S = 5.0
 LARGE_BYTES = 100 * 1024
-"""What is larger is put into the store once; smaller values travel with each call."""
+"""Arguments larger than this many bytes are put into the object store once; smaller ones travel with each call."""
 
 
 class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """Runs the batches of one ``Parallel`` at a time."""
+    """The joblib backend; an instance serves one ``Parallel`` at a time."""
 
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
@@ -44,11 +44,13 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._remote_args = ray_remote_args
         self._crew: Crew | None = None
         self._refs: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        """What was put for this call of the ``Parallel``, by ``id``, for as long as the original lives. Before the next call
-        the program may change it."""
+        """Arguments that were put for this call of the ``Parallel``: by ``id``, (weak reference, object reference).
+
+        An entry is removed when the argument is freed, and before the next call, since the program may change it until then.
+        """
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """How many workers ``n_jobs`` means; negative numbers count down from the number of CPUs of the cluster."""
+        """Return the number of workers for ``n_jobs``. -1 is the number of CPUs of the cluster, -2 one less, and so on."""
         if n_jobs == 0:
             raise ValueError("n_jobs must not be 0: it is the number of workers, or -1 for all CPUs")
         if n_jobs is None:
@@ -75,11 +77,11 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def start_call(self) -> None:
         self._refs.clear()
-        # joblib (1.6) leaves there what a call that was given up has not dispatched yet, and would take it for this one's.
+        # joblib (1.6) leaves undispatched batches of an aborted call there, and would take them for batches of this call.
         self.parallel._ready_batches = queue.Queue()
 
     def submit(self, func: Any, callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
-        """``func`` is a batch of calls."""
+        """Submit a batch of calls, ``func``."""
         assert self._crew is not None, "configured"
         batch, refs = self._lighten(func)
         future = self._crew.submit(_run, batch, *refs)
@@ -91,7 +93,7 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """A call has raised: the others are not wanted any more."""
+        """End all calls, because one has raised; with ``ensure_ready`` begin with new workers."""
         self._dismiss(Crew.kill)
         if ensure_ready:
             self._begin()
@@ -101,7 +103,7 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self.reset_batch_stats()
 
     def _dismiss(self, end: Callable[[Crew], None]) -> None:
-        """The crew, if there is one, when no callback runs any more: one that does may still submit to it."""
+        """End the crew, if there is one, after running callbacks have returned: these may still submit to it."""
         if self._crew is not None:
             self._callbacks.end()
             end(self._crew)
@@ -109,7 +111,7 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._refs.clear()
 
     def _lighten(self, batch: Any) -> tuple[Any, list[Any]]:
-        """The batch with ``_Large`` in the places of its large arguments, and references to these."""
+        """Return the batch with ``_Large`` in place of its large arguments, and the references to these arguments."""
         refs: list[Any] = []
 
         def light(value: Any) -> Any:
@@ -128,7 +130,8 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return lightened, refs
 
     def _reference_to(self, value: Any) -> Any:
-        """None for what cannot be recognised when it comes again."""
+        """Put a value, unless it was put for this call, and return its reference; None for a value without weak
+        references."""
         key = id(value)
         if key not in self._refs:
             try:
@@ -140,10 +143,10 @@ class MinrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
 
 class _Callbacks:
-    """Tell joblib of the results of one crew.
+    """Passes the results of one crew to joblib's callbacks, until ``end``.
 
-    A crew that is killed fails what is left a little later, when the next call of the same ``Parallel`` may have begun: that
-    would be made to fail, or its batches be dispatched by callbacks of the old one. So there is an end of callbacks.
+    A killed crew fails its remaining calls a little later. The next call of the same ``Parallel`` may have begun by then.
+    Callbacks of the old call would make the new one fail, or dispatch its batches. So ``end`` stops callbacks.
     """
 
     def __init__(self) -> None:
@@ -164,21 +167,21 @@ class _Callbacks:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Those that run just now are waited for, and there are no other ones."""
+        """Call no more callbacks, and wait until running ones have returned, at most ``CALLBACKS_TIMEOUT_S``."""
         with self._changed:
             self.are_over = True
             self._changed.wait_for(lambda: not self._running, CALLBACKS_TIMEOUT_S)
 
 
 class _Large:
-    """Stands for a large argument."""
+    """Stands for a large argument in a batch; ``index`` is that of its reference."""
 
     def __init__(self, index: int) -> None:
         self.index = index
 
 
 def _size(value: Any) -> int:
-    """About; of an array that is a view, of what it shows. Nothing is known of what fails when it is asked."""
+    """Return a value's size in bytes, roughly; for an array that is a view, the size of the view. 0 if it is unknown."""
     try:
         size = getattr(value, "nbytes", 0)
         return max(size if isinstance(size, int) else 0, sys.getsizeof(value, 0))
@@ -187,7 +190,7 @@ def _size(value: Any) -> int:
 
 
 def _run(batch: Any, *large: Any) -> Any:
-    """In the worker."""
+    """Run a batch, in the worker, with its large arguments in their places."""
 
     def full(value: Any) -> Any:
         return large[value.index] if isinstance(value, _Large) else value
@@ -211,5 +214,5 @@ def register_minray() -> None:
 
 
 def register_ray() -> None:
-    """Make it known as "ray", for programs that are written for Ray."""
+    """Make the backend known to joblib as "ray", for programs written for Ray."""
     register_parallel_backend("ray", MinrayBackend)

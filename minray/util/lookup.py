@@ -1,9 +1,9 @@
-"""Small questions to the cluster: which actors have names, and which address this node has.
+"""Small look-ups: the names of actors, and the address and instance id of this node.
 
 Ray: python/ray/util/__init__.py (list_named_actors), python/ray/_private/services.py (the other two)
 
-The first two answer from what the gcs knows at this moment. Actors that are dead have lost their names; those that are being
-created or restarted have them.
+The first two return what the gcs knows at this moment. Dead actors have lost their names; actors that are being created or
+restarted have theirs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from minray.runtime_context import get_runtime_context
 
 
 def list_named_actors(all_namespaces: bool = False) -> list[Any]:
-    """The names of all living actors that have one, in this namespace; with ``all_namespaces`` a dict for each, with
-    ``name`` and ``namespace``."""
+    """Return the names of all living named actors in this namespace.
+
+    With ``all_namespaces`` return a dict ``{"name": ..., "namespace": ...}`` for each named actor of the cluster.
+    """
     named = named_actors(all_namespaces)
     if all_namespaces:
         return [{"name": name, "namespace": namespace} for namespace, name in named]
@@ -26,7 +28,7 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
 
 
 def get_node_ip_address() -> str:
-    """The address by which others reach the node of this process. Raises RuntimeError if it is not connected."""
+    """Return the address of this process's node. Raises RuntimeError if the process is not connected to a cluster."""
     if connected_api() is None:
         raise RuntimeError("this process is not connected to a cluster; call minray.init()")
     own = get_runtime_context().get_node_id()
@@ -35,5 +37,6 @@ def get_node_ip_address() -> str:
 
 
 def get_node_instance_id() -> str:
-    """What whoever has made this machine in a cloud has called it, in ``RAY_CLOUD_INSTANCE_ID``; else empty."""
+    """Return the cloud provider's id of this machine, from the variable ``RAY_CLOUD_INSTANCE_ID``; empty if it is not
+    set."""
     return os.environ.get("RAY_CLOUD_INSTANCE_ID", "")

@@ -1,16 +1,16 @@
-"""Counters, gauges and histograms of a program's own, and the text that Prometheus reads.
+"""A program's own counters, gauges and histograms, and their text for Prometheus.
 
 Ray: python/ray/util/metrics.py
 
     seen = Counter("pages_seen", description="Pages that were read.", tag_keys=("site",))
     seen.inc(tags={"site": "example.org"})
 
-They work in tasks, actors and drivers, and before ``init``. Values stay in the process that has recorded them, under the
-name of the metric: ``minray metrics`` and ``metrics_text`` collect them from all that live. What a process has recorded goes
-with it.
+Metrics work in tasks, actors and drivers, and before ``init``. Values stay in the process that has recorded them, under the
+name of the metric. ``minray metrics`` and ``metrics_text`` collect them from all living processes. The values of a process
+are lost when it ends.
 
-What can be wrong is wrong as in Ray: a name that Prometheus does not know is warned of and its values are discarded, other
-bad arguments raise.
+Errors are those of Ray. For a name that Prometheus does not allow a warning is given, and its values are discarded. Other
+bad arguments raise an exception.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Counter", "Gauge", "Histogram", "metrics_text"]
 
 
 class Metric:
-    """What the three kinds have in common."""
+    """The common part of the three kinds of metrics."""
 
     _kind = ""
 
@@ -59,7 +59,8 @@ class Metric:
         self._default_tags: dict[str, str] = {}
 
     def set_default_tags(self: M, default_tags: dict[str, str]) -> M:
-        """What tags are if nothing else is said; returns the metric itself. ValueError for a key that it does not have."""
+        """Set the values of tags that a call does not give; return the metric itself. Raises ValueError for an unknown
+        key."""
         for key, value in default_tags.items():
             if key not in self._tag_keys:
                 raise ValueError(f"{key!r} is not one of the tag keys {self._tag_keys}")
@@ -69,7 +70,7 @@ class Metric:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the metric was made of."""
+        """The arguments of the metric: ``name``, ``description``, ``tag_keys``, ``default_tags``."""
         return {
             "name": self._definition.name,
             "description": self._definition.description,
@@ -105,14 +106,15 @@ class Counter(Metric):
         super().__init__(name, description, tag_keys)
 
     def inc(self, value: float = 1.0, tags: dict[str, str] | None = None) -> None:
-        """Add a positive amount. ``tags`` come before the default ones."""
+        """Add a positive amount. ``tags`` override the default ones. Raises ValueError for an amount that is not positive,
+        or a tag key without a value."""
         if isinstance(value, int | float) and value <= 0:
             raise ValueError(f"value must be positive, not {value}")
         self._record(value, tags)
 
 
 class Gauge(Metric):
-    """A value that goes up and down; the last one counts."""
+    """A value that goes up and down; only the last one counts."""
 
     _kind = GAUGE
 
@@ -120,13 +122,13 @@ class Gauge(Metric):
         super().__init__(name, description, tag_keys)
 
     def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
-        """Set it; None changes nothing. ``tags`` come before the default ones."""
+        """Set the value; None changes nothing. ``tags`` override the default ones."""
         if value is not None:
             self._record(value, tags)
 
 
 class Histogram(Metric):
-    """How many values were in which range."""
+    """Counts of values by range."""
 
     _kind = HISTOGRAM
 
@@ -137,8 +139,8 @@ class Histogram(Metric):
         boundaries: list[float] | None = None,
         tag_keys: tuple[str, ...] | None = None,
     ) -> None:
-        """``boundaries`` separate the ranges: positive, and each above the one before. A value belongs to the first that it
-        does not exceed."""
+        """``boundaries`` are the upper ends of the ranges: positive and increasing. A value belongs to the first range whose
+        boundary it does not exceed. Raises ValueError for other boundaries, or none."""
         if not boundaries:
             raise ValueError('boundaries are needed: Histogram("name", boundaries=[1.0, 2.0])')
         for index, boundary in enumerate(boundaries):
@@ -150,7 +152,7 @@ class Histogram(Metric):
         super().__init__(name, description, tag_keys, boundaries)
 
     def observe(self, value: float, tags: dict[str, str] | None = None) -> None:
-        """Add a value to its range. ``tags`` come before the default ones."""
+        """Add a value to its range. ``tags`` override the default ones."""
         self._record(value, tags)
 
     @property
@@ -159,16 +161,16 @@ class Histogram(Metric):
 
 
 def metrics_text(timeout: float = TIMEOUT_S) -> str:
-    """What all living drivers and workers of this cluster have recorded, in Prometheus's text format.
+    """Return the metrics of all living drivers and workers of this cluster, in Prometheus's text format.
 
-    A process that does not answer within ``timeout`` seconds is named by a RuntimeWarning. RuntimeError if this process is
-    not connected.
+    A RuntimeWarning names each process that does not answer within ``timeout`` seconds. Raises RuntimeError if this process
+    is not connected.
     """
-    return prometheus_text(ask_cluster(lambda reader: reader.metrics(timeout), "what it has measured is missing"))
+    return prometheus_text(ask_cluster(lambda reader: reader.metrics(timeout), "its metrics are missing"))
 
 
 def _is_discarded(metric: Definition) -> bool:
-    """Whether nothing can be recorded under this name; says why."""
+    """Whether nothing can be recorded under this name; warns with the reason."""
     name = metric.name
     if not isinstance(name, str):
         raise TypeError(f"name must be a string, not {type(name).__name__}")
@@ -189,9 +191,9 @@ def _check_tag(key: str, value: str) -> None:
         raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
     if not isinstance(value, str):
         raise TypeError(f"values of tags must be strings, but that of {key!r} is a {type(value).__name__}")
-    value.encode()  # or an UnicodeEncodeError, and not when somebody asks for the metrics
+    value.encode()  # Raises UnicodeEncodeError here, and not when the metrics are collected.
 
 
 def _remade(kind: type[Metric], arguments: dict[str, Any], default_tags: dict[str, str]) -> Metric:
-    """Where a metric is unpickled."""
+    """Make a metric again where it is unpickled."""
     return kind(**arguments).set_default_tags(default_tags)

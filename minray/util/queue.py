@@ -2,10 +2,10 @@
 
 Ray: python/ray/util/queue.py
 
-Uses the public API alone, so that the same file runs on Ray. The interface is that of ``queue.Queue``, with methods for
-coroutines and for batches besides. A queue travels like any value; it ends with its last copy, or by ``shutdown``. What
-waits in ``put`` or ``get`` is a call that the actor has not answered, so that no process polls; a queue holds as many of
-them as an async actor runs at once (``actor_options={"max_concurrency": ...}``).
+This file uses the public API alone, so that it also runs on Ray. The interface is that of ``queue.Queue``, plus methods for
+coroutines and for batches. A queue can be passed like any value. It ends with its last copy, or by ``shutdown``. A waiting
+``put`` or ``get`` is a call that the actor has not answered yet, so that no process polls. As many calls can wait as an
+async actor runs at once (``actor_options={"max_concurrency": ...}``).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from minray.remote_function import remote
 
 
 class Empty(queue.Empty):
-    """There is nothing to get, and was nothing within the time."""
+    """``get`` found no item, or found none before its timeout."""
 
 
 class Full(queue.Full):
-    """There is no room to put, and was none within the time."""
+    """``put`` found no room, or found none before its timeout."""
 
 
 class Queue:
-    """What one process puts, another gets, in the order of putting."""
+    """A first-in, first-out queue between processes."""
 
     def __init__(self, maxsize: int = 0, actor_options: dict[str, Any] | None = None) -> None:
-        """``maxsize``: how many items it holds; without end if not positive. ``actor_options``: of its actor."""
+        """``maxsize``: the largest number of items; 0 or less: no limit. ``actor_options``: options of the queue's actor."""
         if not isinstance(maxsize, int):
             raise TypeError(f"maxsize must be an int, not {type(maxsize).__name__}")
         self.maxsize = maxsize
@@ -50,7 +50,7 @@ class Queue:
         return self.size()
 
     def size(self) -> int:
-        """How many items are there; it may be another number when the caller reads it."""
+        """Return the number of items, which may have changed when the caller reads it."""
         size: int = calls.get(self._open_actor.qsize.remote())
         return size
 
@@ -64,7 +64,7 @@ class Queue:
         return 0 < self.maxsize <= self.size()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item; waits for room, ``timeout`` seconds at most, unless told not to ``block``.
+        """Add an item. Waits for room, at most ``timeout`` seconds (None: for ever), or not at all with ``block=False``.
 
         Raises Full if there is no room (in time), ValueError for a negative ``timeout``.
         """
@@ -75,7 +75,7 @@ class Queue:
                 raise Full
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """``put`` for coroutines."""
+        """Add an item: ``put`` for coroutines."""
         _check(timeout, block)
         answer = self._open_actor.put.remote(item, timeout if block else 0)
         with _given_up_together(answer):
@@ -83,7 +83,7 @@ class Queue:
                 raise Full
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest item; waits for one, ``timeout`` seconds at most, unless told not to ``block``.
+        """Take the oldest item. Waits for one, at most ``timeout`` seconds (None: for ever), or not with ``block=False``.
 
         Raises Empty if there is none (in time), ValueError for a negative ``timeout``.
         """
@@ -93,7 +93,7 @@ class Queue:
             return _first(calls.get(answer))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
-        """``get`` for coroutines."""
+        """Take the oldest item: ``get`` for coroutines."""
         _check(timeout, block)
         answer = self._open_actor.get.remote(timeout if block else 0)
         with _given_up_together(answer):
@@ -115,7 +115,7 @@ class Queue:
             raise Full(f"{len(batch)} items do not fit into a queue that has {size} of {self.maxsize}")
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """Take so many items, or none: raises Empty if there are fewer."""
+        """Take exactly ``num_items`` items, or none: raises Empty if there are fewer."""
         if not isinstance(num_items, int):
             raise TypeError(f"num_items must be an int, not {type(num_items).__name__}")
         if num_items < 0:
@@ -127,8 +127,11 @@ class Queue:
         return items
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
-        """End the queue, with what is in it; to use it afterwards is a ValueError. Who waits there has ``grace_period_s`` to
-        be served (with ``force``: no time), and gets a RayActorError otherwise."""
+        """End the queue and drop its items. Later use of this handle raises ValueError.
+
+        Waiting calls may still be served for ``grace_period_s`` seconds (with ``force``: not at all), then they fail with
+        RayActorError.
+        """
         if self.actor is None:
             return
         if force or not self._ends_within(grace_period_s):
@@ -136,7 +139,7 @@ class Queue:
         self.actor = None
 
     def _ends_within(self, grace_period_s: float) -> bool:
-        """Ask the actor to end. It lets its calls finish, and after that a later one fails."""
+        """Ask the actor to end after its calls; return whether it has. If it has, a later call fails."""
         calls.wait([self.actor.__ray_terminate__.remote()], timeout=grace_period_s)
         ended, _ = calls.wait([self.actor.qsize.remote()], timeout=grace_period_s)
         return bool(ended)
@@ -144,7 +147,7 @@ class Queue:
 
 @contextmanager
 def _given_up_together(answer: Any) -> Iterator[None]:
-    """Who is interrupted, or cancelled, neither takes an item later that nobody gets, nor puts one."""
+    """Cancel the actor's call if its caller is interrupted or cancelled, so that no item is taken or put later."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -164,7 +167,7 @@ def _first(items: list[Any]) -> Any:
 
 
 class _QueueActor:
-    """The queue itself; refusals travel as values, because they are not errors of the actor."""
+    """The actor of a queue. A full or empty queue is reported by values, because it is no error of the actor."""
 
     def __init__(self, maxsize: int) -> None:
         self._maxsize = maxsize
@@ -174,7 +177,7 @@ class _QueueActor:
         return self._queue.qsize()
 
     async def put(self, item: Any, timeout: float | None) -> bool:
-        """False: there was no room in time."""
+        """Add an item; return False if there was no room in time."""
         try:
             if timeout == 0:
                 self._queue.put_nowait(item)
@@ -185,7 +188,7 @@ class _QueueActor:
         return True
 
     async def get(self, timeout: float | None) -> list[Any]:
-        """A list of one item; empty: there was none in time."""
+        """Return a list of one item; empty if there was none in time."""
         try:
             if timeout == 0:
                 return [self._queue.get_nowait()]
@@ -194,7 +197,7 @@ class _QueueActor:
             return []
 
     async def put_batch(self, items: list[Any]) -> int:
-        """-1; or how many items there were, if these did not fit."""
+        """Add all items and return -1; if they do not fit, add none and return the number of items in the queue."""
         size = self._queue.qsize()
         if 0 < self._maxsize < size + len(items):
             return size
@@ -203,7 +206,7 @@ class _QueueActor:
         return -1
 
     async def get_batch(self, num_items: int) -> tuple[int, list[Any] | None]:
-        """How many items there were, and so many of them if there were enough."""
+        """Return the number of items in the queue, and the first ``num_items`` of them, or None if there are fewer."""
         size = self._queue.qsize()
         if size < num_items:
             return size, None

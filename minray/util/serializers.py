@@ -1,9 +1,9 @@
-"""How values of a class travel whose instances cannot be pickled, or should not be as they are.
+"""Custom serializers for classes whose instances cannot be pickled, or should not be pickled as they are.
 
 Ray: ``register_serializer`` in python/ray/util/serialization.py, docs "Serialization"
 
-The process that sends a value must know; what arrives tells how it is read. A worker learns it from a task that registers,
-or from a class that registers when its module is imported.
+Only the process that sends a value must have registered a serializer; the sent data names the deserializer. In a worker, a
+task can register one, or a class can do so when its module is imported.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ State = TypeVar("State")
 
 
 def register_serializer(cls: type[T], *, serializer: Callable[[T], State], deserializer: Callable[[State], T]) -> None:
-    """From now on this process sends an instance of ``cls`` as ``serializer(instance)``, which can be pickled.
+    """Have this process serialize instances of ``cls`` as ``serializer(instance)``, which must be picklable.
 
-    ``deserializer`` makes an instance of that where it arrives. Both hold for ``cls`` itself and not for classes derived
-    from it, and for everything in this process that pickles. Raises TypeError for what is no class or cannot be called.
+    The receiving process makes the instance with ``deserializer``. Both apply to ``cls`` itself, not to derived classes, and
+    to everything in this process that pickles. Raises TypeError if ``cls`` is no class or a function cannot be called.
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_serializer takes a class, not {cls!r}")
@@ -35,5 +35,5 @@ def register_serializer(cls: type[T], *, serializer: Callable[[T], State], deser
 
 
 def deregister_serializer(cls: type[Any]) -> None:
-    """Take ``register_serializer`` back in this process; harmless if there is nothing to take back."""
+    """Undo ``register_serializer`` in this process; do nothing if no serializer is registered."""
     copyreg.dispatch_table.pop(cls, None)

@@ -154,7 +154,7 @@ def test_a_closed_arena_is_not_handed_out_but_its_views_stay(world: World) -> No
         async with world.arena() as arena:
             view = await world.attach(world.client, world.endpoint)
         await arena.close()
-        with pytest.raises(MemoryFailed, match=f"{world.endpoint}: nobody hands out memory there"):
+        with pytest.raises(MemoryFailed, match=f"{world.endpoint}: no process hands out memory there"):
             await world.attach(world.another, world.endpoint)
         arena.view[0] = 1
         view[1] = 2
@@ -181,7 +181,7 @@ def test_nobody_hands_out_memory(world: World) -> None:
     """And a failure is not remembered."""
 
     async def story() -> None:
-        with pytest.raises(MemoryFailed, match=f"{world.endpoint}: nobody hands out memory there"):
+        with pytest.raises(MemoryFailed, match=f"{world.endpoint}: no process hands out memory there"):
             await world.attach(world.client, world.endpoint)
         async with world.arena():
             assert len(await world.attach(world.client, world.endpoint)) == SIZE
@@ -356,11 +356,11 @@ def test_simulated_memory_ends_for_others_with_its_creator_and_its_node() -> Non
 
     async def story() -> None:
         arena = await SimMemory(arenas, raylet, SimNode("node"), Oracle(0)).create_arena("sim:arena", 100)
-        with pytest.raises(MemoryFailed, match="nobody"):
+        with pytest.raises(MemoryFailed, match="no process"):
             stranger.attach("sim:arena")
         view = driver.attach("sim:arena")
         raylet.exit(None, 9)
-        with pytest.raises(MemoryFailed, match="nobody"):
+        with pytest.raises(MemoryFailed, match="no process"):
             late.attach("sim:arena")
         view[0] = 1
         assert driver.attach("sim:arena") is view and arena.view[0] == 1
@@ -420,7 +420,7 @@ def test_a_raylet_that_is_killed_leaves_views_and_a_place_for_its_successor(real
         assert leaks.shared_memory() == shared_memory
         raylet.send_signal(signal.SIGKILL)
     assert bytes(view[:6]) == b"hello\0"
-    with pytest.raises(MemoryFailed, match="nobody hands out memory there"):
+    with pytest.raises(MemoryFailed, match="no process hands out memory there"):
         real_world.another.attach(real_world.endpoint)
 
     async def succeed() -> None:
@@ -595,7 +595,7 @@ def test_a_raylet_that_ends_while_a_client_waits(real_world: World) -> None:
         attached = threads.submit(real_world.client.attach, real_world.endpoint)
         select.select([listener], [], [], 30)
         listener.close()
-        with pytest.raises(MemoryFailed, match="nobody hands out memory there|the raylet refused"):
+        with pytest.raises(MemoryFailed, match="no process hands out memory there|the raylet refused"):
             attached.result()
 
 
@@ -609,7 +609,7 @@ def test_a_raylet_without_descriptors_lets_clients_in_later(
             with socket.socket(socket.AF_UNIX) as client:
                 with no_more_descriptors():
                     client.connect(real_world.endpoint.removeprefix("unix:"))
-                    await until(lambda: caplog.text.count("nobody gets memory for 0.01 s: Too many open files") > 1)
+                    await until(lambda: caplog.text.count("no process gets memory for 0.01 s: Too many open files") > 1)
                 word, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, client, 8, 1)
                 os.close(*descriptors)
                 assert int.from_bytes(word, "little") == SIZE
@@ -627,10 +627,10 @@ def test_closing_while_nobody_is_let_in(
             with socket.socket(socket.AF_UNIX) as client, no_more_descriptors():
                 client.connect(real_world.endpoint.removeprefix("unix:"))
                 turns = iter(range(5))
-                await until(lambda: "nobody gets memory" in caplog.text and next(turns, None) is None)
+                await until(lambda: "no process gets memory" in caplog.text and next(turns, None) is None)
         pause: Any = vars(arena)["_pause"]
         assert pause.cancelled() and os.listdir(directory) == []
-        assert caplog.text.count("nobody gets memory") == 1, "it tries again and again"
+        assert caplog.text.count("no process gets memory") == 1, "it tries again and again"
 
     real_world.run(story())
 

@@ -150,6 +150,6 @@ def test_when_there_are_no_more_threads_those_that_are_there_do_the_work(
             beside.run(blocking(gate, begun, 2), done)
             begun.get(timeout=60)
         beside.run(done, done)
-    assert "and no more" in caplog.text
+    assert "no more than 2 threads" in caplog.text
     gate.set()
     wait_for_condition(lambda: not beside._works)

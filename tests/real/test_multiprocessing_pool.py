@@ -117,7 +117,7 @@ def test_a_result_that_is_not_there_yet(pool: Pool, files: Files) -> None:
     with pytest.raises(TimeoutError):
         result.get(0)
     assert not result.ready()
-    with pytest.raises(ValueError, match="not there yet"):
+    with pytest.raises(ValueError, match="not ready yet"):
         result.successful()
     result.wait(0.01)
     files.signal().set()

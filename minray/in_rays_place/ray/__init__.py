@@ -1,14 +1,14 @@
-"""What ``import ray`` finds when this folder's parent leads the path: minray, under the name of Ray.
+"""Lets ``import ray`` import minray under the name of Ray, when this folder's parent comes first in the module path.
 
 Ray: python/ray/__init__.py
 
-The module that is imported here takes itself out of the table of modules and leaves minray there. ``ray.x`` is ``minray.x``,
-the same module, so that classes and exceptions are one and the same whichever name a program uses, and what is pickled
-says ``minray``. A part of Ray that minray does not have is a ModuleNotFoundError that says so, an ImportError as ever;
-whoever only looks for it (``importlib.util.find_spec``) finds nothing.
+This module replaces itself in ``sys.modules`` by minray. ``ray.x`` and ``minray.x`` are the same module. So classes and
+exceptions are the same objects under both names, and pickles contain the name ``minray``. To import a part of Ray that
+minray does not have raises a ModuleNotFoundError that says so. A program that only looks for it
+(``importlib.util.find_spec``) finds nothing.
 
-A module of minray enters the table of modules under its name in Ray as soon as it is loaded. If the import system had to
-import it under that name, it would bind it to its parent once more, where a function of that name may stand by then
+A module of minray is entered in ``sys.modules`` under its name in Ray as soon as it is loaded. Otherwise the import system
+would import it again under that name and bind it to its parent package again. That could replace a function of the same name
 (``ray.util.placement_group``).
 """
 
@@ -25,7 +25,7 @@ from types import ModuleType
 import minray
 
 IMPORTING = "_find_and_load_unlocked"
-"""The function of the import system (``importlib._bootstrap``) that asks finders in order to import. Others only look."""
+"""The function of ``importlib._bootstrap`` that calls finders to import a module. Other callers of finders only look."""
 
 
 class _Names(MetaPathFinder, Loader):
@@ -33,7 +33,7 @@ class _Names(MetaPathFinder, Loader):
 
     def __init__(self) -> None:
         self._own_specs: dict[str, ModuleSpec | None] = {}
-        """What the import system writes over, by the name in Ray."""
+        """The modules' own specs, which the import system overwrites, by the name in Ray."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -61,20 +61,20 @@ class _Names(MetaPathFinder, Loader):
 
 
 def _module_for(ray_name: str) -> ModuleType:
-    """Of a name that ``find_spec`` has found."""
+    """Return the module of minray for a name in Ray that ``find_spec`` has found."""
     parent, name = _place_of(ray_name)
     found = getattr(parent, name, None)
     return found if isinstance(found, ModuleType) else importlib.import_module(f"{parent.__name__}.{name}")
 
 
 def _place_of(ray_name: str) -> tuple[ModuleType, str]:
-    """The module of minray that it is in, and its name there."""
+    """Return the package of minray that a name in Ray is in, and its name there."""
     parent_name, _, name = ray_name.removeprefix("ray.").rpartition(".")
     return importlib.import_module(f"minray.{parent_name}" if parent_name else "minray"), name
 
 
 def _share_modules() -> None:
-    """Enter what is loaded of minray under its names in Ray."""
+    """Enter all loaded modules of minray in ``sys.modules`` under their names in Ray."""
     sys.modules["ray"] = minray
     for name, module in list(sys.modules.items()):
         if name.startswith("minray."):

@@ -1,15 +1,15 @@
-"""The real machine: its name, its size as far as we may use it, entropy and the wall clock.
+"""The real machine: its name, the CPUs and memory this process may use, entropy and the wall clock.
 
 Ray: python/ray/_private/utils.py (get_num_cpus, get_system_memory), python/ray/_private/worker.py (init, which raises the
 limit of open files), src/ray/common/cgroup2
 
-In a container the machine is what its control groups allow, so both versions of them are read, from our own group up to
-the root: the tightest limit of any level holds.
+In a container, control groups limit what the machine offers. Both versions of them are read, from our own group up to the
+root; the tightest limit of any level holds.
 
 Rules
-  * A share of a CPU counts as whole ones rounded down, but never less than one.
-  * What cannot be read sets no limit.
-  * psutil is imported where it is asked, since only raylets ask: it would be a megabyte of each driver.
+  * Shares of CPUs are rounded down to whole CPUs, but never below one.
+  * A file that cannot be read sets no limit.
+  * psutil is imported where it is used, since only raylets use it: in each driver it would take a megabyte.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from contextlib import suppress
 from pathlib import Path
 
 MOST_FILES = 1 << 20
-"""More than that nobody opens."""
+"""The largest limit of open files that a process asks for: more than any process opens."""
 _open, _read, _close = os.open, os.read, os.close
-"""The real ones, whatever tests put in their places while a loop is awake."""
+"""The functions of ``os``, kept here because tests replace those while a loop is awake."""
 
 
 class RealHost:
-    """This machine, as this process may use it. ``root`` is where /proc and /sys are, for tests."""
+    """This machine, as far as this process may use it. Tests pass a ``root`` other than / to find /proc and /sys in."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = Path(root)
@@ -67,21 +67,21 @@ class RealHost:
 
 
 def raise_file_limit() -> int:
-    """Let this process and its children open as many files as they are allowed to, at most ``MOST_FILES``; returns how many.
+    """Raise the limit of open files to what is allowed, at most ``MOST_FILES``, and return it. Children inherit it.
 
-    What shells give is often 1,024. A driver has a connection to each actor that it calls, a raylet several to each worker.
+    Shells often set 1,024. A driver has a connection to each actor that it calls, a raylet several to each worker.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(OSError, ValueError):  # macOS has a limit that it does not tell.
+        with suppress(OSError, ValueError):  # macOS has a lower limit that it does not report.
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             return most
     return soft
 
 
 def runnable_threads(path: str = "/proc/loadavg") -> int:
-    """How many threads of the whole machine run or could run, this one included; 0 where that is not told."""
+    """Return how many threads of the whole machine run or could run, this one included; 0 if the system does not say."""
     try:
         descriptor = _open(path, os.O_RDONLY)
         try:
@@ -119,7 +119,7 @@ def _memory_bytes(root: Path) -> int:
 
 
 def _memory_files(root: Path) -> Iterator[tuple[Path, Path, Path]]:
-    """For each control group that may limit us: where its limit is, what it uses, and what of that is cache."""
+    """Yield, for each control group that may limit this process, the files of its limit, its use and its statistics."""
     versions = (
         ("", "memory.max", "memory.current"),
         ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -130,7 +130,7 @@ def _memory_files(root: Path) -> Iterator[tuple[Path, Path, Path]]:
 
 
 def _inactive_file(statistics: Path) -> int:
-    """Cached files that the kernel gives up when memory is needed."""
+    """Return the bytes of cached files that the kernel gives up when memory is needed."""
     for line in statistics.read_text().splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file"):
@@ -139,7 +139,7 @@ def _inactive_file(statistics: Path) -> int:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Our control group and all above it: of version 2, or, with a controller, of version 1."""
+    """Yield the folder of our control group and those above it: of version 2, or, with a controller, of version 1."""
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             number, controllers, path = line.split(":", 2)

@@ -1,16 +1,18 @@
-"""Real processes: starting a zygote, spawning through it, and what a process may do with itself.
+"""Real processes: starting a zygote, spawning children through it, and ending this process.
 
 Ray: src/ray/raylet/worker_pool.h (starting workers), src/ray/util/process.h, src/ray/util/pipe_logger.h (their output)
 
-Who uses which: whoever begins a node owns its zygote (``start_zygote``, blocking); the raylet spawns workers through its
-control link (``ZygoteProcesses``, on its loop); workers (``WorkerProcesses``) and drivers (``PlainProcesses``) spawn nobody.
+The process that starts a node (a driver, or ``minray start``) owns its zygote (``start_zygote``, blocking). The raylet
+spawns workers through its control link (``ZygoteProcesses``, on its loop). Workers (``WorkerProcesses``) and drivers
+(``PlainProcesses``) spawn no processes.
 
 Rules
-  * Only the zygote can wait for children, so an exit status always comes as its message. When the zygote is dead the
-    raylet is as good as dead, too: it kills what is left of the session, empties its directory, and ends.
-  * A child's end is reported after all of its output. A grandchild may keep the pipes open: then after ``DRAIN_S``.
-  * Marks are copied when the child ends and its slot goes back; take ``process.marks`` anew for each look.
-  * An owner that was forked must not end the cluster of its parent: in a forked copy ``close`` does nothing.
+  * Only the zygote can wait for children, so an exit status always comes as a message of the zygote. A raylet whose zygote
+    is dead can do nothing more: it kills the rest of the session, empties its directory, and ends.
+  * A child's end is reported after all of its output. If a grandchild keeps the pipes open, it is reported after
+    ``DRAIN_S``.
+  * Marks are copied when the child ends, and its slot is released. Read ``process.marks`` anew each time.
+  * A forked copy of an owner must not end the cluster of its parent: in the copy ``close`` does nothing.
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ MAX_CONFIG_BYTES = 64 * 1024
 MAX_LINE_BYTES = 64 * 1024
 """Longer lines of output are cut into pieces of this size."""
 PIPE_BYTES = 64 * 1024
-"""What the kernel keeps in a pipe, and what is read at once."""
+"""Bytes that the kernel keeps in a pipe, and that are read at once."""
 TAIL_LINES = 20
 DRAIN_S = 0.2
-"""How long a dead child's pipes may stay open in other hands before they are closed on this side."""
+"""Seconds to wait for the end of a dead child's output while a grandchild keeps its pipes open."""
 END_S = 5.0
-"""How long a zygote may take to kill and reap all."""
+"""Seconds that a zygote may take to kill and reap all its children."""
 ZYGOTE_LOG = "zygote.log"
 
 
@@ -77,22 +79,22 @@ class ChildEnd:
 
 @dataclass(slots=True)
 class _OwnedChild:
-    """What the owner knows of one child."""
+    """The owner's record of one child."""
 
     request: Spawn
     slot: int
     ready: bytes | None = None
-    """What it said when it was ready."""
+    """The payload that the child sent when it was ready; None before."""
     status: ExitStatus | None = None
-    """How it ended."""
+    """How the child ended; None while it lives."""
 
 
 def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, str] | None = None) -> OwnedZygote:
     """Start ``python *argv_tail DESCRIPTOR SESSION_DIR`` as the zygote of a session.
 
-    The program calls ``zygote.serve(int(DESCRIPTOR), ..., session_dir=SESSION_DIR)``. Whether that worked shows at the first
-    ``spawn``, so that booting and spawning are one wait. ``env_vars`` are for it and its children. Raises OSError, and
-    ValueError for a variable that cannot be one.
+    The program calls ``zygote.serve(int(DESCRIPTOR), ..., session_dir=SESSION_DIR)``. A failure of the zygote shows at the
+    first ``spawn``, so that booting and spawning are one wait. ``env_vars`` are set for the zygote and its children. Raises
+    OSError, and ValueError for an impossible name or value in ``env_vars``.
     """
     logs = Path(session_dir, LOGS)
     logs.mkdir(mode=0o700, exist_ok=True)
@@ -107,7 +109,7 @@ def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, 
                 stderr=log,
                 pass_fds=[theirs.fileno()],
                 env={**_environment(session_dir), **(env_vars or {})},
-                start_new_session=True,  # Out of reach of the terminal's Ctrl-C.
+                start_new_session=True,  # So the terminal's Ctrl-C does not reach it.
             )
     except BaseException:
         ours.close()
@@ -116,7 +118,7 @@ def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, 
 
 
 class OwnedZygote:
-    """The zygote as its owner sees it: blocking calls, for one thread at a time. It ends with this process."""
+    """The zygote as its owner sees it. Calls block; one thread may call at a time. The zygote ends with this process."""
 
     def __init__(self, process: subprocess.Popen[bytes], link: Link, session_dir: str) -> None:
         self.pid = process.pid
@@ -128,24 +130,24 @@ class OwnedZygote:
         self._ended = False
         """Whether the zygote's end of the link is closed."""
         self._trouble = ""
-        """Why the zygote could not begin, in its own words."""
+        """The zygote's message why it could not begin."""
         self._last_request_id = 0
         self._requests: dict[int, Spawn] = {}
-        """All that was asked for: a respawned child comes back under the same id."""
+        """All requests by id, also answered ones: a respawned child is reported under the id of its request."""
         self._answer: Spawned | NotSpawned | None = None
-        """The answer to the last request, once it is there."""
+        """The answer to the last request; None until it has come."""
         self._children: dict[int, _OwnedChild] = {}
-        """All children that ever were, by pid; an owner has a handful."""
+        """All children, ended ones too, by pid; an owner has a handful."""
         self._ends: list[ChildEnd] = []
-        """Ends that ``poll_exits`` has not handed out."""
+        """Ends that ``poll_exits`` has not returned yet."""
 
     def fileno(self) -> int:
-        """Becomes readable when there is something for ``poll_exits``, or the zygote has ended."""
+        """Return a descriptor that becomes readable when ``poll_exits`` has something to read, or the zygote has ended."""
         return self._link.fileno()
 
     @property
     def ended(self) -> bool:
-        """Whether the zygote is known to have ended; ``poll_exits`` finds out."""
+        """Whether the zygote is known to have ended; ``poll_exits`` notices that."""
         return self._ended
 
     def spawn(
@@ -187,7 +189,10 @@ class OwnedZygote:
         return self._answer.pid
 
     def wait_ready(self, pid: int, timeout_s: float) -> bytes:
-        """What the child said when it was ready; ``SpawnFailed``, with the end of its log, if it ended before or is late."""
+        """Wait until the child is ready and return the payload it sent.
+
+        Raises ``SpawnFailed``, with the end of the child's log, if the child ends before or the time passes.
+        """
         child = self._children[pid]
         deadline = time.monotonic() + timeout_s
         while child.ready is None:
@@ -198,7 +203,7 @@ class OwnedZygote:
         return child.ready
 
     def poll_exits(self, timeout_s: float = 0.0) -> list[ChildEnd]:
-        """The children that have ended since the last call; waits up to ``timeout_s`` for the first one."""
+        """Return the children that have ended since the last call. Waits up to ``timeout_s`` for the first one."""
         deadline = time.monotonic() + timeout_s
         while not self._ended and self._pump(0 if self._ends else deadline - time.monotonic()):
             pass
@@ -206,13 +211,13 @@ class OwnedZygote:
         return ends
 
     def living(self) -> dict[int, str]:
-        """The names of the children that live, as far as was heard, by pid; a respawned one has a new pid."""
+        """Return the names of living children by pid, as far as the zygote has reported. A respawned one has a new pid."""
         while not self._ended and self._pump(0):
             pass
         return {pid: child.request.name for pid, child in self._children.items() if child.status is None}
 
     def kill(self, pid: int) -> None:
-        """SIGKILL a child of the owner; harmless when it has ended."""
+        """Send SIGKILL to a child of the owner; does nothing when it has ended."""
         self._link.send(Kill(pid))
 
     def detach(self) -> None:
@@ -223,11 +228,11 @@ class OwnedZygote:
             self._pump_until(deadline, "the zygote does not answer")
         if self._process.poll() is not None:
             raise SpawnFailed(f"the zygote has ended{_tail(self._log_path)}")
-        self._process.returncode = 0  # It is nobody's child from now on; Popen would warn that it still runs.
+        self._process.returncode = 0  # Otherwise Popen would warn that the process still runs.
         self._link.close()
 
     def close(self) -> None:
-        """End everything and wait until nothing is left; may be called again."""
+        """End the zygote and its children and wait until nothing is left. May be called again."""
         if os.getpid() != self._owner_pid or self._link.fileno() < 0:
             return
         self._link.shut_down()
@@ -238,7 +243,7 @@ class OwnedZygote:
             self._process.wait()
         self._ended = True
         self._link.close()
-        if self._process.returncode != 0:  # Killed, or broken: it has not cleaned up.
+        if self._process.returncode != 0:  # The zygote was killed or has failed, and has not cleaned up.
             kill_strays(self.session_dir)
         remove_session(self.session_dir)
 
@@ -250,7 +255,7 @@ class OwnedZygote:
             raise SpawnFailed(f"{what}: nothing was heard in time{_tail(log_path)}")
 
     def _pump(self, timeout_s: float) -> bool:
-        """Take in what the zygote says; False if it said nothing in time."""
+        """Read and handle messages of the zygote; return False if none came in time."""
         poll = select.poll()
         poll.register(self._link.fileno(), select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
         if not poll.poll(max(0.0, timeout_s) * 1000):
@@ -288,7 +293,7 @@ class OwnedZygote:
 
 
 class _ThisProcess:
-    """What all real ``Processes`` have in common: this process itself."""
+    """The common part of all real ``Processes``: this process itself."""
 
     def __init__(self, marks: memoryview) -> None:
         self.pid = os.getpid()
@@ -302,7 +307,7 @@ class _ThisProcess:
 
 
 class PlainProcesses(_ThisProcess):
-    """For drivers: no children, and nobody reads the marks."""
+    """``Processes`` for drivers: no children, and no process reads the marks."""
 
     def __init__(self) -> None:
         super().__init__(memoryview(bytearray(MARK_BYTES)))
@@ -312,7 +317,7 @@ class PlainProcesses(_ThisProcess):
 
 
 class WorkerProcesses(PlainProcesses):
-    """For workers and the gcs: no children; the raylet reads the marks."""
+    """``Processes`` for workers and the gcs: no children. A worker's marks are read by its raylet."""
 
     def __init__(self, ends: ChildEnds) -> None:
         super().__init__()
@@ -324,7 +329,7 @@ class WorkerProcesses(PlainProcesses):
 
 
 class ZygoteProcesses(_ThisProcess):
-    """For the raylet: children through its control link. Made on the running loop."""
+    """``Processes`` for the raylet: children through its control link. Must be made on the running loop."""
 
     def __init__(self, ends: ChildEnds) -> None:
         super().__init__(ends.marks)
@@ -335,9 +340,9 @@ class ZygoteProcesses(_ThisProcess):
         self._session_dir = ends.session_dir
         self._last_request_id = 0
         self._requests: dict[int, asyncio.Future[ZygoteProcess]] = {}
-        """Spawns that the zygote has not answered."""
+        """Spawn requests that the zygote has not answered, by id."""
         self._children: dict[int, ZygoteProcess] = {}
-        """Children whose end the zygote has not told."""
+        """Children whose end the zygote has not reported, by pid."""
         self._loop.add_reader(self._link.fileno(), self._on_readable)
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> ZygoteProcess:
@@ -372,7 +377,7 @@ class ZygoteProcesses(_ThisProcess):
             for message, descriptors in self._link.receive():
                 self._on_message(message, descriptors)
         except EOFError:
-            # The zygote was killed, so it has not cleaned up; and nobody can start or reap children any more.
+            # The zygote was killed, so it has not cleaned up, and no process can start or reap children any more.
             kill_strays(self._session_dir)
             remove_session(self._session_dir)
             self.exit(1)
@@ -404,7 +409,7 @@ class ZygoteProcesses(_ThisProcess):
             answer.set_result(process)
 
     def kill_child(self, pid: int) -> None:
-        """SIGKILL, if it is still a child: pids are used again."""
+        """Send SIGKILL if ``pid`` is still a child: the system may give the pid to another process later."""
         if pid in self._children:
             self._send(Kill(pid))
 
@@ -416,7 +421,7 @@ class ZygoteProcess:
         self.pid = pid
         self.slot = slot
         self.marks = marks
-        """Shared with the child while it lives; a copy afterwards."""
+        """The child's 64 bytes: shared while it lives, a copy afterwards."""
         self._parent = parent
         self._loop = asyncio.get_running_loop()
         self._descriptors = descriptors
@@ -443,7 +448,7 @@ class ZygoteProcess:
             self._loop.call_later(DRAIN_S, self._stop_reading)
 
     def abandon(self) -> None:
-        """Nobody wants this process any more."""
+        """Kill the process and close its pipes: its caller does not want it any more."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -479,7 +484,7 @@ class _OutputPipe:
         self._loop.add_reader(descriptor, self._read_some)
 
     def _read_some(self) -> None:
-        """Read one piece, so that one chatty child does not hold up the loop."""
+        """Read one piece only, so that a child with much output does not hold up the loop."""
         try:
             data = os.read(self._descriptor, PIPE_BYTES)
         except BlockingIOError:
@@ -490,7 +495,7 @@ class _OutputPipe:
             self._close()
 
     def drain(self) -> None:
-        """Read what is there and close, although somebody else may still write."""
+        """Read what the pipe contains and close it, although a grandchild may still write."""
         if not self.closed:
             self._read_some()  # The kernel keeps no more than one piece.
         if not self.closed:
@@ -506,11 +511,11 @@ class _OutputPipe:
 
 
 class LineSplitter:
-    """Bytes in pieces become lines of text. A carriage return ends a line too, as in a progress bar."""
+    """Turns pieces of bytes into lines of text. A carriage return also ends a line, as in a progress bar."""
 
     def __init__(self) -> None:
         self._rest = b""
-        """The beginning of a line whose end has not come."""
+        """The beginning of a line whose end has not come yet."""
         self._after_return = False
         """Whether a line has just ended with a carriage return, so that a newline now only completes it."""
 
@@ -520,7 +525,7 @@ class LineSplitter:
         pieces = (self._rest + data).splitlines(keepends=True)
         self._after_return = bool(pieces) and pieces[-1].endswith(b"\r") and pieces[-1] != b"\r"
         self._rest = b"" if not pieces or pieces[-1].endswith((b"\r", b"\n")) else pieces.pop()
-        # A progress bar that begins by returning has not said anything yet.
+        # Skip the empty line of a progress bar that begins with a carriage return.
         lines = [piece.rstrip(b"\r\n") for piece in pieces if piece != b"\r"]
         if len(self._rest) >= MAX_LINE_BYTES:
             lines.append(self._rest)
@@ -528,7 +533,7 @@ class LineSplitter:
         return [text for line in lines for text in _decode(line)]
 
     def end(self) -> list[str]:
-        """What was left without an end."""
+        """Return the last line if it had no end."""
         rest, self._rest = self._rest, b""
         return _decode(rest) if rest else []
 
@@ -548,7 +553,8 @@ def _check_config(name: str, config: bytes) -> None:
 
 
 def _environment(session_dir: str) -> dict[str, str]:
-    """Ours without a token, with the session's name, and so that the zygote finds the minray that is running here."""
+    """Return the zygote's environment: this process's without tokens, with the session directory, and with a PYTHONPATH that
+    leads to the running minray."""
     environment = {name: value for name, value in os.environ.items() if name not in TOKEN_VARIABLES}
     environment[SESSION_VARIABLE] = session_dir
     root = Path(DIRECTORY).resolve().parent
@@ -562,7 +568,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _tail(path: str) -> str:
-    """The last lines of a log, to be appended to an error."""
+    """Return the last lines of a log, indented, to append to an error message."""
     with suppress(OSError):
         lines = Path(path).read_bytes()[-TAIL_LINES * 200 :].decode(errors="replace").splitlines()[-TAIL_LINES:]
         return "".join(f"\n  {line}" for line in lines)

@@ -3,11 +3,11 @@
 Ray: src/ray/util/pipe_logger.cc, python/ray/_private/ray_constants.py (LOGGING_ROTATE_BYTES, LOGGING_ROTATE_BACKUP_COUNT)
 
 ``worker-1.out`` becomes ``worker-1.out.1``, which becomes ``.2``, and so on; the last one is removed. Raylets keep the
-output of their workers in such files. What a gcs or a raylet logs goes to such a file too, as do its standard output and
-error, which follow from file to file (``standard``).
+output of their workers in such files. The gcs and the raylets log into such files too. Their standard output and error lead
+to the same file, also after a rotation (``standard``).
 
-What we do not like about it yet: what is written to these descriptors without passing here (by C libraries, for tracebacks)
-is not counted until the file is opened again.
+What we do not like about it yet: output that goes to these descriptors directly (from C libraries, of tracebacks) is not
+counted until the file is opened again.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ class RotatingLog:
     """A text stream as far as logs need one. Each piece of text is written at once, into one file."""
 
     def __init__(self, path: str, max_bytes: int, backup_count: int, standard: tuple[int, ...] = ()) -> None:
-        """``max_bytes`` 0: never rotated. ``standard``: descriptors of this process that shall lead to the file.
+        """Open the log. Raises OSError.
 
-        Raises OSError.
+        ``max_bytes`` 0: never rotate. ``standard``: descriptors of this process that are made to lead to the file.
         """
         self._path = path
         self._max_bytes = max_bytes
         self._backup_count = backup_count
         self._standard = standard
         self._descriptor = -1
-        """-1 when it is closed."""
+        """The descriptor of the current file; -1 when it is closed."""
         self._size = 0
-        """Bytes that were in the file when it was opened, and that were written here since."""
+        """Size of the file when it was opened, plus the bytes written here since."""
         self._open()
 
     def write(self, text: str) -> int:
-        """Raises OSError."""
+        """Write the text into one file, after a rotation if it would not fit. Raises OSError."""
         data = text.encode(errors="backslashreplace")
         if self._max_bytes and self._size and self._size + len(data) > self._max_bytes:
             self._rotate()
@@ -46,7 +46,7 @@ class RotatingLog:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: ``write`` buffers nothing."""
 
     def close(self) -> None:
         if self._descriptor >= 0:

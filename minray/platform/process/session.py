@@ -1,19 +1,21 @@
-"""Session directories: whose they are, who is alive in them, and how nothing is left behind.
+"""Session directories: which node owns one, whether it is alive, and how all of it is cleaned up.
 
 Ray: python/ray/_private/node.py, python/ray/_private/services.py (its session_latest link and find_gcs_addresses)
 
 A session directory holds the sockets, the token, the lock and the logs of one node. The file ``lock`` contains the pid of
-the node's zygote and is locked (flock) as long as that lives: a free lock means that the session is over, however it ended.
+the node's zygote, which keeps it locked (flock) as long as it lives. A free lock means that the session is over, however it
+ended.
 
 Rules
-  * The lock appears under its name only when it is held, so that nobody sweeps a session that is just beginning.
-  * Every process of a session, also what users start from tasks, has ``MINRAY_SESSION_DIR`` in its environment; by that
-    word those are found which outlived a killed zygote. A process that clears its environment is not found.
-  * Logs that say something are kept, those of the last ``MOST_FINISHED`` sessions; everything else goes, also spilled
-    objects, which may be elsewhere: there is a link to each of their directories, made before the directory, so that it goes
-    however the session ends. A file beside the link has the directory's inode: another directory in its place stays.
+  * The lock gets its name only after it is held, so that no process sweeps a session that is just beginning.
+  * Every process of a session, also one that a task starts, has ``MINRAY_SESSION_DIR`` in its environment. By this variable
+    processes are found that outlive a killed zygote. A process that clears its environment is not found.
+  * Non-empty logs of the last ``MOST_FINISHED`` sessions are kept. Everything else is removed.
+  * Spilled objects may be in other places. The session has a link to each of their directories. The link is made before the
+    directory, so that the directory is found however the session ends. A file beside the link records the directory's
+    inode, so that another directory in its place is not removed.
 
-Left out: macOS has no /proc, there nothing outlives a killed zygote but what cannot be found.
+Left out: macOS has no /proc, so there processes that outlive a killed zygote are not found.
 """
 
 from __future__ import annotations
@@ -32,20 +34,20 @@ from minray.platform.storage.private_paths import PrivateDirectory, remove_tree,
 LOCK = "lock"
 LOGS = "logs"
 SPILL = "spill"
-"""The directory of directories for spilled objects; of those that are elsewhere there are links in it."""
+"""The session's folder of directories for spilled objects; it has links to directories in other places."""
 INODE = ".inode"
-"""How the file is called, after its link, that has the inode of a directory elsewhere."""
+"""Suffix of the file, named after its link, with the inode of a spill directory in another place."""
 SESSION_PATTERN = "session_*"
 SESSION_VARIABLE = "MINRAY_SESSION_DIR"
 """The environment variable that names the session directory in all processes of a session."""
 TOKEN_VARIABLES = ("MINRAY_TOKEN", "RAY_TOKEN")
-"""Environment variables that may have a cluster's token. No process of a session inherits them: tasks would show them in
-whatever prints an environment."""
+"""Environment variables that may contain a cluster's token. No process of a session inherits them, since a task that prints
+its environment would reveal the token."""
 BEGINNING_S = 60.0
-"""Seconds: a directory without a lock is swept only when it is older than this; before, its zygote may be on its way."""
+"""Seconds after which a directory without a lock is swept; before that, its zygote may still be starting."""
 MOST_FINISHED = 8
-"""Number of finished sessions whose logs are kept, the newest: enough to look into the last failures. Each start looks at
-all of them, so it would take longer and longer if there were more."""
+"""Number of newest finished sessions whose logs are kept: enough to examine the last failures. Each start of a node looks at
+all of them, so more would slow it down."""
 
 
 def hold_lock(session_dir: str) -> int:
@@ -59,10 +61,10 @@ def hold_lock(session_dir: str) -> int:
 
 
 def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]:
-    """One in each of these places, which need not exist yet, or else one in the session. Raises OSError.
+    """Make a spill directory in each of these places, or without places one in the session; return their paths and URLs.
 
-    A place where another user could replace the new directory is refused (``private_paths.Exposed``). A place that is a URL
-    is nothing that could be made here: it is told apart by the session's name.
+    Places need not exist yet. A place where another user could replace the new directory is refused
+    (``private_paths.Exposed``). For a URL nothing is made: the session's name is appended to it. Raises OSError.
     """
     folder = Path(session_dir, SPILL)
     folder.mkdir(mode=0o700)
@@ -84,7 +86,7 @@ def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]
 
 
 def remove_spilled(session_dir: str) -> None:
-    """Remove objects that were spilled; for when their raylet is dead. Removes what it can; never raises."""
+    """Remove the spilled objects of a dead raylet, as far as possible. Never raises."""
     with suppress(OSError):
         for directory in Path(session_dir, SPILL).iterdir():
             if directory.is_symlink():
@@ -94,18 +96,22 @@ def remove_spilled(session_dir: str) -> None:
 
 
 def _remove_elsewhere(link: Path) -> None:
-    """Remove the directory that the link was made for, if it is still that one; an empty one if its inode is not known."""
+    """Remove the directory that the link was made for, if it still has its inode. Without a recorded inode, remove it only
+    if it is empty."""
     with suppress(OSError, ValueError):
         own = os.readlink(link)
         record = Path(f"{link}{INODE}")
         if record.exists():
             remove_tree(own, int(record.read_text()))
-        else:  # Killed before there was a record, and before anything was written.
+        else:  # The process was killed before it recorded the inode, and so before anything was written.
             os.rmdir(own)
 
 
 def remove_session(session_dir: str) -> None:
-    """Remove all but logs that say something, and the oldest of such logs. Removes what it can; never raises."""
+    """Remove everything of a session except non-empty logs, then the logs of the oldest sessions. Never raises.
+
+    What cannot be removed stays.
+    """
     logs = Path(session_dir, LOGS)
     remove_spilled(session_dir)
     with suppress(OSError):
@@ -126,13 +132,16 @@ def remove_session(session_dir: str) -> None:
 
 
 def _remove_older(root: str) -> None:
-    """Of finished sessions, which have nothing but logs, remove all but the newest ``MOST_FINISHED``."""
+    """Remove finished sessions, of which only logs are left, except the newest ``MOST_FINISHED``."""
     for session_dir in [session_dir for session_dir in _sessions(root) if _is_finished(session_dir)][:-MOST_FINISHED]:
         remove_tree(session_dir)
 
 
 def kill_strays(session_dir: str) -> list[int]:
-    """SIGKILL every process of this session but the caller; for when the zygote, which would do so, is dead."""
+    """Send SIGKILL to every process of this session except the caller, when the zygote cannot because it is dead.
+
+    Returns the pids.
+    """
     killed: list[int] = []
     word = f"{SESSION_VARIABLE}={session_dir}".encode()
     with suppress(OSError):
@@ -147,7 +156,10 @@ def kill_strays(session_dir: str) -> list[int]:
 
 
 def live_sessions(root: str) -> dict[str, int]:
-    """The sessions below ``root`` that are alive, oldest first, and the pids of their zygotes (SIGTERM ends one)."""
+    """Return the pids of the zygotes of living sessions below ``root``, by session directory, oldest first.
+
+    SIGTERM to the zygote ends its session.
+    """
     live: dict[str, int] = {}
     for session_dir in _sessions(root):
         with suppress(OSError, ValueError):
@@ -161,7 +173,7 @@ def live_sessions(root: str) -> dict[str, int]:
 
 
 def sweep_sessions(root: str) -> list[str]:
-    """Clean up after sessions whose processes were all killed at once; returns their directories."""
+    """Clean up after sessions whose processes were all killed at once; return their directories."""
     swept: list[str] = []
     for session_dir in _sessions(root):
         try:
@@ -198,7 +210,7 @@ def _acquire(descriptor: int) -> bool:
 
 
 def _is_abandoned(session_dir: str) -> bool:
-    """Whether it never had, and will not have, a zygote; what has only logs left is not abandoned but finished."""
+    """Whether the session never had a zygote and will have none. One with only logs left is finished, not abandoned."""
     try:
         return not _is_finished(session_dir) and time.time() - os.stat(session_dir).st_mtime > BEGINNING_S
     except OSError:
@@ -206,7 +218,7 @@ def _is_abandoned(session_dir: str) -> bool:
 
 
 def _is_finished(session_dir: str) -> bool:
-    """Whether its logs are all that is left of it. One that is just beginning has its sockets' directory first."""
+    """Whether only logs are left of the session. (One that is just beginning has its sockets' directory first.)"""
     try:
         return os.listdir(session_dir) == [LOGS]
     except OSError:

@@ -1,9 +1,9 @@
-"""How a copy of this process, which somebody has forked, gives SIGTERM back: it ends by it, as if there were no handler.
+"""Restores the default effect of SIGTERM in a forked copy of this process: the signal ends the copy.
 
 Ray: no counterpart
 
-A signal that comes while the copy is in the callbacks of its fork must not get lost there: what a handler raises is lost,
-and so is a signal whose handler is taken away before Python has called it.
+A signal that comes while the copy runs its fork callbacks must not get lost. An exception that a handler raises there is
+lost. A signal is also lost if its handler is removed before Python has called it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import signal
 
 
 def give_back() -> None:
-    """To be called in the main thread; what comes meanwhile waits until it means what it does elsewhere."""
+    """Restore the default handler; call this in the main thread. A SIGTERM that comes meanwhile waits, then ends the
+    copy."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -22,6 +23,6 @@ def give_back() -> None:
 
 
 def end_copy() -> None:
-    """In a handler: end this process as if there were none."""
+    """End this process by SIGTERM, from within its handler, as if there were no handler."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -2,19 +2,21 @@
 
 Ray: python/ray/_private/services.py and src/ray/raylet/worker_pool.h start each process from scratch; no zygote there
 
-Only this process forks, so it stays single-threaded, has no event loop and never imports gRPC: a blocking poll loop over the
-links of its clients (see ``zygote_link``). A forked child unwinds out of the loop and runs its role in a clean stack.
+Only this process forks. So it stays single-threaded, has no event loop and never imports gRPC. It is a blocking poll loop
+over the links of its clients (see ``zygote_link``). A forked child returns out of the loop and runs its role on a clean
+stack.
 
 Rules
-  * Nothing outlives it: children get SIGKILL when it dies (a kernel signal tied to the forking thread, one more reason for
-    there being one), but for the raylet: its control link ends, and it cleans up. The zygote adopts orphaned grandchildren,
-    and at its end it kills and reaps all and removes the session.
-  * It ends when its owner does: end of file on the owner's link, or the owner's pidfd, since a process that the owner has
-    forked may hold the link open. After ``Detach`` it ends with an ``essential`` child or by SIGTERM.
-  * A child's control link is its life line to its children: when the child or the link ends, they are killed.
-  * A child is the leader of its process group, and the group dies with it; what a user put into a session of its own stays
-    until the zygote ends.
-  * Marks: each child has 64 bytes in memory that all share. Its slot is used again only after its parent has released it.
+  * No process outlives the zygote. The kernel sends SIGKILL to children when it dies (a signal tied to the forking thread,
+    one more reason for having a single one). The raylet is excepted: its control link ends, and it cleans up. The zygote
+    adopts orphaned grandchildren. At its end it kills and reaps all processes and removes the session.
+  * The zygote ends when its owner does. It sees that by the end of the owner's link, or by the owner's pidfd, since a
+    process that the owner has forked may hold the link open. After ``Detach`` it ends with an ``essential`` child or by
+    SIGTERM.
+  * A child with a control link is the parent of the processes it spawns: when the child or the link ends, they are killed.
+  * A child leads its process group, and the group is killed with it. A process that a user has put into a session of its
+    own stays until the zygote ends.
+  * Marks: each child has 64 bytes in memory that all share. Its slot is reused only after its parent has released it.
 
 What we do not like yet: macOS has no death signal and no adoption, so there a killed zygote leaves children behind.
 """
@@ -67,27 +69,27 @@ from minray.platform.process.zygote_link import (
 )
 
 MARK_SLOTS = 4096
-"""The most children, living or unreleased, of one zygote."""
+"""The largest number of children of one zygote, living ones and dead ones whose marks are not released."""
 RESPAWN_DELAY_S = 0.1
 RESPAWN_DELAY_LIMIT_S = 5.0
 STEADY_S = 10.0
-"""A child that lived this long is forked again without the doubled delay of its predecessors."""
+"""Seconds: if a ``respawn`` child has lived this long, its next delay begins again at ``RESPAWN_DELAY_S``."""
 
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """Somebody who may spawn: the owner, or a child with a control link."""
+    """A process that may spawn: the owner, or a child with a control link."""
 
     link: Link
     closed: bool = False
-    """Whether nobody is there any more to be told, or to release slots."""
+    """Whether the client is gone: it receives no messages and releases no slots."""
     unreleased: set[int] = field(default_factory=set)
     """Slots of dead children whose marks this client may still read."""
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One child, from its request until it was reaped for the last time."""
+    """A child, from its request until it was reaped for the last time."""
 
     request: Spawn
     client: Client
@@ -96,16 +98,16 @@ class Child:
     """0 between two lives of a ``respawn`` child."""
     control: Client | None = None
     ready_descriptor: int | None = None
-    """The read end of its readiness pipe, until it has closed its own."""
+    """The read end of its readiness pipe, until the child has closed the write end."""
     ready_payload: bytearray = field(default_factory=bytearray)
     doomed: bool = False
-    """Whether its client is gone, so that it must not live again."""
+    """Whether its client is gone, so that it must not be forked again."""
     born_s: float = 0.0
     respawn_delay_s: float = 0.0
 
 
 def serve(owner_fd: int, run_role: RunRole, *, session_dir: str) -> None:
-    """Be the zygote whose owner holds the other end of ``owner_fd``, until the end; returns when nothing is left.
+    """Run the zygote whose owner holds the other end of ``owner_fd``. Returns when no child is left.
 
     In each child ``run_role(role, config, ends)`` is called, and the process exits after it.
     """
@@ -114,7 +116,7 @@ def serve(owner_fd: int, run_role: RunRole, *, session_dir: str) -> None:
     try:
         owner_process = _open_owner(owner_socket)
         lock = hold_lock(session_dir)
-    except ProcessLookupError:  # The owner is dead already, perhaps with a forked child of it holding the link.
+    except ProcessLookupError:  # The owner is dead already; perhaps a process that it forked holds the link.
         remove_session(session_dir)
         return
     except OSError as error:
@@ -140,38 +142,38 @@ class Zygote:
         self._session_dir = session_dir
         self._owner = Client(owner)
         self._owner_process = owner_process
-        """Becomes readable when the owner's process ends; None where there is no such thing, or after ``Detach``."""
+        """The owner's pidfd, readable when that process ends; None where pidfds do not exist, or after ``Detach``."""
         self._ending = False
         self._clients = [self._owner]
-        """All that are not closed."""
+        """All clients that are not closed."""
         self._children: dict[int, Child] = {}
         """Living children by pid."""
         self._respawns: list[tuple[float, Child]] = []
-        """``respawn`` children between two lives, and when to fork them."""
+        """``respawn`` children that wait to be forked again, as (due time, child)."""
         self._memory = memoryview(mmap.mmap(-1, MARK_BYTES * MARK_SLOTS))
         self._free_slots = list(range(MARK_SLOTS - 1, -1, -1))
         self._null = os.open(os.devnull, os.O_RDWR)
         self._woken, self._wake = os.pipe()
-        """Signals write a byte here, so that poll returns for them."""
+        """A pipe into which signals write a byte, so that poll returns for them."""
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
 
     def run(self) -> Birth | None:
-        """Serve until the end (None), or until this is a forked child (its Birth)."""
+        """Serve until the end and return None. In a forked child, return its Birth."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGINT, self._on_terminate)
         set_name("zygote")
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        # Collecting would write to every page with an object on it, and each written page is a copy in every child. What is
-        # garbage by now stays: in the holes that it would leave, children would put their first objects.
+        # A collection would write to every page with an object on it, and each written page becomes a copy in every child.
+        # Garbage that exists now stays: in its holes children would put their first objects, and so write to its pages.
         gc.disable()
         gc.freeze()
-        sys._clear_type_cache()  # Each child would replace what is in it, and so write to all names there.
+        sys._clear_type_cache()  # Each child would replace its entries, and so write to the names in them.
         trim_memory()
         faulthandler.enable()
-        faulthandler.register(signal.SIGUSR1)  # To descriptor 2, which in each child is its own.
+        faulthandler.register(signal.SIGUSR1)  # Writes to descriptor 2, which each child replaces with its own.
         while not self._ending:
             birth = self._turn()
             if birth is not None:
@@ -179,7 +181,7 @@ class Zygote:
         return None
 
     def end(self) -> None:
-        """Kill and reap every descendant, empty the session directory. Does nothing in a forked child."""
+        """Kill and reap every descendant, then empty the session directory. Does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
         while True:
@@ -234,12 +236,12 @@ class Zygote:
             if pid == 0:
                 return
             child = self._children.pop(pid, None)
-            if child is not None:  # Otherwise an orphan, adopted from one of the children.
+            if child is not None:  # Otherwise it was an orphan, adopted from one of the children.
                 _kill_group(pid)
                 self._on_child_end(child, os.waitstatus_to_exitcode(status))
 
     def _on_client(self, client: Client) -> Birth | None:
-        if client.closed:  # In this very turn.
+        if client.closed:  # It was closed earlier in this turn.
             return None
         client.link.flush()
         try:
@@ -272,7 +274,7 @@ class Zygote:
         return None
 
     def _read_ready(self, child: Child, to_the_end: bool = False) -> None:
-        """Collect what the child says; relay it once it has closed its end, or, ``to_the_end``, whatever there is."""
+        """Read a child's readiness payload. Relay it once the child has closed its end, or with ``to_the_end`` at once."""
         while child.ready_descriptor is not None:
             try:
                 data = os.read(child.ready_descriptor, READY_PAYLOAD_BYTES)
@@ -337,7 +339,7 @@ class Zygote:
         client.unreleased.clear()
 
     def _descendants(self) -> list[int]:
-        """The children, adopted ones included. Deeper ones become ours as soon as their parents are dead."""
+        """Return the pids of the children, adopted ones included. Grandchildren are adopted when their parents are dead."""
         try:
             with open(f"/proc/self/task/{self._pid}/children") as children:
                 return [int(pid) for pid in children.read().split()]
@@ -370,7 +372,7 @@ class Zygote:
         return None
 
     def _fork(self, child: Child) -> Birth | None:
-        """Fork; in the child, become it and return its Birth. OSError leaves no trace."""
+        """Fork. In the child, become it and return its Birth. After an OSError nothing is left open."""
         request = child.request
         ours: list[int] = []
         theirs: list[int] = []
@@ -423,7 +425,7 @@ class Zygote:
         ready_descriptor: int | None,
         control: tuple[socket.socket, socket.socket] | None,
     ) -> Birth:
-        """In the forked child: stop being the zygote. Returns by no exception, for its handlers are the zygote's."""
+        """Stop being the zygote, in the forked child. Never raises, since the exception handlers above are the zygote's."""
         try:
             for client in self._clients:
                 client.link.forget()
@@ -451,7 +453,7 @@ def _open_log(path: str) -> int:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill what a dead child has left in its process group. macOS says EPERM where only zombies are left."""
+    """Kill the processes that a dead child has left in its group. macOS reports EPERM where only zombies are left."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -462,7 +464,7 @@ def _tell(client: Client, message: Message, descriptors: tuple[int, ...] = ()) -
 
 
 def _open_owner(owner: socket.socket) -> int | None:
-    """A descriptor that becomes readable when the process that made the link ends; None where there is no such thing.
+    """Return the pidfd of the process that made the link, which is readable when it ends; None where pidfds do not exist.
 
     Raises ProcessLookupError if it has ended already.
     """
@@ -476,4 +478,4 @@ def _open_owner(owner: socket.socket) -> int | None:
 
 
 def _ignore(signal_number: int, frame: FrameType | None) -> None:
-    """SIGCHLD needs a handler for the wake-up descriptor to be written to."""
+    """Do nothing: without a handler, SIGCHLD would not be written to the wake-up descriptor."""

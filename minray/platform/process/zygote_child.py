@@ -1,13 +1,14 @@
-"""The first and the last moment of a forked child: it lets go of everything that is the zygote's, runs its role, and ends.
+"""The first and the last moment of a forked child: it drops all resources of the zygote, runs its role, and ends.
 
 Ray: src/ray/util/process.h and python/ray/_private/workers/default_worker.py play these parts
 
 Rules
-  * A child dies with its zygote, leads its process group, and holds no descriptor but its own: standard input from nowhere,
-    output to where its parent wanted it, line by line, its readiness pipe and its control link. Who has a control link sees
-    the end of that, and has a moment to clean up after a zygote that was killed; all others get a signal.
+  * A child holds no descriptors except its own: standard input from /dev/null, line-buffered output to where its parent
+    wants it, its readiness pipe and its control link.
+  * A child leads its process group and dies with its zygote: the kernel sends it SIGKILL. A child with a control link (the
+    raylet) gets no signal. It sees the end of the link, and has a moment to clean up after a zygote that was killed.
   * Signals are as in a fresh Python process; SIGUSR1 writes the stacks of all threads to standard error.
-  * The process ends without unwinding when the role returns; exit handlers belong to nobody here.
+  * The process ends without unwinding when the role returns, so Python runs no exit handlers.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from minray.platform.threads.user_code import close_output
 
 READY_PAYLOAD_BYTES = 64 * 1024
 INTERCEPTED_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
-"""Handled by the zygote, blocked around its forks."""
+"""Signals that the zygote handles, and blocks around its forks."""
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _libc = ctypes.CDLL(None)
 
 
 @dataclass(slots=True)
 class ChildEnds:
-    """What a forked child holds of the world outside."""
+    """The resources that connect a forked child with other processes."""
 
     name: str
     session_dir: str
     marks: memoryview
-    """Its own 64 bytes, readable by its parent after its death."""
+    """The child's own 64 bytes, which its parent can read after its death."""
     all_marks: memoryview
-    """The slots of all children; for parents."""
+    """The marks of all children, by slot; for children that spawn others."""
     control: socket.socket | None
     """The link to the zygote, if it was spawned with one."""
     ready_descriptor: int | None
 
     def ready(self, payload: bytes) -> None:
-        """Tell whoever spawned this child that it is ready, or why it will not be; once."""
+        """Tell the process that spawned this child that it is ready, or why it will not be. May be called once."""
         assert self.ready_descriptor is not None, "spawned without ready"
         assert len(payload) <= READY_PAYLOAD_BYTES
         with io.FileIO(self.ready_descriptor, "w") as pipe, suppress(BrokenPipeError):
@@ -64,7 +65,7 @@ RunRole = Callable[[str, bytes, ChildEnds], None]
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What the forked child carries out of the zygote's loop."""
+    """The data that a forked child takes out of the zygote's loop."""
 
     role: str
     config: bytes
@@ -72,7 +73,7 @@ class Birth:
 
 
 def become(birth: Birth, zygote_pid: int, standard: tuple[int, int, int]) -> None:
-    """In the forked child, with signals blocked: be a process of its own, with ``standard`` as descriptors 0, 1, 2."""
+    """Become a process of its own, with ``standard`` as descriptors 0, 1, 2. Called in the forked child, signals blocked."""
     if birth.ends.control is None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != zygote_pid:
@@ -87,7 +88,7 @@ def become(birth: Birth, zygote_pid: int, standard: tuple[int, int, int]) -> Non
     for target, source in enumerate(standard):
         os.dup2(source, target)
     _close_all_others(birth.ends)
-    # New objects, because the old ones remember what kind of file the zygote's output is.
+    # Make new objects, because the old ones remember what kind of file the zygote's output is.
     sys.stdout = sys.__stdout__ = _line_buffered(1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _line_buffered(2)  # type: ignore[misc]
     gc.enable()
@@ -106,7 +107,7 @@ def live(birth: Birth, run_role: RunRole) -> None:
     except BaseException as error:
         try:
             traceback.print_exc()
-        except Exception:  # user code has raised what it is linked to, and that does not want to be looked at
+        except Exception:  # An exception that user code has chained to this one cannot be printed.
             traceback.print_tb(error.__traceback__)
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
     finally:
@@ -115,13 +116,13 @@ def live(birth: Birth, run_role: RunRole) -> None:
 
 
 def prctl(option: int, value: object) -> None:
-    """Ask the kernel for something of Linux; elsewhere nothing happens."""
+    """Call Linux's ``prctl``; on other systems do nothing."""
     if sys.platform == "linux":
         _libc.prctl(option, value, 0, 0, 0)
 
 
 def set_name(role: str) -> None:
-    """Be ``minray:<role>`` in lists of processes."""
+    """Show this process as ``minray:<role>`` in lists of processes."""
     prctl(PR_SET_NAME, ctypes.create_string_buffer(f"minray:{role}".encode()[:15]))
 
 
@@ -133,11 +134,11 @@ def _close_all_others(ends: ChildEnds) -> None:
     kept = {0, 1, 2, ends.ready_descriptor, ends.control.fileno() if ends.control is not None else None}
     for descriptor in [int(name) for name in os.listdir("/dev/fd")]:
         if descriptor not in kept:
-            with suppress(OSError):  # The listing's own descriptor is in the list.
+            with suppress(OSError):  # The list contains the descriptor of the listing itself, which is closed by now.
                 os.close(descriptor)
 
 
 def trim_memory() -> None:
-    """Give back what was allocated and freed; where the C library cannot, nothing happens."""
+    """Give freed memory back to the system; do nothing where the C library cannot."""
     with suppress(AttributeError):
         _libc.malloc_trim(0)

@@ -1,16 +1,16 @@
-"""What the zygote and its clients say to each other, and the socket pair that carries it.
+"""The messages between the zygote and its clients, and the socket pair that carries them.
 
 Ray: no counterpart; plasma's src/ray/object_manager/plasma/fling.cc also sends descriptors beside messages
 
 Clients are the zygote's owner (a driver, or ``minray start``) and every child that was spawned with a control socket (the
-raylet). Both ends of a pair are processes of ours that trust each other, so a malformed frame is a bug, not an event.
+raylet). Both ends of a pair are our own processes and trust each other. So a malformed frame is a bug, not an event.
 
-A frame is four bytes of length, one byte that says whether descriptors belong to it, and one record as MessagePack. Streams
-are used and not packets, because macOS has no unix SOCK_SEQPACKET.
+A frame is four bytes of length, one byte that says whether descriptors belong to it, and one record as MessagePack. The
+socket is a stream, not one of packets, because macOS has no unix SOCK_SEQPACKET.
 
 Rules
-  * A link never blocks: what cannot be written waits in order, and ``wants_write`` asks for a ``flush``.
-  * A broken link drops what is unsent and shows itself at the next ``receive`` as EOFError.
+  * A link never blocks: frames that cannot be written wait in order, and ``wants_write`` asks for a ``flush``.
+  * A broken link drops unsent frames, and the next ``receive`` raises EOFError.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Final
 import msgspec
 
 MARK_BYTES = 64
-"""Of the memory that each child shares with the zygote and with who has spawned it."""
+"""Bytes of the memory that each child shares with the zygote and with the process that spawned it."""
 MAX_RECORD_BYTES = 256 * 1024
-"""The largest record; configs, names and ready payloads are far below."""
+"""The largest record in bytes; configs, names and ready payloads are far smaller."""
 _HEADER: Final = struct.Struct("!IB")
 _RECEIVE_BYTES = 64 * 1024
 _MAX_DESCRIPTORS = 8
@@ -41,11 +41,11 @@ class Spawn(msgspec.Struct, array_like=True, frozen=True, tag=True):
     role: str
     """Which program the child runs; the zygote's ``run_role`` knows the names."""
     name: str
-    """What people call the child: ``gcs``, ``raylet/head``, ``worker/1f3c``."""
+    """The child's name for people: ``gcs``, ``raylet/head``, ``worker/1f3c``."""
     config: bytes
-    """Handed to the role; opaque here."""
+    """Bytes for the role; the zygote does not read them."""
     log_path: str = ""
-    """Where standard output and error are appended; empty: /dev/null. Unused with ``pipes``."""
+    """File to which standard output and error are appended; empty: /dev/null. Unused with ``pipes``."""
     pipes: bool = False
     """Whether the client wants to read the child's standard output and error through pipes."""
     ready: bool = False
@@ -59,13 +59,13 @@ class Spawn(msgspec.Struct, array_like=True, frozen=True, tag=True):
 
 
 class Kill(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """Client to zygote: SIGKILL a child of this client. Nothing happens if it is gone."""
+    """Client to zygote: send SIGKILL to a child of this client. Nothing happens if it is gone."""
 
     pid: int
 
 
 class Release(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """Client to zygote: the marks of this dead child have been read, its slot may be used again."""
+    """Client to zygote: the marks of this dead child have been read, and its slot may be reused."""
 
     slot: int
 
@@ -83,18 +83,18 @@ class Spawned(msgspec.Struct, array_like=True, frozen=True, tag=True):
     request_id: int
     pid: int
     slot: int
-    """Where its 64 bytes are in the memory that all children share."""
+    """Index of the child's 64 bytes in the memory that all children share."""
 
 
 class NotSpawned(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """Zygote to client: no child, and why. ``request_id`` 0 means that the zygote itself could not begin."""
+    """Zygote to client: no child was forked, with the reason. ``request_id`` 0: the zygote itself could not begin."""
 
     request_id: int
     reason: str
 
 
 class Ready(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """Zygote to client: what the child said when it was ready. Comes before its ``Exited``."""
+    """Zygote to client: the child is ready, with the payload it sent. Comes before its ``Exited``."""
 
     pid: int
     payload: bytes
@@ -121,11 +121,11 @@ class Link:
         end.setblocking(False)
         self._socket = end
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
-        """Frames, or the rest of one, that the kernel had no room for; descriptors are ours until they are sent."""
+        """Frames, or the rest of one, that the kernel had no room for. Their descriptors stay open until they are sent."""
         self._received = bytearray()
-        """The beginning of a frame whose end has not come."""
+        """The beginning of a frame whose end has not arrived."""
         self._descriptors: deque[list[int]] = deque()
-        """Groups of descriptors that have arrived and whose frame has not."""
+        """Groups of descriptors that have arrived before their frame was complete."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -136,7 +136,7 @@ class Link:
         return bool(self._unsent)
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Send, now or as soon as there is room. ``descriptors`` belong to the link from here on."""
+        """Send a message with descriptors, now or as soon as there is room. The link closes the descriptors afterwards."""
         payload = _encoder.encode(message)
         assert len(payload) <= MAX_RECORD_BYTES, f"{type(message).__name__} of {len(payload)} bytes"
         self._unsent.append((_HEADER.pack(len(payload), bool(descriptors)) + payload, descriptors))
@@ -169,7 +169,7 @@ class Link:
         if not data:
             raise EOFError
         if descriptors or flags & socket.MSG_CTRUNC:
-            # Truncated: this process is out of descriptors. The group keeps its place in the queue, however short.
+            # MSG_CTRUNC: this process is out of descriptors. The group, even if incomplete, keeps its place in the queue.
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, False)
             self._descriptors.append(descriptors)
@@ -192,11 +192,11 @@ class Link:
         return frames
 
     def shut_down(self) -> None:
-        """Tell the other end that nothing more comes, also if forked copies of this end are still open."""
+        """Tell the other end that nothing more comes, even if forked copies of this end are still open."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # The other end is gone: it knows.
+            pass  # The other end is gone already.
 
     def close(self) -> None:
         self._drop_unsent()
@@ -205,7 +205,7 @@ class Link:
         self._socket.close()
 
     def forget(self) -> None:
-        """Give up the descriptor without closing it; for a forked child, which closes all it inherited by number."""
+        """Give up the descriptor without closing it. A forked child closes all inherited descriptors by number."""
         self._socket.detach()
 
     def _drop_unsent(self) -> None:

@@ -1,12 +1,12 @@
-"""A disk whose files are smaller than what is written into them: each piece is compressed for itself.
+"""A disk that compresses what it writes, each piece separately.
 
 Ray: the ``compression`` of smart_open, which python/ray/_private/external_storage.py can be told to use
 
-Pieces are compressed one by one so that a part of an object can be read without the rest. Where each of them begins in its
-file is remembered here and nowhere else: like the checksums, for the files are worth nothing without their raylet. Checksums
-are those of the pieces as they were given, so that a wrong one tells of damage on the disk and of a bad compression alike.
+Pieces are compressed one by one so that a part of an object can be read without the rest. Only this object remembers where
+each piece begins in its file. That is enough, as for the checksums: the files are worth nothing without their raylet. A
+checksum is that of the uncompressed piece, so that it reveals damage on the disk and a wrong decompression alike.
 
-Random bytes do not get smaller; numbers and text do, at about 100 MB/s and thread. It pays where a disk is slow or small.
+Random bytes do not get smaller. Numbers and text do, at about 100 MB/s per thread. It pays where a disk is slow or small.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from minray.platform.base import Buffer, Disk, DiskFailed
 from minray.platform.storage.disk_threads import DiskThreads
 
 LEVEL = 1
-"""The fastest: the next ones cost more time than they save."""
+"""zlib's compression level: the fastest. The next ones cost more time than they save."""
 
 T = TypeVar("T")
 
 
 class _Piece(NamedTuple):
-    """Where a piece is in its file."""
+    """The place of a compressed piece in its file, in bytes."""
 
     start: int
     size: int
 
 
 class CompressedDisk:
-    """See ``base.Disk``. Pieces are read as they were written: none of them in part, or with a part of another."""
+    """Implements ``base.Disk``. Each piece must be read exactly as it was written: whole, and not joined with another."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._files: dict[str, dict[int, _Piece]] = {}
-        """By name, the pieces by where each would begin if nothing were compressed."""
+        """The pieces of each file: by file name, then by the offset that the piece would have without compression."""
         self._threads = DiskThreads("minray-zlib")
 
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
@@ -85,7 +85,7 @@ class CompressedDisk:
         await self._disk.close()
 
     async def _in_threads(self, failing: str, works: Iterable[Callable[[], T]]) -> list[T]:
-        """All of them at once. If one fails, so does the whole, but not before the others have ended."""
+        """Run all works at once and return their results. If one fails, raise its error after all have ended."""
         outcomes = await asyncio.gather(*(self._threads.run(failing, work) for work in works), return_exceptions=True)
         done: list[T] = []
         for outcome in outcomes:
@@ -104,6 +104,6 @@ def _unpack(name: str, packed: memoryview, piece: memoryview) -> int:
     except zlib.error as error:
         raise DiskFailed(f"{name} could not be read: it is damaged: {error}") from error
     if len(data) != piece.nbytes:
-        raise DiskFailed(f"{name} could not be read: it is shorter than it was")
+        raise DiskFailed(f"{name} could not be read: a piece does not have the size that was written")
     piece[:] = data
     return zlib.crc32(data)

@@ -3,16 +3,16 @@
 Ray: python/ray/_private/external_storage.py (FileSystemStorage), src/ray/common/file_system_monitor.h
 
 Rules
-  * Only this user can read a file, and it is never a file that was there before.
-  * The directory stays open from its first use on, so a link that is put in its place leads nowhere. What is read is the
-    file that was written: this user's, with the same inode.
-  * A file is written once, and closed before anybody hears of it. If the disk refuses to take more, the file is cut after
-    the last piece that is whole; a file without any is removed.
-  * A file system that is fuller than the threshold is full: others need the rest.
-  * Checksums are made in the same threads, of each piece while it is warm.
+  * Only this user can read a file. A write never reuses a file that existed before.
+  * The directory stays open from its first use on, so a link that is put in its place later has no effect. A read checks
+    that the file is the one that was written: this user's, with the same inode.
+  * A file is written once, and closed before its name is given to anybody. If the disk refuses to take more, the file is
+    cut after the last complete piece; a file without any is removed.
+  * A file system that is fuller than the threshold counts as full: other programs need the rest.
+  * The same threads compute the checksum of each piece right after they write or read it, while it is in the CPU's cache.
 
-Files are not synced: they are worth nothing when their process is gone, and the kernel may keep them in its cache for as
-long as it has memory to spare.
+Files are not synced: they are worth nothing when their process is gone. The kernel may keep them in its cache for as long as
+it has memory to spare.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 
 class RealDisk:
-    """See ``base.Disk``."""
+    """Implements ``base.Disk`` with a directory of this machine."""
 
     def __init__(self, path: str, capacity_threshold: float) -> None:
         self._path = path
         self._capacity_threshold = capacity_threshold
         self._inodes: dict[str, int] = {}
-        """Of the files that were written and not removed, by name."""
+        """Inodes of the files that were written and not removed, by file name."""
         self._threads = DiskThreads("minray-disk")
 
     @cached_property
@@ -58,7 +58,7 @@ class RealDisk:
         return await self._threads.run(failing, partial(self._read, name, start, pieces, failing))
 
     def remove(self, name: str) -> None:
-        self._threads.post(partial(self._remove, name))  # If it is closed, the directory goes with its session.
+        self._threads.post(partial(self._remove, name))  # After ``close``, removing the session removes the directory.
 
     async def close(self) -> None:
         self._threads.close()
@@ -104,7 +104,7 @@ class RealDisk:
                     while rest.nbytes:
                         count = file.readinto(rest)
                         if not count:
-                            raise DiskFailed(f"{failing}: it is shorter than it was")
+                            raise DiskFailed(f"{failing}: it is shorter than when it was written")
                         rest = rest[count:]
                     checksums.append(zlib.crc32(piece))
         except OSError as error:
@@ -121,7 +121,10 @@ class RealDisk:
 
 
 def check_capacity(place: str | int, size: int, threshold: float) -> None:
-    """Raises OSError if so many bytes more would make a file system, by path or open file, fuller than the threshold."""
+    """Raise OSError if ``size`` more bytes would make a file system fuller than the threshold, a share of it (0 to 1).
+
+    ``place`` is a path or an open descriptor in the file system.
+    """
     system = os.statvfs(place)
     used, free = system.f_blocks - system.f_bfree, system.f_bavail
     if used * system.f_frsize + size > threshold * (used + free) * system.f_frsize:
@@ -138,12 +141,12 @@ def _write_piece(descriptor: int, piece: Buffer) -> None:
 
 
 def failure(what: str, error: OSError, checksums: Sequence[int] = ()) -> DiskFailed:
-    """As it is told above the seam."""
+    """Return the ``DiskFailed`` that reports this error above the seam."""
     return kind_of(error)(f"{what}: {error.strerror}", checksums)
 
 
 def kind_of(error: Exception) -> type[DiskFailed]:
-    """Which of them tells of this error."""
+    """Return the class of ``DiskFailed`` that fits this error."""
     number = error.errno if isinstance(error, OSError) else None
     if number in BUSY or isinstance(error, MemoryError | ConnectionError | TimeoutError):
         return DiskBusy

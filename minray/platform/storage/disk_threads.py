@@ -3,9 +3,9 @@
 Ray: src/ray/raylet/worker_pool.h (IO workers, which are processes there)
 
 Rules
-  * Whatever fails in a thread is a ``DiskFailed``; for want of memory ``DiskBusy``, as where no thread can be started.
-  * If it is only that there can be no more threads, those that are there do the work.
-  * Work that was given up is not begun later: its memory may be somebody else's by then.
+  * Any failure in a thread becomes a ``DiskFailed``; lack of memory, or of any thread at all, a ``DiskBusy``.
+  * If the machine only refuses *more* threads, the existing ones do the work.
+  * Work that its caller has given up never begins: other code may use its memory by then.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from typing import Any, TypeVar
 from minray.platform.base import DiskBusy, DiskFailed
 
 THREADS = 4
-"""Of one disk. Writing, reading and making checksums, all of them let other threads run."""
+"""Number of threads of one disk. They run in parallel: writing, reading and checksums release the interpreter's lock."""
 
 T = TypeVar("T")
 
 
 class DiskThreads:
-    """Those of one disk."""
+    """The threads of one disk."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(THREADS, name)
         self._has_some = False
-        """At least one has been started, and they stay: what is in their queue is done."""
+        """Whether at least one thread has been started. Threads stay, so that queued work will be done."""
         self._outcomes: set[Future[Any]] = set()
-        """Of work that is waited for; the pool has no future for what it has queued without being able to start a thread."""
+        """Futures of work that callers wait for. The pool returns none if it has queued work but could not start a
+        thread."""
 
     async def run(self, failing: str, work: Callable[[], T]) -> T:
-        """In some thread. Raises ``DiskFailed``, which says ``failing`` and why, unless the work has its own word for it."""
+        """Run the work in some thread and return its result. Raises ``DiskFailed``: the one that the work raised, or a new
+        one that says ``failing`` and why."""
         outcome: Future[T] = Future()
         self._outcomes.add(outcome)
         try:
@@ -53,21 +55,21 @@ class DiskThreads:
             del outcome  # which knows the error, whose traceback knows this frame
 
     def post(self, work: Callable[[], None]) -> None:
-        """The same, if that is possible; nobody waits for it."""
+        """Run the work in some thread, if possible, without waiting for it. Never raises."""
         with suppress(Exception):
             self._submit(work)
 
     def _submit(self, work: Callable[[], None]) -> None:
         try:
             self._pool.submit(work)
-        except RuntimeError:  # there can be no more threads; the work is in the queue
+        except RuntimeError:  # no more threads can be started, but the work is in the queue
             if not self._has_some:
                 raise
         else:
             self._has_some = True
 
     def close(self) -> None:
-        """Forget what has not begun."""
+        """Forget work that has not begun; its callers are cancelled."""
         self._has_some = False
         self._pool.shutdown(wait=False, cancel_futures=True)
         for outcome in list(self._outcomes):
@@ -75,7 +77,7 @@ class DiskThreads:
 
 
 def _settle(outcome: Future[T], work: Callable[[], T]) -> None:
-    """Do it, unless it was given up."""
+    """Do the work and set its outcome, unless its caller has given it up."""
     if not outcome.set_running_or_notify_cancel():
         return
     try:

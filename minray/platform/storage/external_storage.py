@@ -1,17 +1,17 @@
-"""Spilled objects elsewhere than on this machine's disks: whatever fsspec has a file system for, such as S3.
+"""Spilled objects in external storage, such as S3: any place for which fsspec has a file system.
 
 Ray: python/ray/_private/external_storage.py (ExternalStorageSmartOpenImpl)
 
-Where objects may go is one text, ``object_spilling_directory``: places joined by ``os.pathsep``, each of them a directory or
-a URL. ``s3://bucket/prefix`` needs fsspec and s3fs, which minray does not install unless it is asked to (``minray[spill]``);
-a node whose storage is missing says so when it starts. ``file://`` is only another way to write a directory.
+The option ``object_spilling_directory`` names the places for spilled objects. Joined by ``os.pathsep``, each is a directory
+or a URL. ``s3://bucket/prefix`` needs fsspec and s3fs, which only ``minray[spill]`` installs; a node that lacks them says so
+when it starts. ``file://`` is only another way to write a directory.
 
 Rules
-  * An object of the store is one object there, written and closed before anybody hears of it. One that was not written to
-    its end is not there.
-  * A node removes what it no longer needs, and all that it has when it ends. What a node leaves that was killed cannot be
-    removed by those who survive it on its machine: they would need its passwords. A rule of the bucket should, by age.
-  * Passwords come from the environment of the node, as the libraries look for them; they are never part of the URL.
+  * A spill file is one object of the storage, written and closed before its name is given to anybody. If writing fails, the
+    object is removed.
+  * A node removes what it no longer needs, and everything it has when it ends. The files of a killed node stay: the
+    surviving processes of its machine would need its passwords. A lifecycle rule of the bucket should remove them by age.
+  * Passwords come from the environment of the node, where the libraries look for them; they are never part of the URL.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from minray.platform.storage.disk_threads import DiskThreads
 
 LOCAL = re.compile("file:(//)?(?=/)")
 _PLACE = re.compile(r"[a-z][a-z0-9+.-]*://([^/@]*@)?[^/:]*(:\d+(?=[/:]|$))?[^:]*|file:/[^:]*|[^:]+", re.IGNORECASE)
-"""A URL, whose user, password and port may have colons, or a path."""
+"""Matches a URL, whose user, password and port may have colons, or a path."""
 FAREWELL_S = 3.0
-"""So long a node that ends tries to remove what it has there."""
+"""Seconds that a node, when it ends, spends at most on removing its files: an unreachable storage must not hold it up."""
 
 logger = logging.getLogger(__name__)
 
 
 def split_places(places: str) -> list[str]:
-    """The directories and URLs of one text, which colons separate, but not those within a URL."""
+    """Split a text at its colons, except those within a URL, and return the directories and URLs."""
     return [LOCAL.sub("", found[0], count=1) for found in _PLACE.finditer(places)]
 
 
@@ -49,7 +49,7 @@ def is_external(place: str) -> bool:
 
 
 def check_external(place: str) -> None:
-    """Raises OSError, with what to do, if there is nothing here that can reach this place."""
+    """Raise OSError, with advice, if no installed library can reach this place."""
     try:
         fsspec = importlib.import_module("fsspec")
         fsspec.get_filesystem_class(place.partition("://")[0])
@@ -60,17 +60,17 @@ def check_external(place: str) -> None:
 
 
 class ExternalDisk:
-    """See ``base.Disk``: what has one URL as its beginning."""
+    """Implements ``base.Disk`` with the files below one URL."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._is_used = False
-        """Something was written."""
+        """Whether anything was written."""
         self._threads = DiskThreads("minray-storage")
 
     @cached_property
     def _files(self) -> tuple[Any, str]:
-        """The file system, and the path of the URL in it; imported in a thread, since that may take a second."""
+        """The file system, and the URL's path in it. Used in the threads alone, since the import may take a second."""
         fsspec = importlib.import_module("fsspec")
         files, path = fsspec.core.url_to_fs(self._url, skip_instance_cache=True)
         return files, path
@@ -82,10 +82,10 @@ class ExternalDisk:
         return await self._threads.run(self._failing(name, "read"), partial(self._read, name, start, pieces))
 
     def remove(self, name: str) -> None:
-        self._threads.post(partial(self._remove, name))  # If it is closed, all of it goes.
+        self._threads.post(partial(self._remove, name))  # Does nothing after ``close``, which removes everything.
 
     async def close(self) -> None:
-        """What is there goes with the node, as a directory goes with its session."""
+        """Remove all files below the URL, as removing a session removes a directory; then stop the threads."""
         if self._is_used:
             with suppress(TimeoutError, DiskFailed):
                 async with asyncio.timeout(FAREWELL_S):
@@ -104,7 +104,7 @@ class ExternalDisk:
             files, path = self._files
             try:
                 file = files.open(f"{path}/{name}", "wb")
-            except FileNotFoundError:  # One that has directories; others cannot tell.
+            except FileNotFoundError:  # Raised only by file systems that have directories.
                 files.makedirs(path, exist_ok=True)
                 file = files.open(f"{path}/{name}", "wb")
             with file:
@@ -124,7 +124,7 @@ class ExternalDisk:
         except Exception as error:
             raise self._failure(name, "read", error) from error
         if data.nbytes != size:
-            raise DiskFailed(f"{self._failing(name, 'read')}: it is shorter than it was")
+            raise DiskFailed(f"{self._failing(name, 'read')}: it is shorter than when it was written")
         checksums: list[int] = []
         for piece in pieces:
             piece[:], data = data[: piece.nbytes], data[piece.nbytes :]
@@ -132,7 +132,7 @@ class ExternalDisk:
         return checksums
 
     def _remove(self, name: str) -> None:
-        """A file, or everything."""
+        """Remove a file; with an empty name, everything below the URL."""
         try:
             files, path = self._files
             files.rm(f"{path}/{name}" if name else path, recursive=not name)

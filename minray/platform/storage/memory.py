@@ -1,25 +1,25 @@
-"""Memory that the processes of one node share: the raylet makes an arena and hands it out, everybody else maps it.
+"""Memory that the processes of one node share: the raylet makes an arena and hands it out, all other processes map it.
 
 Ray: src/ray/object_manager/plasma/fling.h (descriptors over sockets), dlmalloc.cc (the file behind the memory)
 
-An arena is a file without a name: ``memfd_create``, or where that is missing a temporary file that is removed at once. So it
-ends with the last process that has mapped it, whoever dies and how. Its descriptor travels over a unix socket.
-``multiprocessing.shared_memory`` gives names instead; to clean up after them it starts a tracker, 13 MB on each node, which
-removes memory that others still use.
+An arena is a file without a name: ``memfd_create``, or where that is missing a temporary file that is removed at once. So
+it ends with the last process that has mapped it, however processes die. Its descriptor travels over a unix socket.
+``multiprocessing.shared_memory`` gives names instead. To clean up after them it starts a tracker process, 13 MB on each
+node, which removes memory that other processes still use.
 
 Rules
-  * The raylet hands the arena to every process of its own user that connects. It says its word and closes; what clients
-    say is not read, and nobody is waited for. A client takes nothing from a process of another user. Other users cannot
-    reach the socket anyhow: its directory is private.
+  * The raylet hands the arena to every process of its own user that connects. It sends size and descriptor and closes. It
+    does not read from clients and waits for none. A client accepts nothing from a process of another user. Other users
+    cannot reach the socket anyhow: its directory is private.
   * No program that users start inherits the arena: every descriptor of it is closed on exec.
   * Only pages that have been written take memory.
-  * A mapping lasts as long as a view of it: ``close`` takes nothing from those who read.
-  * An arena on disk is a file without a name, too, but in a directory. It is full of holes; room for what is written is
-    reserved before, since a full disk would otherwise kill who writes, with a signal.
+  * A mapping lasts as long as a view of it: ``close`` does not affect readers.
+  * An arena on disk is also a nameless file, but in a given directory. The file is sparse. Room for data is reserved before
+    it is written, since the kernel kills a process that writes to a mapping when the disk is full (SIGBUS).
 
 What we do not like about it yet: the kernel promises more memory than there is. An arena too large for the machine is not
-refused here, but when it fills the kernel kills a process. Giving a gigabyte back to a disk holds the loop up for a tenth
-of a second. And Python keeps a descriptor open for each mapping.
+refused here; when it fills up, the kernel kills a process. Giving a gigabyte back to a disk holds up the loop for a tenth of
+a second. And Python keeps a descriptor open for each mapping.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ logger = logging.getLogger(__name__)
 ATTACH_TIMEOUT_S = 5.0
 LISTEN_BACKLOG = 1024
 PAUSE_S = 1.0
-"""How long nobody is let in after no connection could be accepted, which is for want of descriptors."""
+"""Seconds without accepting connections after ``accept`` has failed: that is for lack of descriptors, and would repeat."""
 MOST_DISK_BYTES = 1 << 40
-"""Of an arena on disk: what address spaces and all file systems have."""
+"""The largest arena on disk, in bytes: every address space and file system can have it."""
 ZEROS = 1 << 20
-"""Written at once where nothing else reserves."""
+"""Bytes of zeros per write, on systems where room can be reserved only by writing."""
 WORD = struct.Struct("<Q")
-"""What comes with the descriptor: the size in bytes."""
+"""The data sent with the descriptor: the arena's size in bytes."""
 DESCRIPTOR = struct.Struct("i")
 CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class RealArena:
-    """See ``base.Arena``."""
+    """Implements ``base.Arena`` with a nameless file that is mapped into memory."""
 
     def __init__(self, endpoint: endpoints.UnixEndpoint, file: BinaryIO, size: int) -> None:
         self._endpoint = endpoint
         self._file = file
-        """What is handed out; closed by ``close``, while the mapping goes on."""
+        """The file that is handed out; ``close`` closes it, but not the mapping."""
         self._listener: socket.socket | None = None
         """None before ``listen`` and after ``close``."""
         self._inode = 0
         """Identifies the socket file, so that only our own is removed."""
         self._pause: asyncio.TimerHandle | None = None
-        """Set while nobody is let in."""
+        """The timer that ends a pause in accepting connections; None if there is no pause."""
         try:
             self._file.truncate(size)
             self._mapping = mmap.mmap(self._file.fileno(), size)
@@ -77,7 +77,7 @@ class RealArena:
             raise
 
     def listen(self) -> None:
-        """From now on, hand it out."""
+        """Begin to hand out the arena. Raises ``PlatformError`` or OSError if the endpoint cannot be used."""
         endpoints.make_room(self._endpoint)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
@@ -106,9 +106,9 @@ class RealArena:
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # Gone before its turn came.
+            return  # The client was gone before it was accepted.
         except OSError as error:
-            logger.warning("unix:%s: nobody gets memory for %g s: %s", self._endpoint.path, PAUSE_S, error.strerror)
+            logger.warning("unix:%s: no process gets memory for %g s: %s", self._endpoint.path, PAUSE_S, error.strerror)
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._listener)
             self._pause = loop.call_later(PAUSE_S, self._watch)
@@ -121,13 +121,13 @@ class RealArena:
             endpoints.check_peer(connection)
             socket.send_fds(connection, [WORD.pack(len(self.view))], [self._file.fileno()])
         except (BrokenPipeError, ConnectionResetError):
-            return  # Somebody only looked whether we listen.
+            return  # The client only checked whether we listen.
         except (OSError, AuthenticationFailed) as error:
             logger.warning("unix:%s: no memory for a process that asked: %s", self._endpoint.path, error)
 
 
 class RealDiskArena(RealArena):
-    """See ``base.DiskArena``."""
+    """Implements ``base.DiskArena`` with a sparse file in a directory."""
 
     def __init__(self, endpoint: endpoints.UnixEndpoint, directory: str, capacity_threshold: float) -> None:
         self._directory = directory
@@ -146,18 +146,18 @@ class RealDiskArena(RealArena):
 
     def release(self, start: int, size: int) -> None:
         if hasattr(mmap, "MADV_REMOVE"):
-            with suppress(OSError):  # Not every file system can; then their room is there for what comes next.
+            with suppress(OSError):  # Not every file system can; the room then stays reserved for the next object here.
                 self._mapping.madvise(mmap.MADV_REMOVE, start, size)
 
 
 class RealMemory:
-    """See ``base.Memory``."""
+    """Implements ``base.Memory`` with arenas of this machine."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         """Held while mapping, so that two threads do not map twice."""
         self._views: dict[str, memoryview] = {}
-        """What was attached, by endpoint."""
+        """The views of attached arenas, by endpoint."""
 
     async def create_arena(self, endpoint: str, size: int) -> RealArena:
         where = _parse(endpoint)
@@ -187,7 +187,7 @@ class RealMemory:
                 except TimeoutError:
                     raise MemoryFailed(f"{endpoint}: no memory was handed out within {ATTACH_TIMEOUT_S:g} s") from None
                 except (ConnectionError, FileNotFoundError) as error:
-                    raise MemoryFailed(f"{endpoint}: nobody hands out memory there, its raylet has ended") from error
+                    raise MemoryFailed(f"{endpoint}: no process hands out memory there; its raylet has ended") from error
                 except AuthenticationFailed as error:
                     raise MemoryFailed(f"{endpoint}: {error}") from None
                 except (OSError, OverflowError, ValueError) as error:
@@ -229,7 +229,7 @@ def _nameless_file_in(directory: str) -> BinaryIO:
 
 
 def _allocate(descriptor: int, start: int, size: int) -> None:
-    """So many bytes of a file that is full of holes. Raises OSError."""
+    """Reserve disk space for ``size`` bytes of a sparse file. Raises OSError."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, start, size)
         return
@@ -238,12 +238,12 @@ def _allocate(descriptor: int, start: int, size: int) -> None:
 
 
 def _receive(endpoint: endpoints.UnixEndpoint) -> tuple[int, int]:
-    """A descriptor, which is the caller's to close, and how many bytes there are behind it."""
+    """Return an arena's descriptor, which the caller must close, and its size in bytes."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ATTACH_TIMEOUT_S)
         connection.connect(endpoint.path)
         endpoints.check_peer(connection)
-        # Not ``recv_fds``: for a moment, a program started by another thread would inherit what that returns.
+        # Not ``recv_fds``: a program that another thread starts just then would inherit the descriptor.
         word, control, _, _ = connection.recvmsg(WORD.size, socket.CMSG_LEN(DESCRIPTOR.size), CLOSE_ON_EXEC)
     if not control:
         reason = "this process has no descriptors left" if word else "the raylet refused, or had no descriptors left"
@@ -251,7 +251,7 @@ def _receive(endpoint: endpoints.UnixEndpoint) -> tuple[int, int]:
     (descriptor,) = DESCRIPTOR.unpack(control[0][2])
     if len(word) != WORD.size:
         os.close(descriptor)
-        raise MemoryFailed(f"unix:{endpoint.path}: what came with the descriptor is no size")
+        raise MemoryFailed(f"unix:{endpoint.path}: the data sent with the descriptor is no size")
     return descriptor, WORD.unpack(word)[0]
 
 

@@ -1,4 +1,4 @@
-"""Directories that no other user of the machine can lead elsewhere: how they are made, opened and removed.
+"""Directories whose paths no other user of the machine can redirect: how they are made, opened and removed.
 
 Ray: has no counterpart; its sessions in /tmp/ray are open to all users of a machine
 
@@ -6,8 +6,9 @@ Another user who can rename or replace any directory on the way to a file decide
 there would serve that user's sockets and unpickle that user's bytes, and a removal would empty whatever a link leads to.
 
 Rules
-  * Before a directory is used, every directory on the way to it is looked at (``resolve``). Each belongs to root or to this
-    user, and others cannot write to it, unless it is sticky (like /tmp), where nobody renames what is somebody else's.
+  * Before a directory is used, every directory on the way to it is checked (``resolve``). Each must belong to root or to
+    this user, and others must not be able to write to it. A sticky directory (like /tmp) may be writable: users cannot
+    rename each other's entries there.
   * A link on the way is followed only if it belongs to root or to this user. From then on the path without links is used.
   * The owner of ``/`` counts as root: in a user namespace root has another number, or none.
   * Files are opened and removed relative to an open directory, never through a link (``PrivateDirectory``, ``remove_tree``).
@@ -25,23 +26,23 @@ import stat
 from contextlib import suppress
 
 MOST_LINKS = 40
-"""Links followed on the way to one directory, as many as Linux follows."""
+"""Number of links followed on the way to one directory, as many as Linux follows."""
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Exposed(PermissionError):
-    """Another user can change what a path leads to; ``strerror`` says where and how."""
+    """Another user can change where a path leads; ``strerror`` says at which place and why."""
 
     def __init__(self, message: str, path: str) -> None:
         super().__init__(errno.EPERM, message, path)
 
 
 def make_private(path: str) -> str:
-    """Make the directory at an absolute path, mode 0700, and what is missing above it; returns the path without links.
+    """Make the directory at an absolute path, mode 0700, and missing ones above it; return the path without links.
 
-    Raises ``Exposed`` if it is a link, or belongs to another user, or others may write to it or change what is above it; any
-    other OSError if it cannot be made.
+    Raises ``Exposed`` if it is a link, belongs to another user, or if others may write to it or change a directory above it.
+    Raises another OSError if it cannot be made.
     """
     if os.path.islink(path):
         raise Exposed(f"{path} is a link, which may lead elsewhere later", path)
@@ -51,14 +52,14 @@ def make_private(path: str) -> str:
 
 
 def resolve(path: str, *, make: bool = False) -> str:
-    """The path of a directory without links, once no other user can change where it leads.
+    """Check that no other user can change where a directory's path leads, and return that path without links.
 
-    ``make``: make what is missing, mode 0700. Raises ``Exposed`` if another user can change it, FileNotFoundError or another
-    OSError if there is no such directory.
+    ``make``: make missing directories, mode 0700. Raises ``Exposed`` if another user can change the path, FileNotFoundError
+    or another OSError if there is no such directory.
     """
     resolved, links = "/", 0
     missing = path.split("/")[::-1]
-    """The names that are still to be looked at, the next one last."""
+    """Names of the path that are not checked yet, the next one last."""
     while missing:
         name = missing.pop()
         if name in ("", "."):
@@ -72,7 +73,7 @@ def resolve(path: str, *, make: bool = False) -> str:
         except FileNotFoundError:
             if not make:
                 raise
-            with suppress(FileExistsError):  # another process makes it too
+            with suppress(FileExistsError):  # another process has just made it
                 os.mkdir(place, 0o700)
             status = os.lstat(place)
         _check_owner(place, status)
@@ -98,7 +99,7 @@ def _check_is_own(place: str, status: os.stat_result) -> None:
 
 
 def _check_owner(place: str, status: os.stat_result) -> None:
-    """That of a directory on the way: this user or root."""
+    """Raise ``Exposed`` unless a directory on the way belongs to this user or to root."""
     if status.st_uid not in (0, os.stat("/").st_uid):
         _check_is_own(place, status)
 
@@ -121,13 +122,14 @@ def _is_private_group(user: int, group: int) -> bool:
 
 
 class PrivateDirectory:
-    """An open directory of this user's. A link that is put in its place later leads nobody elsewhere.
+    """An open directory of this user. A link that is put in its place later has no effect.
 
-    It is closed when nobody refers to it any more.
+    It is closed when nothing refers to this object any more.
     """
 
     def __init__(self, path: str) -> None:
-        """Raises ``Exposed`` if it is not this user's alone to write, another OSError if it cannot be opened."""
+        """Open the directory. Raises ``Exposed`` if another user owns it or may write to it, another OSError if it cannot be
+        opened."""
         self._descriptor = -1
         """-1 until it is open."""
         self._descriptor = os.open(path, OPEN_DIRECTORY)
@@ -137,7 +139,7 @@ class PrivateDirectory:
         _check_permissions(path, status)
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of the file of that name, which is none but a plain file of this user's. Raises OSError.
+        """Open a plain file of this user in the directory and return its descriptor. Raises ``Exposed`` or another OSError.
 
         It can be the ``opener`` of Python's ``open``.
         """
@@ -149,7 +151,7 @@ class PrivateDirectory:
         return descriptor
 
     def unlink(self, name: str) -> None:
-        """Raises OSError."""
+        """Remove a file of the directory. Raises OSError."""
         os.unlink(name, dir_fd=self._descriptor)
 
     def __del__(self) -> None:
@@ -158,9 +160,9 @@ class PrivateDirectory:
 
 
 def remove_tree(path: str, inode: int | None = None) -> None:
-    """Remove a directory with everything in it. Removes what it can; never raises.
+    """Remove a directory with everything in it, as far as possible. Never raises.
 
-    Nothing is removed if it is a link, or is not this user's, or is another directory than the one of that ``inode``.
+    Nothing is removed if the path is a link, the directory is another user's, or its inode is not ``inode`` (if given).
     """
     with suppress(OSError):
         descriptor = os.open(path, OPEN_DIRECTORY)

@@ -1,17 +1,17 @@
-"""Tables that outlive the gcs, in one SQLite file.
+"""Stores the gcs's tables in one SQLite file, so that they outlive the gcs.
 
 Ray: src/ray/gcs/store_client/redis_store_client.h
 
-SQLite blocks, so it has one thread of its own. Writes are staged on the loop; the first ``commit`` of a turn schedules a
-transaction for the end of the turn, and whoever commits while one is being written shares the next.
+SQLite blocks, so it has a thread of its own. Writes are staged on the loop. The first ``commit`` of a turn schedules a
+transaction for the end of the turn. Callers that commit while a transaction is being written share the next one.
 
 Rules
   * A commit returns only after its rows are synced to disk (write-ahead log, full sync).
-  * After ``StorageFailed`` nothing of what was to be put is written any more: whoever has been refused may have given up.
-    Removals stay staged, for they are mostly of what nobody knows any more, and nobody asks for them again.
-  * A store is one process's: the file is locked while it is open.
-  * We write only to files that are ours: a file must be empty or carry our format. No other user may write to its directory,
-    nor change what its path leads to: the tables have programs in them, which this user's workers run.
+  * After ``StorageFailed`` the rows of that commit are never written: their caller may have given up. Removals stay staged,
+    since they mostly concern rows that no caller knows any more and will not ask to remove again.
+  * A store belongs to one process: the file is locked while it is open.
+  * A file must be empty or have our format, or it is refused. No other user may write to its directory, or change where its
+    path leads: the tables contain programs, which this user's workers run.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from minray.platform.base import StorageFailed
 from minray.platform.storage.private_paths import PrivateDirectory, resolve
 
 FORMAT: Final = "1"
-"""Written into each file; a file with another is refused."""
+"""The version of the file's format, written into each file; a file with another one is refused."""
 LOCK_WAIT_S = 2.0
-"""How long to wait for a predecessor that is just ending."""
+"""Seconds to wait for the file's lock: a previous gcs may be just ending."""
 
 _Staged = dict[tuple[str, str], bytes | None]
 """(table, key) -> value, or None for a removal."""
 
 
 class SqliteStorage:
-    """Tables in one file."""
+    """Implements ``base.Storage`` with one SQLite file."""
 
     durable = True
 
@@ -45,9 +45,9 @@ class SqliteStorage:
         self._staged: _Staged = {}
         """Rows for the next transaction."""
         self._next: asyncio.Future[None] | None = None
-        """The transaction that will take what is staged, once somebody commits."""
+        """The transaction that will write the staged rows; None until a caller commits."""
         self._writing: asyncio.Future[None] | None = None
-        """The transaction that is being written."""
+        """The transaction that is being written; None if there is none."""
         self._thread = ThreadPoolExecutor(1, "minray-storage")
         try:
             self._connection = self._thread.submit(_open, path).result()
@@ -68,13 +68,13 @@ class SqliteStorage:
         if self._staged and self._next is None:
             loop = asyncio.get_running_loop()
             self._next = loop.create_future()
-            # Nobody may be left to hear of a failure: it is not worth a warning then.
+            # If every caller was cancelled, no one reads a failure; asyncio must not warn about that.
             self._next.add_done_callback(lambda future: future.exception())
             if self._writing is None:
                 loop.call_soon(self._write_next)
         wanted = self._next or self._writing
         if wanted is not None:
-            await asyncio.shield(wanted)  # A caller that is cancelled must not take the others' commit along.
+            await asyncio.shield(wanted)  # Cancelling one caller must not cancel the others' commit.
 
     def close(self) -> None:
         self._thread.submit(self._connection.close).result()
@@ -132,7 +132,7 @@ def _open(path: str) -> sqlite3.Connection:
         raise StorageFailed(f"the storage {path} could not be opened: {error}") from error
     try:
         _check_format(path, connection)
-        # Exclusive: locks die with the process, and no shared memory file is needed beside the log.
+        # Exclusive mode: the lock ends with the process, and SQLite needs no shared memory file beside its log.
         for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
         connection.executescript(

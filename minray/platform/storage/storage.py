@@ -1,8 +1,8 @@
-"""Tables of the gcs: in memory here, or in a file (``sqlite_storage``).
+"""Stores the gcs's tables in memory, or opens a store in a file (``sqlite_storage``).
 
 Ray: src/ray/gcs/store_client/in_memory_store_client.h
 
-Either kind stages writes until ``commit``, so that code which works with one works with the other.
+Both kinds stage writes until ``commit``, so that code which works with one works with the other.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ _Staged = dict[tuple[str, str], bytes | None]
 
 
 def open_storage(path: str) -> Storage:
-    """``""`` opens a store in memory; a path an existing store or a new one. Raises ``StorageFailed``."""
+    """Open a store: ``""`` one in memory, a path an existing or a new one in a file. Raises ``StorageFailed``."""
     if not path:
         return MemoryStorage()
-    from minray.platform.storage.sqlite_storage import SqliteStorage  # SQLite's memory is for those who use it.
+    from minray.platform.storage.sqlite_storage import SqliteStorage  # Imported here, since most processes never need it.
 
     return SqliteStorage(path)
 
 
 class MemoryStorage:
-    """Tables that end with the process."""
+    """Implements ``base.Storage`` in memory; the tables end with the process."""
 
     durable = False
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, bytes]] = {}
-        """Table -> key -> value, as committed."""
+        """The committed rows: table -> key -> value."""
         self._staged: _Staged = {}
 
     def load(self, table: str) -> dict[str, bytes]:

@@ -2,26 +2,27 @@
 
 Ray: CoreWorker::RunTaskExecutionLoop and its io_service thread, which hand every task to and fro; python/ray/_raylet.pyx
 
-A task that comes to an idle worker is read, run and answered by one thread, because waking another one costs as much as
-the rest of a small task. While the main thread is away in a user's code for longer, a second one, the *relief*, runs the
-loop. So one of the two *leads* at any time, whoever holds ``_lead``:
+One thread reads, runs and answers a task that comes to an idle worker, because waking another thread costs as much as the
+rest of a small task. When the main thread stays in user code for longer, a second thread, the *relief*, runs the loop. The
+thread that runs the loop holds the lock ``_lead``; it *leads*:
 
-  * The main thread, when it comes out of user code: it asks the relief to stop if that leads.
-  * The relief, if the main thread has been away for two ticks, or at once when something is posted while nobody leads.
+  * The main thread leads when it comes out of user code. If the relief leads then, the main thread asks it to stop.
+  * The relief leads if the main thread has been away for two ticks, or at once when something is posted while no thread
+    leads.
 
 Rules
-  * Nothing waits for good while nobody leads: after a while without user code the relief goes to sleep, but only if the
-    main thread is not away, and that wakes it when it goes away. What is posted in between waits two ticks at most.
-  * KeyboardInterrupt is raised by the SIGINT handler, in the main thread, and only if the interrupt still applies there; a
-    stray SIGINT does nothing. The signal is repeated until the handler has run, at a moment when that ends the task and
-    nothing else: not in a destructor (which would swallow it), not while a reference is being made.
-  * SIGTERM ends what runs in the main thread by SystemExit, and then the process, after the user's clean-up; a second one
-    ends it at once. Forked copies of it do without.
-  * While user code has a signal handler of its own installed, which may raise at any time, the main thread does not lead:
-    it waits for work beside the relief. What such a handler raises after its task is logged. To know of handlers, the
-    worker puts its own function in the place of ``signal.signal``.
-  * While there is no work the main thread waits awake for a moment, if its last task came alone and soon (``spinning``).
-  * The loop is asyncio's own: uvloop takes 24 us to begin and end a run in a main thread, asyncio's 4 us.
+  * No callback waits for good. The relief goes to sleep after some time without user code, but only if the main thread is
+    not away; the main thread wakes it before it goes away. A callback that is posted in between waits two ticks at most.
+  * The SIGINT handler raises KeyboardInterrupt, in the main thread, and only if the interrupt still applies there. A stray
+    SIGINT does nothing. The signal is repeated until the handler has run at a good moment. A destructor is a bad one, since
+    it would swallow the exception; so is code that counts references.
+  * SIGTERM raises SystemExit in the task that runs in the main thread, and then ends the process, after the user's clean-up.
+    A second SIGTERM ends the process at once. In forked copies of the process SIGTERM has its default effect.
+  * A signal handler of user code may raise at any time. While one is installed, the main thread does not lead: it waits for
+    work beside the relief. An exception that such a handler raises after its task is logged. To notice handlers, the worker
+    replaces ``signal.signal``.
+  * Without work the main thread waits awake for a moment, if its last task came alone and soon (``spinning``).
+  * The loop is asyncio's own: to begin and end a run in a main thread, uvloop takes 24 us and asyncio's loop 4 us.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TICK_S = 0.002
-"""How often the relief looks whether the main thread is away."""
+"""Seconds between the relief's checks whether the main thread is away: short tasks end within it, undisturbed."""
 QUIET_TICKS = 20
-"""So many ticks without user code, and the relief goes to sleep."""
+"""Number of ticks without user code after which the relief goes to sleep: an idle worker must not use the CPU."""
 INSIST_S, INSIST_LIMIT_S = 0.01, 1.0
-"""The first and the longest pause between two signals for one interrupt."""
+"""The first and the longest pause, in seconds, between two signals for one interrupt; it doubles each time."""
 DEFERRED_S = 0.003
-"""And the pause after one that came at a bad moment."""
+"""The pause, in seconds, after a signal that came at a bad moment: such moments are short."""
 COLLECT_S = 0.5
-"""So long after user code has failed garbage is collected; longer, where that takes much time."""
+"""Seconds from ``collect_later`` to the collection, so that many failures share one; more if collecting takes long."""
 MOST_COLLECTING = 0.05
-"""So large a part of the time."""
+"""The largest share of a worker's time that such collections may take."""
 TERMINATED = "this process was told to end (SIGTERM)"
 _POSTING = (LoopBorder.post.__code__, LoopBorder.post_later.__code__, LoopBorder.drop.__code__)
 
@@ -71,7 +72,7 @@ Work = Callable[[], None]
 
 
 class MainThreadUserCode(LoopBorder):
-    """A worker's user code: the main thread, where this object is made and ``serve`` is called."""
+    """Implements ``base.UserCode`` for a worker. The main thread makes this object and calls ``serve``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -79,61 +80,64 @@ class MainThreadUserCode(LoopBorder):
         self._main_thread_id = threading.get_ident()
         loop.time = Clock.monotonic  # type: ignore[method-assign]
         self._works: deque[tuple[Callable[..., None], Callable[..., None] | None, tuple[Any, ...]]] = deque()
-        """What the main thread will run, and what is then called on the loop."""
+        """Work for the main thread, as (work, callback for the loop afterwards, arguments of both)."""
         self._stopping = False
         self._over = True
-        """``serve`` needs no relief."""
+        """Whether the relief is not needed: before ``start_relief``, and once ``serve`` ends."""
         self._relief = threading.Thread(target=self._relieve, name="minray-relief", daemon=True)
         self._lead = _thread.allocate_lock()
         """Held by the thread that runs the loop."""
         self._away = False
-        """The main thread is in user code."""
+        """Whether the main thread is in user code, or waits beside the relief."""
         self._pieces = 0
-        """How many works it has run since it has led."""
+        """How many pieces of work the main thread has run since it led last."""
         self._rounds = 0
-        """How often it has gone there."""
+        """How often the main thread has gone into user code."""
         self._alarm = _thread.allocate_lock()
         """Released to wake the relief."""
         self._alarm.acquire()
         self._relief_sleeps = False
-        """It does not even look from time to time."""
+        """Whether the relief sleeps until its alarm, instead of looking every tick."""
         self._event_loop: UserEventLoop | None = None
         self._interrupts: deque[Callable[[], bool]] = deque()
-        """Interrupts that the main thread has not looked at, or has put off."""
+        """Interrupts that the main thread has not examined yet, or has put off."""
         self._deferred = False
         """Whether the last signal came at a bad moment."""
         self._is_exposed = False
-        """User code has installed a signal handler."""
+        """Whether user code has a signal handler installed."""
         self._will_collect = False
-        """A collection has been asked for, and has not begun."""
+        """Whether a collection was asked for and has not begun."""
         self._collect_after_s = COLLECT_S
         self._bell = _thread.allocate_lock()
-        """Released when there is work for a main thread that does not lead."""
+        """Released when there is work for the main thread while it waits beside the relief."""
         self._bell.acquire()
         self._is_in_task: Callable[[], bool] = _no
         self._end: Work = _nothing
-        """What ends the process, when it was told to and the main thread is free."""
+        """Ends the process after SIGTERM, when the main thread is free."""
         self._pid = 0
-        """The process that has taken SIGTERM."""
+        """The pid of the process that handles SIGTERM here; a forked copy has another."""
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     # --- the main thread
 
     def end_on_signal(self, is_in_task: Callable[[], bool], end: Work) -> None:
-        """From now on SIGTERM ends this process in an orderly way: by ``end``, in the main thread."""
+        """From now on let SIGTERM end this process in an orderly way: ``end`` is called in the main thread."""
         self._is_in_task, self._end = is_in_task, end
         self._pid = os.getpid()
         signal.signal(signal.SIGTERM, self._on_terminate)
         os.register_at_fork(after_in_child=self._forget_signal)
 
     def start_relief(self) -> None:
-        """Before anybody counts on this process: it may have no thread left to it, which raises RuntimeError."""
+        """Start the relief. Raises RuntimeError if the system allows no more threads, so call it before others rely on this
+        process."""
         self._over = False
         self._relief.start()
 
     def begin(self, beginning: Coroutine[Any, Any, T]) -> T:
-        """Run the loop until this has ended; returns its result, or raises its exception. Work that comes meanwhile, which
-        stops the loop, waits for ``serve``."""
+        """Run the loop until the coroutine has ended; return its result, or raise its exception.
+
+        Work that comes meanwhile waits for ``serve``.
+        """
         task = self._loop.create_task(beginning)
         task.add_done_callback(lambda _: self._loop.stop())
         while not task.done():
@@ -141,7 +145,7 @@ class MainThreadUserCode(LoopBorder):
         return task.result()
 
     def serve(self) -> None:
-        """Run work and the loop in the main thread, until ``stop``; ``start_relief`` comes first."""
+        """Run work and the loop in the main thread until ``stop``. Call ``start_relief`` before."""
         signal.signal, install = self._watch_handlers(signal.signal), signal.signal
         while self._works or not self._stopping:
             self._run_works()
@@ -152,20 +156,20 @@ class MainThreadUserCode(LoopBorder):
         signal.signal = install
         self._over = True
         _release(self._alarm)
-        self._take_lead()  # In case the relief has it, and would not learn that all is over.
+        self._take_lead()  # If the relief leads, it would not notice ``_over``.
         self._lead.release()
         self._relief.join()
         if self._event_loop is not None:
             self._event_loop.end()
 
     def stop(self) -> None:
-        """From any thread: let ``serve`` return after what is queued."""
+        """From any thread: let ``serve`` return after the queued work."""
         self._stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         _release(self._bell)
 
     def _run_works(self) -> None:
-        """Run what is queued, but not for longer than a turn and a piece."""
+        """Run queued work until a turn's time is over; the last piece may take longer."""
         self._pieces = 0
         if not self._works:
             return
@@ -185,13 +189,13 @@ class MainThreadUserCode(LoopBorder):
         self._away = False
 
     def _lead_main(self) -> None:
-        """Run the loop until there is work, but for one turn in any case."""
+        """Run the loop until there is work, but for at least one turn."""
         if self._works and self._lead.locked():
             return
         self._take_lead()
         try:
             if self._has_posted():
-                # It would come first in the loop's turn too, but that takes longer to begin.
+                # The loop's next turn would call these first too, but takes longer to begin.
                 asyncio._set_running_loop(self._loop)
                 try:
                     self._drain()
@@ -199,7 +203,7 @@ class MainThreadUserCode(LoopBorder):
                     asyncio._set_running_loop(None)
             if self._works or self._stopping:
                 self._loop.call_soon(self._loop.stop)
-            elif self._pieces == 1:  # What sends several at once is in no hurry.
+            elif self._pieces == 1:  # A caller that sends several tasks at once is in no hurry.
                 self.spinner.begin()
             self._loop.run_forever()
             if self._works:
@@ -208,13 +212,13 @@ class MainThreadUserCode(LoopBorder):
             self._lead.release()
 
     def _take_lead(self) -> None:
-        """Lead, when the relief has stopped."""
+        """Take the lead; if the relief has it, ask it to stop and wait for that."""
         if not self._lead.acquire(False):
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._lead.acquire()
 
     def _watch_handlers(self, install: Callable[..., Any]) -> Callable[..., Any]:
-        """Notice the signal handlers that user code has."""
+        """Wrap ``signal.signal`` so that ``_is_exposed`` says whether user code has a handler installed."""
 
         @functools.wraps(install)
         def watching(signal_number: int, handler: Any) -> Any:
@@ -226,14 +230,14 @@ class MainThreadUserCode(LoopBorder):
         return watching
 
     def _wait_for_work(self) -> None:
-        """Wait while the relief leads."""
+        """Wait for work while the relief leads."""
         self._away = True
         _release(self._alarm)
         while not self._works and not self._stopping:
             try:
                 self._bell.acquire()
             except (Exception, KeyboardInterrupt):
-                logger.warning("a signal handler raised when its task was over", exc_info=True)
+                logger.warning("a signal handler of user code raised after its task had ended", exc_info=True)
         self._away = False
 
     # --- the relief
@@ -309,7 +313,7 @@ class MainThreadUserCode(LoopBorder):
         self._loop.call_later(self._collect_after_s, self.run, self._collect)
 
     def _collect(self) -> None:
-        """In the main thread, where users' destructors may block."""
+        """Collect garbage now; called in the main thread, where users' destructors may block."""
         self._will_collect = False
         began = Clock.monotonic()
         self.collect_garbage()
@@ -334,9 +338,10 @@ class MainThreadUserCode(LoopBorder):
         importlib.invalidate_caches()
 
     def _insist(self, again_s: float) -> None:
-        """Signal until the handler has run: a signal that comes just before a system call blocks does not end that call.
+        """Send SIGINT again and again until the handler has run.
 
-        A handler of the user's does not say that it has run: then until what it was meant for is over.
+        One signal is not enough: if it comes just before a system call blocks, it does not end that call. A handler of user
+        code does not report that it has run, so the signal is then repeated until the interrupt no longer applies.
         """
         is_ours = signal.getsignal(signal.SIGINT) == self._on_interrupt
         if not is_ours and not any(applies() for applies in list(self._interrupts)):
@@ -374,7 +379,7 @@ class MainThreadUserCode(LoopBorder):
             raise SystemExit(TERMINATED)
 
     def _forget_signal(self) -> None:
-        """In a copy that user code has forked, whose main thread is the one that has forked."""
+        """Give SIGTERM back, in a copy that user code has forked. Its main thread is the thread that forked."""
         if signal.getsignal(signal.SIGTERM) == self._on_terminate:
             sigterm.give_back()
 
@@ -384,11 +389,11 @@ def _no() -> bool:
 
 
 def _nothing() -> None:
-    """Nobody cleans up."""
+    """Do nothing: the end of the process until ``end_on_signal`` gives another."""
 
 
 def _release(lock: _thread.LockType) -> None:
-    """Let the one go who waits for it, or who will."""
+    """Release a lock that may be released already, to wake the thread that waits for it or will."""
     try:
         lock.release()
     except RuntimeError:
@@ -396,7 +401,7 @@ def _release(lock: _thread.LockType) -> None:
 
 
 def _is_bad_moment(frame: FrameType | None) -> bool:
-    """Whether an exception here would be swallowed, or leave something counted that nobody has."""
+    """Whether an exception here would be swallowed, or leave a reference counted that nobody holds."""
     if frame is not None and has_mark(frame, COUNTS_REFERENCES):
         return True
     while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code not in _POSTING:

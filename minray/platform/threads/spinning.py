@@ -1,20 +1,20 @@
-"""Waiting awake: a loop that expects something within microseconds looks for it again and again, instead of sleeping.
+"""Busy waiting: a loop that expects something within microseconds polls for it, instead of sleeping.
 
 Ray: has no counterpart. Adaptive mutexes do this, and Linux before a core goes idle (its cpuidle governor haltpoll)
 
-To wake a sleeping core takes twenty microseconds and more in a virtual machine. A call that somebody waits for wakes two of
-them, the worker's and then the caller's, which is more than half of its time. Two processes that take turns and wait awake
-wake nobody. That pays only where a core is to spare and waits are short.
+To wake a sleeping core takes twenty microseconds and more in a virtual machine. A synchronous call wakes two of them, the
+worker's and then the caller's, which is more than half of its time. Two processes that take turns and wait awake need no
+wake-ups. That pays only where a core is idle and waits are short.
 
 Rules
-  * Who waits sleeps, unless the wait before this one was short; and at the latest when this one is not. So what is burnt for
-    nothing is at most ``limit_s`` after each short wait, and nothing at all where nothing happens.
-  * Between two looks the core goes to whoever else is to run on it (``sched_yield``).
-  * While more threads are to run than there are cores, everybody sleeps: a thread that has slept is let in sooner by the
-    kernel than one that has not. How many there are is asked every few milliseconds of waiting awake, and after a pause.
-  * What comes unasked (timers and files of an actor's own) is not what somebody waits for, and keeps nobody awake.
-  * It takes two cores, and a kernel that says how many threads are to run: Linux. It tells those of the whole machine, also
-    in a container, which on a busy machine will rarely wait awake.
+  * A loop waits awake only if its last wait was short, and at most for ``limit_s``. So at most ``limit_s`` of CPU time is
+    wasted after each short wait, and none where nothing happens.
+  * Between two polls the core goes to any other thread that wants to run on it (``sched_yield``).
+  * While more threads want to run than there are cores, every loop sleeps: the kernel runs a thread that has slept sooner
+    than one that has not. The number of threads is read every few milliseconds of waiting awake, and after a pause.
+  * Unrequested events (an actor's own timers and files) do not count as the end of a wait, and keep no loop awake.
+  * It takes two cores, and a kernel that reports the number of runnable threads: Linux. Linux counts those of the whole
+    machine, so a container on a busy machine will rarely wait awake.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from minray.common.clock import Clock
 from minray.platform.process.host import runnable_threads
 
 _sched_yield = os.sched_yield
-"""The real one, whatever tests put in its place."""
+"""The function of ``os``, kept here because tests replace that."""
 LOOK_S = 0.002
-"""So often it is asked how many threads are to run."""
+"""Seconds of waiting awake between two readings of the number of runnable threads."""
 PAUSE_S = 0.05
-"""So long nobody waits awake if these are too many."""
+"""Seconds for which the loop does not wait awake after it has found too many threads."""
 MORE_THREADS = 1
-"""So many more than there are cores are not too many: of a caller two are awake, which take turns."""
+"""Number of runnable threads beyond the cores that is not too many: a caller has two awake threads, which take turns."""
 PATIENCE = 4
-"""So many times in turn; after a pause, once."""
+"""How often in a row too many threads may be found before a pause; right after a pause, once is enough."""
 
 
 class Spinner:
-    """Of one loop: ``begin`` and ``end`` of each wait. It does nothing before ``allow``."""
+    """Keeps one loop awake between ``begin`` and ``end`` of a wait. Does nothing before ``allow``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._limit_s = 0.0
-        """A wait is short if it is shorter; 0: nobody waits awake."""
+        """Seconds below which a wait counts as short, and that the loop waits awake at most; 0: never."""
         self._most_threads = 0
-        """More than these are too many."""
+        """The largest number of runnable threads that is not too many."""
         self._since = 0.0
-        """When the wait began that has not ended; 0 if there is none."""
+        """When the current wait began; 0 if there is none."""
         self._is_promising = False
-        """The last wait was short."""
+        """Whether the last wait was short."""
         self._until = 0.0
-        """Until then this one goes on awake."""
+        """The time until which the loop waits awake."""
         self._is_turning = False
-        """``_turn`` is on its way."""
+        """Whether ``_turn`` is scheduled."""
         self._look_at = 0.0
-        """When the number of threads is to be asked next."""
+        """When the number of threads is read next."""
         self._not_before = 0.0
-        """The end of a pause."""
+        """The end of a pause; before it the loop does not wait awake."""
         self._patience = PATIENCE
-        """So many more looks may find too many; each that does not adds one."""
+        """How many more readings in a row may find too many threads before a pause; each good reading adds one."""
 
     def allow(self, limit_s: float, cores: int) -> None:
-        """From now on wait awake for so long, on a machine with so many cores for us."""
+        """Allow waiting awake for at most ``limit_s`` at a time, if this process may use more than one core."""
         if cores > 1 and runnable_threads() > 0:
             self._limit_s, self._most_threads = limit_s, cores + MORE_THREADS
 
     def begin(self) -> None:
-        """On the loop: somebody waits, if not for long then awake. Waits that overlap count as one."""
+        """On the loop: a wait begins; keep the loop awake if the last one was short. Overlapping waits count as one."""
         if not self._limit_s:
             return
         now = Clock.monotonic()
@@ -78,13 +78,13 @@ class Spinner:
                 self._turn_soon()
 
     def end(self) -> None:
-        """From any thread: what was waited for has come."""
+        """From any thread: the awaited event has come."""
         since, self._since, self._until = self._since, 0.0, 0.0
         if since:
             self._is_promising = Clock.monotonic() - since < self._limit_s
 
     def give_up(self) -> None:
-        """From any thread: the wait is over, but nothing has come; who waits next sleeps."""
+        """From any thread: the wait ends without its event; the next wait sleeps."""
         self._since = self._until = 0.0
         self._is_promising = False
 
@@ -102,7 +102,7 @@ class Spinner:
             self._turn_soon()
 
     def _look(self, now: float) -> None:
-        """Are there too many others?"""
+        """Read the number of runnable threads; begin a pause if it was too large too often."""
         self._look_at = now + LOOK_S
         if 0 < runnable_threads() <= self._most_threads:
             self._patience = min(PATIENCE, self._patience + 1)

@@ -1,20 +1,20 @@
-"""Threads beside a worker's main one, which run the calls of an actor that takes several at once.
+"""Threads beside a worker's main thread, which run the calls of an actor that takes several at once.
 
 Ray: BoundedExecutor in src/ray/core_worker/task_execution/thread_pool.h, a thread pool for each concurrency group
 
-Short calls would spend most of their time with waking threads, if each was given to a thread of its own. So work is put into
-one queue, and one thread is woken to look there, the *seeker*. When it has found something, it wakes the next if there is
-more, because what it has found may take its time; and when that is done, it looks again. Calls that are over before the
-next seeker gets the interpreter's lock are thus run by one thread, one after the other.
+If each short call was given to a thread of its own, it would spend most of its time waking that thread. So all work is put
+into one queue, and one thread, the *seeker*, is woken to take work from it. When the seeker has taken a piece and more is
+left, it wakes the next seeker, because its piece may take long. When the piece is done, it takes the next. So one thread
+runs all calls that end before the next seeker gets the interpreter's lock, one after the other.
 
 Rules
-  * There are no more threads than calls may run at once: what belongs to a thread (a connection to a database, a
-    ``threading.local``) is made no more often, and once if calls run one at a time.
-  * Work never waits while nobody seeks, unless all threads are busy: whoever adds some looks for a seeker after that, a
-    seeker that found something, or nothing, looks for work after it has ceased to be one, and a thread looks once more when
-    others can see that it is idle.
-  * Nothing here takes a lock, but to begin a thread; single operations of deque and attributes are indivisible. Two threads
-    may both believe that nobody seeks; then two are woken.
+  * There are no more threads than calls may run at once. So a resource of a thread (a database connection, a
+    ``threading.local``) is made at most that often, and once if calls run one at a time.
+  * Work never waits without a seeker, unless all threads are busy. Three checks ensure that. The loop looks for a seeker
+    after it has added work. A thread looks for work after it has stopped being the seeker. And a thread looks once more
+    after it is on the list of idle ones.
+  * Only beginning a thread takes a lock; single operations of deque and attributes are atomic. Two threads may both find
+    that there is no seeker; then two are woken.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ Work = Callable[..., None]
 
 
 class ThreadsBeside:
-    """As many threads as there is work that blocks, up to a limit; they stay."""
+    """Implements ``base.Threads`` with up to ``limit`` threads, begun when all others are busy; they never end."""
 
     def __init__(self, post: Callable[..., None], limit: int) -> None:
         self._post = post
-        """Has the loop call what follows a piece of work."""
+        """Posts a callback to the loop (``UserCode.post``)."""
         self._limit = limit
         self._works: deque[tuple[Work, Work, tuple[Any, ...]]] = deque()
         self._idle: deque[_thread.LockType] = deque()
-        """The bells of threads that wait for being woken; the warmest last."""
+        """The locks (bells) on which idle threads wait; the one that ran last is at the end."""
         self._sought = False
-        """Somebody was woken, and has not looked yet."""
+        """Whether there is a seeker: a thread was woken and has not looked at the queue yet."""
         self._beginning = threading.Lock()
         self.count = 0
-        """Threads that have been started."""
+        """Number of threads that have been started."""
 
     def run(self, work: Work, then: Work, *args: Any) -> None:
-        """``work(*args)`` in some thread, at once; ``then(*args)`` is posted when it is done."""
+        """Run ``work(*args)`` in some thread, once one is idle; post ``then(*args)`` to the loop when it is done."""
         self._works.append((work, then, args))
         if not self._sought:
             self._wake()
@@ -70,14 +70,14 @@ class ThreadsBeside:
                 self.count += 1
                 return
             self._sought = False
-        if self._works and self._idle:  # Who has come to rest meanwhile; others left it to this search to wake him.
+        if self._works and self._idle:  # A thread became idle meanwhile, and relied on this search to wake it.
             self._wake()
 
     def _start(self) -> bool:
         try:
             threading.Thread(target=self._main, name="minray-call", daemon=True).start()
-        except RuntimeError as error:  # The machine has no more: those that are there do the rest.
-            logger.warning("%d threads for calls, and no more: %s", self.count, error)
+        except RuntimeError as error:  # The system allows no more threads: the existing ones do the work.
+            logger.warning("no more than %d threads for calls can be started: %s", self.count, error)
             if not self.count:
                 self._sought = False
                 raise

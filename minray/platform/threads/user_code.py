@@ -2,17 +2,17 @@
 
 Ray: src/ray/core_worker/core_worker.h (its io_service thread)
 
-A driver has one IO thread with a uvloop loop, on which its CoreWorker lives (``IoThread``); its other threads are the
-user's own (``DriverUserCode``), and nothing of them, signal handlers least of all, is touched. A worker is another matter:
-see ``main_thread``.
+A driver has one IO thread with a uvloop loop, on which its CoreWorker lives (``IoThread``). Its other threads are the
+user's own (``DriverUserCode``); minray changes nothing about them, least of all signal handlers. Workers differ: see
+``main_thread``.
 
 Rules
   * ``post`` takes no lock, so that it may be called anywhere, also by a destructor in the middle of another ``post``.
-    It relies on single operations of deque and attributes being indivisible.
-  * What is posted for later never overtakes what was posted earlier, so that a reference is counted before it is dropped.
-  * No wake-up is lost: the flag goes down before the queue is looked at, and up after something was put into it.
-  * Times of threads and of the loop compare: both are the monotonic clock. (uvloop's own ``time`` stands still between
-    turns of the loop, so user threads do not ask it.)
+    It relies on single operations of deque and attributes being atomic.
+  * A callback posted for later never overtakes one posted earlier, so that a reference is counted before it is dropped.
+  * No wake-up is lost: ``_waking`` is cleared before the queues are read, and set after something was added to them.
+  * Times of threads and of the loop can be compared: both are the monotonic clock. (uvloop's own ``time`` stands still
+    between turns of the loop, so user threads do not read it.)
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from minray.platform.transport.stream_connection import Outbox
 
 Result = TypeVar("Result")
 POSTS_PER_TURN = 100
-"""Posted callbacks that are called before IO has its turn: what the first ones send shall not wait for the last."""
+"""Number of posted callbacks that are called before IO has its turn, so that messages of the first ones leave soon."""
 YIELD_S = 1e-6
-"""A driver's thread that has posted a whole turn's worth, of which the loop has not called any, lets it have the interpreter
-for as short as a thread can sleep: else the loop would get that after 5 ms, and what was posted first would begin as late.
-(Not in workers: where tasks submit tasks, all cores are busy already.)"""
+"""Seconds that a driver's thread sleeps, as short as possible, after ``POSTS_PER_TURN`` posts of which the loop has called
+none. The loop gets the interpreter's lock meanwhile. Otherwise it would get that lock, and begin the first callback, only
+after 5 ms. (Workers do not sleep: where tasks submit tasks, all cores are busy already.)"""
 DROPS_AT_ONCE = 1000
-"""So many of those that were dropped are told of before what was posted for later meanwhile: a million may wait."""
+"""Number of dropped names reported before callbacks posted for later in the meantime: a million names may wait."""
 TURN_S = 0.0005
-"""Between pieces of user code in a worker's main thread its loop gets a turn this often, so that their answers do not wait
-for each other."""
+"""Seconds after which a worker's loop gets a turn between pieces of user code in its main thread. So the answer to one piece
+need not wait for the others."""
 _sleep = time.sleep
-"""The real one, whatever tests put in its place."""
+"""The function of ``time``, kept here because tests replace that."""
 STOP_S = 5.0
-"""How long the loop's tasks may take to end when they are cancelled."""
+"""Seconds that the loop's tasks may take to end when they are cancelled."""
 
 
 class LockParker:
-    """Blocks one user thread: waiting is one acquire of a raw lock. Once released, it stays so."""
+    """Implements ``base.Parker``: waiting is one acquire of a raw lock. Once released, it stays released."""
 
     __slots__ = ("_lock", "_make_error", "_released")
 
@@ -67,7 +67,7 @@ class LockParker:
         self._lock.acquire()
         self._released = False
         self._make_error: Callable[[], Exception] | None = None
-        """Of ``fail``."""
+        """Makes the error that ``wait`` raises after ``fail``; None before."""
 
     def wait(self, timeout_s: float | None) -> bool:
         if not self._released:
@@ -92,7 +92,7 @@ class LockParker:
 
 
 class BorderParker(LockParker):
-    """Of a thread that waits for the loop, which may end meanwhile."""
+    """A parker for a thread that waits for the loop. If the loop ends meanwhile, ``wait`` raises an error."""
 
     __slots__ = ("_border",)
 
@@ -120,39 +120,39 @@ class BorderParker(LockParker):
 
 
 class LoopBorder:
-    """What any thread may ask of the loop."""
+    """The way to the loop for any thread: the common part of drivers' and workers' ``UserCode``."""
 
     gives_way = False
-    """Whether threads that post a lot wait for the loop now and then."""
+    """Whether threads that post a lot let the loop have the interpreter now and then."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """Callbacks that have not been called."""
+        """Posted callbacks that have not been called."""
         self._posted_later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """Those that nobody waits for."""
+        """Callbacks posted for later that have not been called."""
         self._dropped: deque[bytes] = deque()
-        """What was dropped and ``on_dropped`` has not heard of."""
+        """Names given to ``drop`` that ``on_dropped`` has not received."""
         self.on_dropped: Callable[[Sequence[bytes]], None] = _ignore
         self._later_due = 0
-        """So many of those for later are called, and ..."""
+        """Number of callbacks for later that are due; called when ``_before_later`` is zero or less."""
         self._dropped_due = 0
-        """... so many of those that were dropped are told of, as soon as ..."""
+        """Number of dropped names that are due; reported after those callbacks."""
         self._before_later = 0
-        """... so many of the former have been, which were posted earlier."""
+        """Number of earlier posted callbacks that still have to be called first."""
         self._waking = False
-        """Whether ``_drain`` is on its way."""
+        """Whether ``_drain`` is scheduled."""
         self.outbox: Outbox | None = None
-        """Written out when posted callbacks have been called."""
+        """Holds the messages that posted callbacks send; written out when they have been called."""
         self.spinner = Spinner(loop)
-        """Keeps the loop awake while short calls are waited for."""
+        """Keeps the loop awake while threads wait for short calls."""
         self.parked: set[BorderParker] = set()
-        """What threads wait with, and is not released."""
+        """Parkers on which threads wait and that are not released."""
         self.on_closed: Callable[[], Exception] | None = None
-        """Once the loop calls nobody back any more: what threads that wait for that are told."""
+        """Set once the loop calls no callbacks any more: makes the error that waiting threads raise."""
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call back on the loop; a loop that is closed for good calls nobody."""
+        """Call back on the loop soon. A closed loop calls no callbacks."""
         self._posted.append((callback, args))
         if not self._waking:
             self._begin_waking()
@@ -178,7 +178,7 @@ class LoopBorder:
             self._posted_later.clear()
             self._dropped.clear()
             self._waking = False
-        except BaseException:  # a KeyboardInterrupt, at any place in here: the next one must wake the loop again
+        except BaseException:  # a KeyboardInterrupt anywhere in here: the next post must wake the loop again
             self._waking = False
             raise
 
@@ -191,7 +191,7 @@ class LoopBorder:
         return BorderParker(self)
 
     def refuse_on_loop(self) -> None:
-        """RuntimeError there: what is to come would wait for the loop."""
+        """Raise RuntimeError on the loop: the caller is about to wait for the loop, which would be a deadlock."""
         if self.is_loop_thread():
             raise RuntimeError(WOULD_BLOCK)
 
@@ -218,7 +218,7 @@ class LoopBorder:
         return [(names.get(ident, f"thread {ident}"), frame) for ident, frame in frames.items()]
 
     def _drain(self) -> None:
-        """Call what was posted until now; what comes meanwhile waits for the next turn, so that IO has its share."""
+        """Call the callbacks posted until now. Those posted meanwhile wait for the next turn, so that IO has its share."""
         self._waking = False
         if self.outbox is not None:
             self.outbox.hold()
@@ -242,11 +242,11 @@ class LoopBorder:
             self.spinner.begin()
 
     def _has_posted(self) -> bool:
-        """Whether there is anything to be called."""
+        """Whether any callback or dropped name waits."""
         return bool(self._posted or self._posted_later or self._dropped)
 
     def _call(self, posted: deque[tuple[Callable[..., None], tuple[Any, ...]]], most: int) -> int:
-        """Call some of those that were posted first; returns how many."""
+        """Call at most ``most`` of the oldest callbacks, and at most ``POSTS_PER_TURN``; return how many."""
         count = min(most, POSTS_PER_TURN)
         for _ in range(count):
             callback, args = posted.popleft()
@@ -262,22 +262,22 @@ class LoopBorder:
         try:
             self.on_dropped(names)
         except Exception as error:
-            self._loop.call_exception_handler({"message": "hearing of what was dropped failed", "exception": error})
+            self._loop.call_exception_handler({"message": "on_dropped failed", "exception": error})
 
 
 def _ignore(_names: Sequence[bytes]) -> None:
-    """Nobody keeps count."""
+    """Do nothing: no reference counter is set."""
 
 
 class DriverUserCode(LoopBorder):
-    """A driver's user code: threads of the user's own, which only call in."""
+    """Implements ``base.UserCode`` for a driver, whose threads are the user's own and only post and wait."""
 
     gives_way = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.futures: set[Future[Any]] = set()
-        """Those that are not done."""
+        """Futures that are not done."""
         self._collector: threading.Thread | None = None
 
     def future(self) -> Future[Any]:
@@ -290,16 +290,16 @@ class DriverUserCode(LoopBorder):
         return future
 
     def close(self, on_closed: Callable[[], Exception]) -> None:
-        """The loop has ended: whoever waits, now or later, raises this."""
+        """Report that the loop has ended: threads that wait, now or later, raise ``on_closed()``."""
         self.on_closed = on_closed
         for parker in list(self.parked):
             parker.release()
-        with ExitStack() as stack:  # SystemExit of a user's callback ends their thread, when all have failed
+        with ExitStack() as stack:  # A SystemExit of a user's callback ends this thread only after all futures have failed.
             for future in list(self.futures):
                 stack.callback(self._fail, future, on_closed())
 
     def _fail(self, future: Future[Any], error: Exception) -> None:
-        """Perhaps another thread has done so at the same moment."""
+        """Fail a future, unless another thread does so at the same moment."""
         with suppress(KeyError):
             self.futures.remove(future)
             if future.set_running_or_notify_cancel():
@@ -321,7 +321,8 @@ class DriverUserCode(LoopBorder):
         raise RuntimeError("a driver has no thread that runs an event loop")
 
     def collect_later(self) -> None:
-        """In a thread of its own: those of users may be busy for ever, and the loop's must not block in destructors."""
+        """Collect in a thread of its own: users' threads may be busy for ever, and the loop must not block in
+        destructors."""
         if self._collector is None or not self._collector.is_alive():
             self._collector = threading.Thread(target=self.collect_garbage, name="minray-garbage", daemon=True)
             self._collector.start()
@@ -339,14 +340,17 @@ class IoThread:
     """A daemon thread with a loop of its own."""
 
     def __init__(self, name: str = "minray-io", is_lasting: bool = False) -> None:
-        """``is_lasting``: it has several users, whose ``stop`` changes nothing; each of them ends what it has begun."""
+        """``is_lasting``: several users share the thread. Their ``stop`` does nothing; each ends the tasks it has begun."""
         self.loop = _new_loop()
         self._is_lasting = is_lasting
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
-        """From another thread: run to the end and return the result. TimeoutError, as any exception here, cancels it."""
+        """From another thread: run a coroutine to its end and return its result.
+
+        Raises TimeoutError after ``timeout_s``. Any exception in this thread cancels the coroutine.
+        """
         assert threading.current_thread() is not self._thread, "this would wait for itself"
         future: Future[Result] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
@@ -365,7 +369,7 @@ class IoThread:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(STOP_S)
         if not self._thread.is_alive():
-            with warnings.catch_warnings():  # Connections that are still waiting for their peer's goodbye end here.
+            with warnings.catch_warnings():  # Connections that still wait for their peer's goodbye end here.
                 warnings.simplefilter("ignore", ResourceWarning)
                 self.loop.close()
 
@@ -385,24 +389,26 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def open_standard_streams() -> None:
-    """A daemon may have closed them, and nothing of ours may have their numbers: a child's own streams would take its place,
-    and libuv aborts the process when it closes such a file."""
+    """Open the standard streams that a daemon has closed, as /dev/null, so that no other file gets their numbers.
+
+    A child's own standard streams would replace such a file, and libuv aborts the process when it closes such a file.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free descriptor, which is this one.
 
 
 def close_output() -> None:
-    """At the end of a process: what threads have printed is written, also what has no end of a line yet."""
+    """Write out what threads have printed, also lines without an end, at the end of a process."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # user code may have put anything in their place
             stream.close()
 
 
 async def _cancel_all() -> None:
-    """Cancel all tasks but this, and wait for them: a task may need a turn or two to clean up."""
+    """Cancel all tasks except this one and wait for them, since a task may need a turn or two to clean up."""
     tasks = asyncio.all_tasks() - {task for task in [asyncio.current_task()] if task is not None}
     for task in tasks:
         task.cancel()

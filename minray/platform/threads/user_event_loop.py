@@ -1,16 +1,17 @@
-"""The event loop of an async actor, which runs in pieces, in turn with the worker's own loop.
+"""The event loop of an async actor, which runs in pieces that alternate with the worker's own loop.
 
 Ray: init_fiber and the event loops of python/ray/_raylet.pyx, which have a thread beside the worker's
 
 User code expects to be in the main thread (G54), and a short call should be read, run and answered without waking another
-thread. So the user's loop never waits: it runs while it has something to do, as a piece of work among others. When there
-is nothing left, the worker's loop, which does wait, asks for the next piece: if a file of the user's is ready, if a timer
-is due, or if something was added by another thread.
+thread. So the user's loop never waits. It runs while it has something to do, as one piece of work among others. Then the
+worker's loop waits in its place. It asks for the next piece when a file of the user's loop is ready, when a timer is due, or
+when another thread has added something.
 
 Rules
-  * No wake-up is lost: ``_is_due`` goes down before a piece looks at what is ready, and up after something was added.
-  * Files are polled when the worker's loop has seen that one of them is ready, which it looks for between pieces.
-  * To user code the loop runs all the time: ``is_running`` is true, and it cannot be stopped.
+  * No wake-up is lost: ``_is_due`` is cleared before a piece reads what is ready, and set after something was added.
+  * A piece polls files only after the worker's loop has seen that one of them is ready; that loop watches them between
+    pieces.
+  * To user code the loop seems to run all the time: ``is_running`` is true, and it cannot be stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LASTING = "an actor's event loop runs as long as the actor does; to end both, ca
 
 
 class UserEventLoop(asyncio.SelectorEventLoop):
-    """Asyncio's own loop, with someone else who waits for it. Made in the main thread."""
+    """An asyncio loop for which the worker's loop waits. Must be made in the main thread."""
 
     if TYPE_CHECKING:
         _ready: deque[asyncio.Handle]
@@ -44,13 +45,13 @@ class UserEventLoop(asyncio.SelectorEventLoop):
         self._user_code = user_code
         self._worker_loop = worker_loop
         self._spinner = spinner
-        """The worker's loop's; events of the user's own are not what that waits for."""
+        """The spinner of the worker's loop. Events of the user's loop do not end its waits."""
         self._is_due = False
-        """A piece is on its way."""
+        """Whether a piece is scheduled."""
         self._timer: asyncio.TimerHandle | None = None
-        """The worker's loop's, for ..."""
+        """The timer of the worker's loop that asks for the next piece."""
         self._timer_due = math.inf
-        """... this time, the earliest that is wanted of it."""
+        """The earliest time for which that timer is wanted."""
         self._files = _Files()
         super().__init__(self._files)
         self._thread_id: int | None = threading.get_ident()
@@ -58,20 +59,20 @@ class UserEventLoop(asyncio.SelectorEventLoop):
         user_code.post(self._watch_files)
 
     def stop(self) -> Never:
-        """RuntimeError: this is not what ends an actor."""
+        """Raise RuntimeError: stopping the loop does not end an actor."""
         raise RuntimeError(LASTING)
 
     def close(self) -> Never:
-        """Nor does this."""
+        """Raise RuntimeError, as ``stop``."""
         raise RuntimeError(LASTING)
 
     def end(self) -> None:
-        """In the main thread, when no piece will run any more."""
+        """Close the loop; called in the main thread when no piece will run any more."""
         self._thread_id = None
         super().close()
 
     def _write_to_self(self) -> None:
-        """Something was added, by any thread."""
+        """Ask for a piece, since something was added; asyncio calls this in any thread."""
         running = asyncio._get_running_loop()
         if self._is_due or running is self:
             return
@@ -82,7 +83,7 @@ class UserEventLoop(asyncio.SelectorEventLoop):
             self._user_code.post(self._user_code.run, self._run_piece)
 
     def _run_piece(self) -> None:
-        """In the main thread: do what there is to do."""
+        """Run what is ready, for at most ``TURN_S`` unless a callback takes longer; called in the main thread."""
         self._is_due = False
         until = Clock.monotonic() + TURN_S
         asyncio._set_running_loop(self)
@@ -115,7 +116,7 @@ class UserEventLoop(asyncio.SelectorEventLoop):
         self._worker_loop.add_reader(self._files.fileno(), self._on_file_ready)
 
     def _on_file_ready(self) -> None:
-        """It stays so until a piece has polled."""
+        """Ask for a piece that polls. Stop watching until it has run, since the file stays ready until then."""
         self._spinner.give_up()
         self._worker_loop.remove_reader(self._files.fileno())
         self._files.some_ready = True
@@ -123,12 +124,12 @@ class UserEventLoop(asyncio.SelectorEventLoop):
 
 
 class _Files(selectors.DefaultSelector):
-    """The files of a loop that never waits for them."""
+    """The selector of a loop that never waits for its files."""
 
     def __init__(self) -> None:
         super().__init__()
         self.some_ready = False
-        """Somebody has seen that."""
+        """Whether the worker's loop has seen that a file is ready."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if not self.some_ready:

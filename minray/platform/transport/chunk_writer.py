@@ -2,15 +2,16 @@
 
 Ray: has no counterpart; gRPC does this for it
 
-Python lets other threads run while ``os.writev`` copies; uvloop's transports keep the interpreter's lock. So with the lanes
-of a node, which are threads of one process, only one would send at a time, and the loop beside them would stand still.
+Python lets other threads run while ``os.writev`` copies; uvloop's transports keep the interpreter's lock. The lanes of a
+node are threads of one process. With uvloop's writes only one of them could send at a time, and the process's loop would
+stop meanwhile.
 
 Rules
-  * A write takes a piece of every buffer that waits, or as many as fit, and then others have a turn.
-  * What the kernel has no room for stays here, but for a little of it, which the transport is given: so that it tells when
-    there is room again, or that the connection has ended.
-  * Nothing comes between the bytes of a chunk: what is said meanwhile leaves behind it.
-  * A transport that encrypts is given everything.
+  * A write takes a piece of every waiting buffer, or of as many as fit; then other connections have a turn.
+  * Bytes that the kernel has no room for stay here. Only a few of them go to the transport, so that it reports when there
+    is room again, or that the connection has ended.
+  * Nothing comes between the bytes of a chunk: a frame that is sent meanwhile leaves after it.
+  * A transport that encrypts is given all bytes.
 """
 
 from __future__ import annotations
@@ -29,51 +30,51 @@ CHUNK_MARK = 0xC1
 CHUNK_HEAD = struct.Struct("<IBQI")
 """Length of the frame, mark, call id, buffer index."""
 CHUNK_START = CHUNK_HEAD.size - 4
-"""So much of the head is counted as part of the frame."""
+"""Bytes of the head that count as part of the frame: all but the length itself."""
 KNOCK_BYTES = 16 * 1024
-"""So much of what the kernel has no room for is given to the transport."""
+"""Number of unsent bytes given to the transport, so that it watches for room; the rest stays here."""
 MOST_PIECES = 1024
-"""More than these the kernel takes from nobody at once (IOV_MAX)."""
+"""The largest number of buffers in one ``os.writev``: the kernel's limit (IOV_MAX)."""
 
 
 def descriptor_of(transport: asyncio.Transport) -> int:
-    """Of the socket beneath; -1 when it has ended."""
+    """Return the descriptor of the transport's socket; -1 when the connection has ended."""
     its_socket = None if transport.is_closing() else transport.get_extra_info("socket")
     return -1 if its_socket is None else int(its_socket.fileno())
 
 
 class ChunkWriter:
-    """That of one connection."""
+    """Writes the large buffers of one connection in chunks."""
 
     def __init__(self, transport: asyncio.Transport, write_bytes: int, counters: Counters) -> None:
         self.goes_straight = transport.get_extra_info("ssl_object") is None
-        """Chunks need not pass through the transport, since it does not change them."""
+        """Whether chunks go straight to the kernel, because the transport does not encrypt them."""
         self.is_paused = False
-        """The transport's buffer is not empty, or if it encrypts, full: no chunks now."""
+        """Whether no chunks may be written now: the transport's buffer is not empty (if it encrypts: is full)."""
         self._transport = transport
         self._write_bytes = write_bytes
-        """How much is written at once."""
+        """How many bytes of waiting buffers one write takes."""
         self._counters = counters
         self._waiting: deque[tuple[int, int, memoryview]] = deque()
-        """``(call id, buffer index, what is left)``."""
+        """Buffers that wait, as ``(call id, buffer index, what is left)``."""
         self._begun: deque[Buffer] = deque()
-        """Chunks that the kernel has not taken whole, and frames that came after them."""
+        """Chunks that the kernel has not taken completely, and frames that were sent after them."""
         transport.set_write_buffer_limits(high=0 if self.goes_straight else write_bytes // 4)
 
     def __bool__(self) -> bool:
-        """Whether anything is left."""
+        """Whether any bytes are left to write."""
         return bool(self._begun or self._waiting)
 
     def __len__(self) -> int:
-        """So many bytes are left."""
+        """Return the number of bytes left to write."""
         return sum(map(len, self._begun)) + sum(len(left) for _, _, left in self._waiting)
 
     def add(self, call_id: int, buffers: Sequence[memoryview]) -> None:
-        """Their message has been written, or will be before ``write`` is called."""
+        """Queue the buffers of a message. The message itself is written before the next call of ``write``."""
         self._waiting.extend((call_id, i, each.cast("B")) for i, each in enumerate(buffers) if each.nbytes)
 
     def let_pass(self, frame: bytearray) -> None:
-        """Write another frame, as soon as that may be."""
+        """Write another frame: now, or after the chunks that have begun."""
         if self._begun:
             self._begun.append(frame)
         else:
@@ -84,7 +85,7 @@ class ChunkWriter:
         self._begun.clear()
 
     def write(self) -> bool:
-        """Once, if anything is left and there is room: whether that is so again."""
+        """Write once, if anything is left and there is room. Return whether the caller should call again."""
         if self.is_paused or not self:
             return False
         if not self._begun:
@@ -112,7 +113,7 @@ class ChunkWriter:
     def _write_straight(self) -> None:
         written = 0
         if not self._transport.get_write_buffer_size():
-            with suppress(OSError):  # There is no room; or the connection has ended, which the transport will tell.
+            with suppress(OSError):  # There is no room; or the connection has ended, which the transport will report.
                 written = os.writev(descriptor_of(self._transport), list(islice(self._begun, MOST_PIECES)))
         while self._begun and written >= len(self._begun[0]):
             written -= len(self._begun.popleft())

@@ -1,13 +1,13 @@
-"""What the words ``unix:/path`` and ``tcp:host:port`` mean, for every real transport.
+"""Endpoints such as ``unix:/path`` and ``tcp:host:port``: how all real transports parse, check and clean them up.
 
 Ray: src/ray/common/network_util.h and src/ray/util/network_util.h (ParseUrlEndpoint, BuildAddress)
 
 Rules
-  * The directory of a unix socket is the caller's, and private to one user; the file in it is the listener's.
-  * A socket file that nobody listens on is left from a process that was killed, and is replaced; one with a listener,
-    or a file of any other kind, is not touched.
-  * At the other end of a unix socket there is a process of this user, or nothing is said. The kernel tells who it is; macOS
-    does not tell Python, so there the private directory has to do.
+  * The caller makes the directory of a unix socket, private to one user; the listener makes and removes the file in it.
+  * A socket file without a listener is left over from a killed process, and is replaced. One with a listener, or a file of
+    any other kind, is not touched.
+  * Nothing is said on a unix socket unless the other end is a process of this user. The kernel names that process's user.
+    On macOS Python cannot ask for it, so there only the private directory protects.
 
 Left out: abstract unix sockets, which any user of the machine could take.
 """
@@ -30,7 +30,7 @@ from minray.platform.base import AuthenticationFailed, ConnectFailed, ConnectRef
 MAX_UNIX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """The kernel's limit for the path of a unix socket, without the final zero byte."""
 PORTS = (10_000, 32_768)
-"""Where ``free_port`` looks; Linux begins with 32768 for outgoing connections, macOS with 49152."""
+"""The range in which ``free_port`` looks: below the ports of outgoing connections (from 32768 on Linux, 49152 on macOS)."""
 PORT_ATTEMPTS = 100
 
 
@@ -49,7 +49,7 @@ class TcpEndpoint:
 
 
 def parse(endpoint: str) -> UnixEndpoint | TcpEndpoint:
-    """Raises ``PlatformError`` for what is no endpoint, or a path that no unix socket can have."""
+    """Parse an endpoint. Raises ``PlatformError`` for other text, or for a path too long for a unix socket."""
     scheme, _, rest = endpoint.partition(":")
     if scheme == "unix" and rest:
         if len(os.fsencode(rest)) > MAX_UNIX_PATH_BYTES:
@@ -62,10 +62,11 @@ def parse(endpoint: str) -> UnixEndpoint | TcpEndpoint:
 
 
 def free_port(host: str) -> int:
-    """A TCP port that nobody listens on now, for a listener that must come back to it after a crash.
+    """Return a TCP port that no process listens on now, for a listener that must come back to it after a crash.
 
-    It is below the ports that the kernel gives to outgoing connections, so that none of those takes it meanwhile (one to the
-    port itself would even meet itself). Raises ``PlatformError`` if this machine has no such address, or no such port.
+    The port is below those that the kernel gives to outgoing connections, so that none of those takes it meanwhile. (A
+    connection to the port could even be given that port, and connect to itself.) Raises ``PlatformError`` if ``host`` is no
+    address of this machine, or if ``PORT_ATTEMPTS`` random ports are all in use.
     """
     for port in random.SystemRandom().sample(range(*PORTS), PORT_ATTEMPTS):
         try:
@@ -77,11 +78,11 @@ def free_port(host: str) -> int:
 
 
 class PortInUse(PlatformError):
-    """Somebody listens there."""
+    """Another process listens on the port."""
 
 
 def check_free(host: str, port: int) -> None:
-    """Raises ``PortInUse``, or ``PlatformError`` if nobody can listen there."""
+    """Check that a process can listen on the port. Raises ``PortInUse``, or another ``PlatformError``."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -92,11 +93,12 @@ def check_free(host: str, port: int) -> None:
 
 
 def own_address(host: str) -> str:
-    """The address by which ``host`` knows this machine; loopback if it is this machine. Raises ``PlatformError``."""
+    """Return the address by which ``host`` reaches this machine; loopback if it is this machine. Raises
+    ``PlatformError``."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # Nothing is sent; the kernel only chooses the way.
+            probe.connect(address)  # Nothing is sent; the kernel only chooses the route.
             return str(probe.getsockname()[0])
     except OSError as error:
         raise PlatformError(f"{host}: {error.strerror or error}") from None
@@ -123,13 +125,13 @@ def make_room(endpoint: UnixEndpoint) -> None:
 
 
 class Connected(Protocol):
-    """A socket, or what an event loop gives in its stead."""
+    """A socket, or the substitute that an event loop gives for it."""
 
     def getsockopt(self, level: int, option: int, buffer_bytes: int, /) -> bytes: ...
 
 
 def peer(connected: Connected) -> tuple[int, int] | None:
-    """The pid and the user of the process at the other end of a unix socket; None where the kernel does not tell."""
+    """Return (pid, uid) of the process at the other end of a unix socket; None where Python cannot ask for them."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     pid, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -137,14 +139,14 @@ def peer(connected: Connected) -> tuple[int, int] | None:
 
 
 def check_peer(connected: Connected) -> None:
-    """Raises ``AuthenticationFailed`` if a process of another user is at the other end of a unix socket."""
+    """Raise ``AuthenticationFailed`` if a process of another user is at the other end of a unix socket."""
     other = peer(connected)
     if other is not None and other[1] != os.geteuid():
         raise AuthenticationFailed(f"process {other[0]} there belongs to another user (uid {other[1]})")
 
 
 def check_listener(endpoint: UnixEndpoint) -> None:
-    """For transports that do not show their sockets: ``check_peer`` of the listener. Raises OSError if there is none."""
+    """Check the listener with ``check_peer``, for transports that hide their sockets. Raises OSError if there is none."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         probe.connect(endpoint.path)
@@ -152,12 +154,12 @@ def check_listener(endpoint: UnixEndpoint) -> None:
 
 
 def inode(endpoint: UnixEndpoint) -> int:
-    """Identifies the socket file that was just made."""
+    """Return the inode of the socket file that was just made, by which ``remove`` recognizes it."""
     return os.stat(endpoint.path).st_ino
 
 
 def remove(endpoint: UnixEndpoint, made: int) -> None:
-    """Remove the socket file, unless it is gone or somebody else's by now."""
+    """Remove the socket file, unless it is gone or another process has replaced it."""
     try:
         if os.stat(endpoint.path).st_ino == made:
             os.unlink(endpoint.path)
@@ -166,7 +168,8 @@ def remove(endpoint: UnixEndpoint, made: int) -> None:
 
 
 def connect_error(endpoint: str, error: BaseException) -> BaseException:
-    """What a failed connect means above the seam; what is no failure of the network (a cancellation) stays as it is."""
+    """Return the error that reports a failed connect above the seam. An error of another kind (a cancellation) is returned
+    unchanged."""
     if isinstance(error, ConnectFailed):
         return type(error)(f"{endpoint}: {error}")
     if isinstance(error, TimeoutError):

@@ -3,15 +3,15 @@
 Ray: src/ray/rpc/grpc_server.cc, src/ray/rpc/server_call.h
 
 Rules
-  * A call is looked at when gRPC knows its method and metadata, before its message is read: without the ticket of an
-    open session it is turned away.
-  * A peer that breaks the rules of ``grpc_wire`` is logged in one line, and its session ends. Those that have no session are
-    logged once a minute at most (``peer_log.py``).
+  * A call is checked when gRPC knows its method and metadata, before its message is read. Without the ticket (the session
+    key in its metadata) of an open session it is turned away.
+  * A peer that breaks the rules of ``grpc_wire`` is logged in one line, and its session ends. Peers without a session are
+    logged at most once a minute (``peer_log.py``).
   * Exceptions of ``on_incoming`` are our bugs: they are logged, and the session goes on.
 
-What we do not like yet: gRPC does not tell whose process is at the other end of a unix socket, so there the private
-directory and the token have to do. Bytes that are not HTTP/2 are refused by gRPC itself, and peers that say nothing are let
-go by it, which says so to nobody; and when gRPC stops it removes whatever file is at its path.
+What we do not like yet: gRPC does not tell which user owns the process at the other end of a unix socket. There only the
+private directory and the token protect. gRPC itself refuses bytes that are not HTTP/2 and drops silent peers, and logs
+neither. When gRPC stops, it removes the file at its socket's path, even if another process has replaced it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from minray.platform.transport.peer_log import PeerLog
 logger = logging.getLogger("minray.platform.transport.grpc_transport")
 
 STOP_GRACE_S = 0.2
-"""So long a closed listener lets calls end that it has not cut off itself."""
+"""Seconds that a closing listener gives to calls that did not end with their session."""
 
 
 class GrpcIncoming(msgspec.Struct, eq=False):
@@ -70,7 +70,7 @@ class GrpcIncoming(msgspec.Struct, eq=False):
     peer: bytes
     session: _Session
     call_id: int
-    """0 when there is nothing (more) to answer."""
+    """0 for a notification, and once the call is answered."""
 
     def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
         if self.call_id:
@@ -84,28 +84,28 @@ class GrpcIncoming(msgspec.Struct, eq=False):
 
 
 class _Session:
-    """One channel, as its listener sees it."""
+    """A channel, as its listener sees it."""
 
     def __init__(self, peer: bytes, name: str, on_incoming: OnIncoming, counters: Counters) -> None:
         self.ended = asyncio.Event()
-        """The channel is gone, or shall go."""
+        """Set when the channel is gone or has to end."""
         self._peer = peer
         self._name = name
         self._on_incoming = on_incoming
         self._counters = counters
         self._requests = InOrder()
         self._heard = 0
-        """Messages delivered."""
+        """Number of messages delivered."""
         self._all_heard: tuple[int, asyncio.Event] | None = None
-        """Set while the client waits, having closed, until so many messages have been delivered."""
+        """Set while a client that closes waits: the number of messages it has sent, and the event of their delivery."""
         self._answers: dict[int, asyncio.Future[bytes]] = {}
-        """The open calls."""
+        """The answer of each open call, by call id."""
         self._last_reply = 0
         """The number of the last reply without buffers."""
         self._uploads: dict[int, list[memoryview]] = {}
-        """Buffers whose request has not come yet."""
+        """Uploaded buffers whose request has not come yet, by call id."""
         self._downloads: dict[int, Sequence[Buffer]] = {}
-        """Buffers of replies, until the client has taken them."""
+        """Buffers of replies that the client has not fetched yet, by call id."""
 
     def end(self) -> None:
         self.ended.set()
@@ -115,7 +115,7 @@ class _Session:
         self._downloads.clear()
 
     async def handle(self, method: str, request: bytes, context: Context) -> bytes:
-        """One operation: deliver it in its turn, wait for its answer."""
+        """Handle one operation: deliver it in its turn, then wait for its answer and return it."""
         try:
             call_id, sequence, payload, sizes = decode_request(request)
             buffers: Sequence[Buffer] = ()
@@ -141,7 +141,7 @@ class _Session:
             return await answer
         except asyncio.CancelledError:
             if not answer.cancelled():
-                raise  # gRPC cancelled this call, not the end of the session
+                raise  # gRPC has cancelled this call; the session has not ended.
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the session has ended")
 
     def _deliver(self, incoming: GrpcIncoming) -> None:
@@ -223,11 +223,11 @@ class GrpcListener(grpc.GenericRpcHandler):
         self._on_incoming = on_incoming
         self._counters = counters
         self._sessions: dict[bytes, _Session] = {}
-        """The channels that came in and have not ended, by ticket."""
+        """The sessions that have not ended, by ticket."""
         self._peer_log = PeerLog(logger)
-        """Says which peers were turned away."""
+        """Logs which peers were turned away."""
         self._ended_tickets: deque[object] = deque(maxlen=1000)
-        """The last sessions that ended: their late calls are turned away without a log line."""
+        """Tickets of the last sessions that ended: their late calls are turned away without a log line."""
         self._server: grpc.aio.Server | None = None
         """None before it listens and after ``close``."""
         self._inode = 0
@@ -257,7 +257,7 @@ class GrpcListener(grpc.GenericRpcHandler):
         await self._server.start()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Called by gRPC for every call, before its message is read."""
+        """Return the handler of a call. gRPC calls this for every call, before it reads the call's message."""
         method = details.method
         if method == OPEN:
             return grpc.stream_stream_rpc_method_handler(self._open)
@@ -327,6 +327,6 @@ class GrpcListener(grpc.GenericRpcHandler):
 
 
 def _machine(context: Context) -> str:
-    """Where a call comes from, without the port: ``ipv4:10.0.0.7`` of ``ipv4:10.0.0.7:4711``."""
+    """Return the origin of a call without its port: ``ipv4:10.0.0.7`` for ``ipv4:10.0.0.7:4711``."""
     peer = str(context.peer())
     return peer.rpartition(":")[0] if peer.startswith("ip") else peer

@@ -1,21 +1,21 @@
-"""The gRPC transport: the same network contract, where every operation is one gRPC call on a named method.
+"""The gRPC transport: implements the network contract with one gRPC call, on a named method, per operation.
 
 Ray: src/ray/rpc/grpc_client.h, src/ray/rpc/client_call.h
 
-Here is the side that connects; ``grpc_server`` listens, and ``grpc_wire`` says which calls there are.
+This file is the side that connects; ``grpc_server`` listens, and ``grpc_wire`` defines the calls.
 
 Rules
-  * gRPC may reorder calls: requests and replies without buffers are numbered, and delivered in order on either side.
-    A number that never comes must not block what follows for ever: any failed call ends the channel.
-  * At most ``MAX_CALLS_IN_FLIGHT`` calls are under way on a channel, because one connection carries no more streams
-    without being told to go away; the others wait here.
+  * gRPC may reorder calls, so requests and replies without buffers are numbered, and either side delivers them in order.
+    A number that never comes must not block later ones for ever: any failed call ends the channel.
+  * At most ``MAX_CALLS_IN_FLIGHT`` calls are under way on a channel, and the others wait here. With more streams on one
+    connection, the peer would end it.
   * Before gRPC connects to a unix socket, a connection of our own finds out whose process listens there.
   * gRPC does not survive a fork. Only processes of a cluster that asked for it import this module; the zygote never.
-    A child that user code forks of such a process cannot use gRPC, nor join a cluster by it, and keeps its sockets open.
+    A child that user code forks from such a process cannot use gRPC or join a cluster through it. The child also keeps the
+    sockets of its parent open.
   * A process uses gRPC on one event loop: calls that end late report to the loop they were made on, even if it is closed.
 
-What we do not like yet: calls that wait long for their reply keep their place in flight, so that 2,000 of them stop
-the channel.
+What we do not like yet: a call that waits long for its reply counts as under way, so that 2,000 of them block the channel.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Or gRPC prints to standard error what it also raises.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Or its handlers crash one in five children that user code forks.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Otherwise gRPC prints to standard error what it also raises.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Else it crashes one in five children that user code forks.
 import grpc
 import grpc.aio
 
@@ -77,16 +77,16 @@ from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, NONCE_BYTES
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 2.0
-"""So long a closed channel waits for what it sent to arrive."""
+"""Seconds that a closed channel waits at most until what it sent has arrived: longer, and the peer is as good as gone."""
 DRAIN_TIMEOUT_S = 1.0
-"""So long the replies of a channel that its peer has ended are waited for."""
+"""Seconds that a channel, after its peer has ended it, waits at most for replies that are still on their way."""
 
 
 _imported_by = os.getpid()
 
 
 def check_not_forked() -> None:
-    """Raises RuntimeError in a copy of a process that may have used gRPC: nothing would ever be answered there."""
+    """Raise RuntimeError in a fork of a process that may have used gRPC: no call would ever be answered there."""
     if os.getpid() != _imported_by:
         raise RuntimeError(
             "gRPC cannot be used in a process that was forked from one with a connection: start it anew"
@@ -122,16 +122,16 @@ class GrpcChannel:
         self._last_sequence = 0
         """The number of the last message without buffers."""
         self._sent = 0
-        """Messages sent or waiting to be."""
+        """Number of messages that are sent or wait to be sent."""
         self._replies = InOrder()
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
-        """What is sent as soon as fewer than ``MAX_CALLS_IN_FLIGHT`` are under way."""
+        """Operations that wait until fewer than ``MAX_CALLS_IN_FLIGHT`` calls are under way."""
         self._operations: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
-        """gRPC's callable of every method used so far."""
+        """gRPC's callable of each method used so far."""
         self._in_flight: set[asyncio.Task[None]] = set()
         """The calls under way."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Everything that this channel does; kept here because the loop would forget it."""
+        """All running tasks of this channel; kept here because the loop keeps only weak references to tasks."""
         self._spawn(self._watch(), "watch")
 
     def call(
@@ -183,7 +183,7 @@ class GrpcChannel:
         self._start()
 
     async def _perform(self, method: str, call_id: int, message: bytes, buffers: Sequence[Buffer]) -> None:
-        """One operation from its request to the delivery of its reply."""
+        """Carry out one operation, from its request to the delivery of its reply."""
         try:
             if buffers:
                 await self._upload(call_id, buffers)
@@ -196,7 +196,7 @@ class GrpcChannel:
                 await self._receive(call_id, answer)
         except grpc.aio.AioRpcError as error:
             self._break(f"{error.code().name}: {error.details()}")
-        except (asyncio.CancelledError, grpc.aio.UsageError):  # how gRPC says that its channel was closed meanwhile
+        except (asyncio.CancelledError, grpc.aio.UsageError):  # gRPC's way to report that its channel was closed meanwhile
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -242,7 +242,7 @@ class GrpcChannel:
     # Ending
 
     async def _watch(self) -> None:
-        """The listener says nothing more on this stream; when it ends, so does the channel."""
+        """End the channel when the stream ``Open`` ends. The listener sends nothing more on that stream."""
         try:
             await self._opened.read()
             reason = "the peer closed it"
@@ -257,7 +257,7 @@ class GrpcChannel:
             self._spawn(self._drain(reason), "end")
 
     async def _drain(self, reason: str) -> None:
-        """What was answered before the end still brings its reply; what was not ends with its call or soon after."""
+        """Wait a moment for replies that were sent before the end, then end the channel and its open calls."""
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=DRAIN_TIMEOUT_S)
         self._end(reason)
@@ -273,7 +273,7 @@ class GrpcChannel:
             self._loop.call_soon(self.on_close)
 
     async def _close(self) -> None:
-        """Wait until what was sent has arrived, but not long; then end."""
+        """Wait at most ``CLOSE_TIMEOUT_S`` until everything sent has arrived; then end the channel."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._await_arrival(encode(self._sent), metadata=self._metadata)

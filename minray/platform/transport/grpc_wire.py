@@ -1,4 +1,4 @@
-"""What both sides of the gRPC transport say: calls, their messages, and how these are checked.
+"""The calls and messages of the gRPC transport, and how both sides check them.
 
 Ray: src/ray/protobuf/ (there each service has methods of its own), src/ray/rpc/common.h
 
@@ -8,8 +8,9 @@ Ray: src/ray/protobuf/ (there each service has methods of its own), src/ray/rpc/
     /minray.Session/Download   server    ``call_id`` -> the bytes of a reply's buffers, in pieces
     /minray.Session/Close      unary     ``number of messages sent`` -> an answer when all of them have arrived
 
-In the answer the kind of its failure, empty for success, takes the place of the call id. A ``call_id`` of 0 is a
-notification. Every call but ``Open`` carries the ticket as metadata; the cluster token itself is never sent.
+An answer has the kind of its failure (empty for success) in the place of the call id. A ``call_id`` of 0 is a
+notification. The ticket is the key of a session: 32 random bytes. Every call except ``Open`` carries it as metadata. The
+cluster token itself is never sent.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S
 
 MAX_CALLS_IN_FLIGHT = 2000
 MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 64 * 1024
-"""One record of the largest size, and its numbers."""
+"""The largest gRPC message in bytes: the largest record, and room for its call id, sequence and buffer sizes."""
 MAX_TRANSFER_BYTES = 64 * 1024**3
-"""The largest sum of buffers that one message may announce."""
+"""The largest sum of buffers, in bytes, that one message may announce: a bound on the memory that a peer can demand."""
 
 OPEN, UPLOAD, DOWNLOAD, CLOSE = (f"/minray.Session/{name}" for name in ("Open", "Upload", "Download", "Close"))
 OPERATION = "/minray.Rpc/"
 TICKET = "minray-ticket-bin"
-"""The metadata key of the ticket."""
+"""The metadata key of the ticket (the key of a session)."""
 TICKET_BYTES = 32
 
 _OPTIONS = [
@@ -43,10 +44,10 @@ _OPTIONS = [
 SERVER_OPTIONS = [
     *_OPTIONS,
     ("grpc.so_reuseport", 0),
-    # By default the server begins to cancel calls when 1,000 wait for Python to look at them.
+    # By default the server begins to cancel calls when 1,000 of them wait for Python.
     ("grpc.server.max_pending_requests", 1_000_000),
     ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
-    # Whoever connects and opens no session is let go: before his first settings, and after them.
+    # A peer that connects and opens no session is dropped: one limit holds before its first HTTP/2 settings, one after.
     ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
     ("grpc.max_connection_idle_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
 ]
@@ -54,17 +55,17 @@ CHANNEL_OPTIONS = [
     *_OPTIONS,
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # Channels share no connection: each one breaks on its own.
+    ("grpc.use_local_subchannel_pool", 1),  # Channels share no connection, so that each one breaks on its own.
 ]
 TCP_OPTIONS = [
-    # Either side asks after 10 s of silence whether the other is there, and breaks the connection after 20 s more.
+    # Either side pings after 10 s of silence, and breaks the connection if nothing comes for 20 s more.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 ]
-"""Between machines: whose machine or network has gone without a word shall not be waited for for ever."""
+"""Options between machines: a peer whose machine or network has vanished silently must not be waited for for ever."""
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Sizes = tuple[_Natural, ...]
@@ -79,19 +80,19 @@ Stream = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 class Violation(Exception):
-    """The peer broke a rule of this file; its channel ends."""
+    """The peer has broken a rule of this file; its channel ends."""
 
 
 MALFORMED = (Violation, DoesNotFit, msgspec.DecodeError, UnicodeDecodeError)
 
 
 class InOrder:
-    """Gives back what arrives numbered 1, 2, 3, ... in that order."""
+    """Delivers messages that are numbered 1, 2, 3, ... in that order, however they arrive."""
 
     def __init__(self) -> None:
         self._next = 1
         self._early: dict[int, Callable[[], None]] = {}
-        """What has arrived before its turn."""
+        """Deliveries of messages that have arrived before their turn, by number."""
 
     def arrive(self, number: int, deliver: Callable[[], None]) -> None:
         if number < self._next or number in self._early:
@@ -103,7 +104,7 @@ class InOrder:
 
 
 class Assembly:
-    """Buffers of announced sizes, made from pieces that come in order; memory grows with what has come."""
+    """Puts together buffers of announced sizes from pieces that come in order. Its memory grows with what has come."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         if sum(sizes) > MAX_TRANSFER_BYTES:

@@ -9,15 +9,16 @@ Ray: src/ray/rpc/authentication/ sends the token itself with each call; here it 
                                      <------------  Welcome(identity, HMAC as server)   or   Refusal(reason, HMAC)
 
 Rules
-  * No IO: bytes in, bytes out. Every transport carries these messages in its own way, and nothing else before the end.
-  * Every message is magic, protocol version, length and a small MessagePack record; that much all versions share, so
-    that two versions can tell each other apart. All else is refused at the first byte that does not fit.
-  * The server answers a ``Hello`` with nothing but a nonce: who does not know the token learns nothing of the process,
-    not even whether it is the incarnation that was meant.
-  * What a client acts upon (who is there, or that the incarnation is gone for good) is covered by the server's proof;
-    that the token or the version does not fit cannot be proven, and is only an error.
+  * No IO: bytes in, bytes out. Every transport carries these messages in its own way, and nothing else before they end.
+  * Every message is magic, protocol version, length and a small MessagePack record. All versions share that layout, so that
+    two versions can tell each other apart. Anything else is refused at its first wrong byte.
+  * The server answers a ``Hello`` with nothing but a nonce. A client that does not know the token learns nothing about the
+    process, not even whether it is the incarnation that the client wants.
+  * The server's proof covers what a client acts upon: the server's identity, or that the incarnation is gone for good. A
+    wrong token or version cannot be proven, and is only an error.
 
-Left out: encryption. Whoever can change bytes between the two takes over the connection afterwards; TLS is for that.
+Left out: encryption. An attacker who can change bytes between the two takes over the connection after the handshake; TLS
+prevents that.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _Digest = Annotated[bytes, msgspec.Meta(max_length=32)]
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     nonce: _Nonce
     target: _Identity
-    """The incarnation that the client means; empty: whoever is there."""
+    """The incarnation that the client wants; empty: any."""
     identity: _Identity
 
 
@@ -78,7 +79,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class HandshakeRefused(Exception):
-    """The server's verdict: what to log, and what to answer before closing."""
+    """The server refuses the client: the text is for the log, ``answer`` is sent before closing."""
 
     def __init__(self, reason: str, code: str) -> None:
         super().__init__(reason)
@@ -121,7 +122,10 @@ def _take(received: bytearray) -> tuple[Message, bytes] | None:
 
 
 def _digest(token: bytes, role: bytes, transcript: bytes, outcome: bytes = b"") -> bytes:
-    """The transcript has a known shape and the outcome comes last, so that no two meanings share their bytes."""
+    """Return the HMAC that proves knowledge of the token.
+
+    The transcript is hashed to a fixed length and the outcome comes last, so that no two meanings have the same bytes.
+    """
     return hmac.digest(token, b"minray " + role + b"\0" + hashlib.sha256(transcript).digest() + outcome, "sha256")
 
 
@@ -134,14 +138,14 @@ class ServerHandshake:
         self._identity = identity
         self._nonce = nonce
         self._hello: Hello | None = None
-        """What the client said first; None until then."""
+        """The client's first message; None until it has come."""
         self._transcript = b""
         """The bytes of ``Hello`` and ``Challenge``, which every digest covers."""
         self.peer: bytes | None = None
-        """The client's identity once it has proven that it knows the token: the handshake is over."""
+        """The client's identity; None until the client has proven that it knows the token, which ends the handshake."""
 
     def receive(self, received: bytearray) -> bytes:
-        """Take one message, if complete, from ``received`` and return what to answer; raises ``HandshakeRefused``."""
+        """Take one message, if complete, from ``received`` and return the answer to send; raises ``HandshakeRefused``."""
         assert self.peer is None, "the handshake is over"
         try:
             taken = _take(received)
@@ -178,14 +182,14 @@ class ClientHandshake:
         self._token = token
         self._target = target
         self.hello = encode(Hello(nonce, target, identity))
-        """What to send first."""
+        """The first message to send."""
         self._transcript = b""
-        """As in ``ServerHandshake``; empty until the challenge has come."""
+        """The bytes of ``Hello`` and ``Challenge``, as in ``ServerHandshake``; empty until the challenge has come."""
         self.peer: bytes | None = None
-        """The server's identity once it has proven that it knows the token: the handshake is over."""
+        """The server's identity; None until the server has proven that it knows the token, which ends the handshake."""
 
     def receive(self, received: bytearray) -> bytes:
-        """Take one message, if complete, from ``received`` and return what to answer.
+        """Take one message, if complete, from ``received`` and return the answer to send.
 
         Raises ``AuthenticationFailed`` or ``WrongIncarnation``.
         """

@@ -1,14 +1,14 @@
-"""A lane: a network whose connections live in a thread of their own, for what is large.
+"""A lane: a network whose connections live in a thread of their own, for large objects.
 
 Ray: the threads of rpc_service in src/ray/object_manager/object_manager.h
 
-While the kernel copies, Python lets other threads run: so with a few lanes several copies are made at once, and none of
-them holds up the loop of the process, with its heartbeats and leases. The contract is the one of every network, also that
-callbacks are called on the loop of whoever has connected or listened; only the bytes never pass through it.
+Python lets other threads run while the kernel copies. So with a few lanes several copies are made at once, and none of them
+holds up the loop of the process, with its heartbeats and leases. A lane keeps the contract of every network: callbacks are
+called on the loop on which ``connect`` or ``listen`` was called. Only the bytes do not pass through that loop.
 
 Rules
-  * What crosses between the threads is a callback, through ``call_soon_threadsafe``, which keeps the order.
-  * A buffer may be let go of in the lane's thread: whoever watches for that must not mind.
+  * Threads hand each other callbacks, through ``call_soon_threadsafe``, which keeps their order.
+  * The last reference to a buffer may be dropped in the lane's thread. The buffer's finalizers must allow for that.
   * The thread begins when the lane is first used; in a raylet it ends with the process.
 """
 
@@ -39,15 +39,15 @@ Loop = asyncio.AbstractEventLoop
 
 
 class Lane:
-    """See ``base.Network``."""
+    """Implements ``base.Network`` with another network in a thread of its own."""
 
     def __init__(self, network: Network, name: str) -> None:
         self.counters = network.counters
         self._network = network
-        """Used in the lane's thread alone."""
+        """The network that carries the bytes; used in the lane's thread alone."""
         self._name = name
         self._thread: IoThread | None = None
-        """None before it is used."""
+        """The lane's thread; None before the lane is used."""
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> LaneListener:
         listener = LaneListener(self, on_incoming)
@@ -60,28 +60,28 @@ class Lane:
         return channel
 
     async def perform(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the lane's thread."""
+        """Run a coroutine in the lane's thread and return its result."""
         if self._thread is None:
             self._thread = IoThread(self._name)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._thread.loop))
 
 
 class LaneChannel:
-    """See ``base.Channel``."""
+    """Implements ``base.Channel`` with a channel of the lane's network."""
 
     peer: bytes
 
     def __init__(self, on_close: Callable[[], None]) -> None:
         self.closed = False
-        """As far as our loop has heard."""
+        """Whether the channel has ended, as far as the caller's loop knows."""
         self._loop = asyncio.get_running_loop()
         self._on_close = on_close
         self._lane: Loop
         self._channel: Channel
-        """Of the lane's network; both are set by ``open``."""
+        """The channel of the lane's network; ``open`` sets it and ``_lane``."""
 
     async def open(self, network: Network, endpoint: str, target: bytes, identity: bytes) -> None:
-        """In the lane's thread."""
+        """Connect; called in the lane's thread."""
         self._lane = asyncio.get_running_loop()
         on_end = _on_loop(self._loop, self._end)
         self._channel = await network.connect(endpoint, target, identity, on_end)
@@ -114,7 +114,7 @@ class LaneChannel:
 
 
 class LaneListener:
-    """See ``base.Listener``."""
+    """Implements ``base.Listener`` with a listener of the lane's network."""
 
     endpoint: str
 
@@ -123,10 +123,10 @@ class LaneListener:
         self._loop = asyncio.get_running_loop()
         self._on_incoming = on_incoming
         self._listener: Listener
-        """Of the lane's network."""
+        """The listener of the lane's network; ``open`` sets it."""
 
     async def open(self, network: Network, endpoint: str, identity: bytes) -> None:
-        """In the lane's thread."""
+        """Listen; called in the lane's thread."""
         lane = asyncio.get_running_loop()
         deliver = _on_loop(self._loop, self._deliver)
         self._listener = await network.listen(endpoint, identity, lambda incoming: deliver(LaneIncoming(incoming, lane)))
@@ -143,7 +143,7 @@ class LaneListener:
 
 
 class LaneIncoming:
-    """See ``base.Incoming``."""
+    """Implements ``base.Incoming``; its answers go through the lane's thread."""
 
     def __init__(self, incoming: Incoming, lane: Loop) -> None:
         self.method = incoming.method
@@ -162,7 +162,7 @@ class LaneIncoming:
 
 
 def _on_loop(loop: Loop, callback: Callable[..., None]) -> Callable[..., None]:
-    """The same callback, called from another thread; a loop that is closed hears nothing."""
+    """Wrap a callback so that other threads can have it called on ``loop``. Does nothing once the loop is closed."""
 
     def call(*args: Any) -> None:
         if not loop.is_closed():

@@ -2,15 +2,15 @@
 
 Ray: has no counterpart
 
-Whoever reaches a port can send garbage to it ten thousand times a second. A line for each of them would fill the disk, and
-hide what else the log says.
+An attacker who reaches a port can send garbage to it ten thousand times a second. A line for each time would fill the disk
+and hide the rest of the log.
 
     0 s     closing the connection of 10.0.0.7:4711 to tcp:10.0.0.1:6379: not a minray peer
     60 s    10.0.0.7: 4212 more in the last 60 s; the last one: closing the connection of 10.0.0.7:8923 to ...
 
 Rules
-  * The first line of a peer appears at once and opens a window. What follows within the window is counted, and told in one
-    line at its end, which opens the next one. A window in which nothing happened is the last one.
+  * The first line of a peer appears at once and opens a window. Later ones within the window are counted, and reported in
+    one line at its end, which opens the next window. A window in which nothing happened is the last one.
   * At most ``MOST_PEERS`` peers have a window of their own. All others share one.
 """
 
@@ -28,7 +28,7 @@ OTHERS = "other peers"
 
 @dataclass(slots=True)
 class _Window:
-    """What was not told about one peer since its last line."""
+    """The events of one peer since its last log line: their number, and the text of the last one."""
 
     count: int = 0
     last: str = ""
@@ -40,7 +40,7 @@ class PeerLog:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._windows: dict[str, _Window] = {}
-        """By peer; each has a timer at its end."""
+        """The open windows by peer; a timer ends each of them."""
 
     def warn(self, peer: str, text: str) -> None:
         """Log the text now, or count it. ``peer`` is the same for all connections of one machine or process."""

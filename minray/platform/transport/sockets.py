@@ -2,19 +2,20 @@
 
 Ray: src/ray/raylet_ipc_client/ and src/ray/rpc/grpc_server.cc (Ray listens with its own frames on unix sockets only)
 
-Here connections begin: endpoints are opened, peers are greeted. What they then say to each other is in
-``stream_connection``.
+Connections begin in this file: endpoints are opened, and peers make their handshakes. ``stream_connection`` takes over
+after that.
 
 Rules
-  * Nothing is sent or understood before the handshake (``handshake.py``) has succeeded on both sides, which it must
-    within ten seconds and a few hundred bytes. On a unix socket the handshake begins only with a process of this user.
-  * A peer that fails it is cut off, and nobody else notices. It is logged, but not more than a line a minute
-    (``peer_log.py``). A peer that connects and leaves without a word only looked whether we listen.
-  * A unix socket's file appears with its listener and goes with it.
-  * A TCP connection breaks when nothing of the other machine is heard for 30 seconds, also if nothing was asked: the kernels
-    ask each other whether they are there. That a process is busy or stopped makes no difference.
+  * No message is sent or read before the handshake (``handshake.py``) has succeeded on both sides, within ten seconds and
+    a few hundred bytes. On a unix socket the handshake begins only with a process of this user.
+  * A peer that fails the handshake is cut off; other connections are not affected. Such peers are logged, at most one line a
+    minute for each (``peer_log.py``). A peer that connects and leaves without sending anything only checked whether we
+    listen.
+  * A unix socket's file is made and removed with its listener.
+  * A TCP connection breaks when nothing is heard from the other machine for 30 seconds, even if no request is open: the
+    kernels probe each other (keepalive). It does not break because a process is busy or stopped.
 
-Left out: a failed TLS negotiation is not logged, because asyncio tells no protocol of it.
+Left out: a failed TLS negotiation is not logged, because asyncio does not report it to any protocol.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ KEEPALIVE = {
     "TCP_KEEPCNT": 4,
     "TCP_USER_TIMEOUT": 30_000,
 }
-"""Options of TCP connections: seconds of silence, seconds between questions, how many of them; milliseconds without an
-acknowledgement. Systems that have fewer of them take those that they have."""
+"""Options of TCP connections: seconds of silence before the first probe, seconds between probes, number of probes;
+milliseconds without an acknowledgement. Together they break a silent connection after 30 s. Options that a system lacks are
+left out."""
 
 
 class _ServerGreeting(asyncio.Protocol):
@@ -70,9 +72,9 @@ class _ServerGreeting(asyncio.Protocol):
         self._received = bytearray()
         """At most one incomplete handshake message."""
         self._silent = True
-        """Nothing has arrived: somebody only looked whether we listen, which is no reason for a log line."""
+        """Whether nothing has arrived. A peer that leaves then only checked whether we listen, and is not logged."""
         self._over = False
-        """Refused, or handed over to a ``ServerConnection``."""
+        """Whether the handshake is over: refused, or handed over to a ``ServerConnection``."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -143,9 +145,9 @@ class _ClientGreeting(asyncio.Protocol):
         self._received = bytearray()
         """At most one incomplete handshake message."""
         self.channel: asyncio.Future[StreamChannel] = asyncio.get_running_loop().create_future()
-        """The outcome."""
+        """The outcome of the handshake."""
         self._transport: asyncio.Transport | None = None
-        """None until the connection is made."""
+        """The transport; None until the connection is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -179,7 +181,7 @@ class _ClientGreeting(asyncio.Protocol):
             self.channel.set_result(channel)
 
     def abandon(self) -> None:
-        """End the attempt, whatever its state."""
+        """End the attempt to connect, whatever its state."""
         self.channel.cancel()
         if self._transport is not None:
             self._transport.abort()
@@ -213,7 +215,7 @@ class StreamListener:
             self._server = await loop.create_unix_server(self._greet, endpoint.path, backlog=LISTEN_BACKLOG)
             self._inode = endpoints.inode(endpoint)
             return
-        # Of several addresses (localhost has two) the first: port 0 would become a different number on each.
+        # Take only the first of several addresses (localhost has two): port 0 would become a different number on each.
         addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         self._server = await loop.create_server(
             self._greet, str(addresses[0][4][0]), endpoint.port, backlog=LISTEN_BACKLOG, ssl=self.network.server_ssl
@@ -224,7 +226,7 @@ class StreamListener:
         return _ServerGreeting(self)
 
     def connection(self, transport: asyncio.Transport, peer: bytes, name: str) -> ServerConnection:
-        """Take over what a greeting has let in."""
+        """Make the connection of a peer whose handshake has succeeded."""
         network = self.network
         connection = ServerConnection(transport, peer, name, network.outbox, self.on_incoming, self.on_gone)
         self.connections.add(connection)
@@ -236,7 +238,7 @@ class StreamListener:
             self._all_gone.set()
 
     def descriptors(self) -> list[int]:
-        """Of its own sockets, and of those that came in through them."""
+        """Return the descriptors of the listening sockets, and of the connections that came in through them."""
         own = () if self._server is None else self._server.sockets
         return [one.fileno() for one in (*own, *self.connections)]
 
@@ -267,7 +269,7 @@ class StreamNetwork:
         max_transfer_bytes: int = MAX_TRANSFER_BYTES,
         write_bytes: int | None = None,
     ) -> None:
-        """``write_bytes``: how much of large buffers is written at once; more is faster, if small messages may wait."""
+        """``write_bytes`` of large buffers are written at once. More is faster, but lets small messages wait longer."""
         self.outbox = Outbox(max_transfer_bytes, write_bytes)
         self.counters = self.outbox.counters
         self.token = token
@@ -275,9 +277,9 @@ class StreamNetwork:
         self.server_ssl = server_ssl
         self.client_ssl = client_ssl
         self.peer_log = PeerLog(logger)
-        """Says which connections were refused."""
+        """Logs which connections were refused."""
         self.channels: weakref.WeakSet[StreamChannel] = weakref.WeakSet()
-        """All that have not ended, and maybe some that have."""
+        """All open channels of this side, and perhaps some that have ended."""
         self._listeners: weakref.WeakSet[StreamListener] = weakref.WeakSet()
         _networks.add(self)
 
@@ -304,13 +306,13 @@ class StreamNetwork:
                 raise ConnectFailed("the connection ended right after the handshake")
         except BaseException as error:
             greeting.abandon()
-            del greeting  # It has the error too, whose traceback leads to this frame.
+            del greeting  # It refers to the error too, whose traceback refers to this frame.
             raise endpoints.connect_error(endpoint, error) from error
         channel.on_close = on_close
         return channel
 
     def descriptors(self) -> list[int]:
-        """Of all sockets that are open."""
+        """Return the descriptors of all open sockets."""
         found = [channel.fileno() for channel in self.channels]
         for listener in self._listeners:
             found += listener.descriptors()
@@ -321,7 +323,7 @@ class StreamNetwork:
         if isinstance(where, endpoints.UnixEndpoint):
             await loop.create_unix_connection(lambda: greeting, where.path)
             return
-        # One address after the other: when all fail, asyncio would hide which error it was.
+        # Try one address after the other here: if all fail, asyncio would hide the error.
         addresses = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
         server_hostname = where.host if self.client_ssl else None
         for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
@@ -336,12 +338,15 @@ class StreamNetwork:
 
 
 _networks: weakref.WeakSet[StreamNetwork] = weakref.WeakSet()
-"""Of this process."""
+"""All stream networks of this process."""
 
 
 def _let_go() -> None:
-    """In a child that a program forks: by connections that it keeps open, others would believe its parent alive. The
-    numbers stay taken, since objects of the parent's remember them."""
+    """Close the connections in a child that user code has forked. If they stayed open, peers would believe that the parent
+    lives.
+
+    Each descriptor is replaced by /dev/null instead of closed, since objects of the parent refer to its number.
+    """
     if not _networks:
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -358,7 +363,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 def _break_when_silent(transport: asyncio.Transport) -> None:
-    """Between machines: a peer whose machine or network has gone without a word shall not be waited for for ever."""
+    """Set options between machines: a peer whose machine or network has vanished must not be waited for for ever."""
     connected = transport.get_extra_info("socket")
     if connected.family == socket.AF_UNIX:
         return
@@ -369,14 +374,14 @@ def _break_when_silent(transport: asyncio.Transport) -> None:
 
 
 def _check_user(transport: asyncio.Transport) -> None:
-    """Raises ``AuthenticationFailed`` if it leads to a process of another user of this machine."""
+    """Raise ``AuthenticationFailed`` if the transport leads to a process of another user of this machine."""
     connected = transport.get_extra_info("socket")
     if connected.family == socket.AF_UNIX:
         endpoints.check_peer(connected)
 
 
 def _describe_peer(transport: asyncio.Transport) -> tuple[str, str]:
-    """Which machine or process it is, by which its log lines are counted, and which of its connections."""
+    """Return (peer, connection): names of the machine or process, by which log lines are counted, and of the connection."""
     address = transport.get_extra_info("peername")
     if address:
         return address[0], f"{address[0]}:{address[1]}"

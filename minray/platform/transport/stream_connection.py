@@ -3,26 +3,26 @@
 Ray: src/ray/raylet_ipc_client/client_connection.cc (framed messages on unix sockets; between machines Ray has gRPC only)
 
     frame    u32 length, then a batch or a chunk
-    batch    MessagePack: an array of messages ``[call_id, word, payload, buffer sizes]``; an empty one is a goodbye
+    batch    MessagePack: an array of messages ``[call_id, word, payload, buffer sizes]``; an empty array is a goodbye
     chunk    0xC1 (the byte that MessagePack never uses), u64 call_id, u32 buffer index, then raw bytes of that buffer
 
-``word`` is the method of a request, and in a reply the kind of its failure, empty for success. ``call_id`` is 0 in a
-notification. Only the side that connected calls, so the direction says which of the two a message is.
+``word`` is the method of a request, and in a reply the kind of its failure (empty for success). ``call_id`` is 0 in a
+notification. Only the side that connected sends requests, so the direction tells requests from replies.
 
 Rules
-  * What is sent during one turn of the loop leaves as one frame; what callbacks send while a frame is being read leaves
-    when it has been read, and what posted callbacks send when they have been called, without another turn.
-  * Buffers follow the message that announces them, in chunks (``ChunkWriter``): a small message overtakes what is left of a
-    gigabyte. A message is delivered when its buffers are complete, so **the order of messages holds among those without
+  * Messages that are sent during one turn of the loop leave as one frame. Messages that callbacks send while a frame is
+    being read leave as soon as it has been read. Those of posted callbacks leave as soon as the callbacks have been called.
+  * Buffers follow the message that announces them, in chunks (``ChunkWriter``), so that a small message overtakes the rest
+    of a gigabyte. A message is delivered when its buffers are complete. So **the order of messages holds among those without
     buffers**.
-  * Of a large chunk the kernel shall have much before it wakes the loop: Python is slow when copying has emptied caches.
-  * A buffer's memory is taken in one piece when its first chunk begins, and not before, unless the caller of ``call`` has
-    given it. What is missing of a chunk is received straight into its place if that saves a copy worth the call.
-  * When a connection has ended, nothing is written into anybody's memory: what still comes is dropped.
-  * A peer that breaks a rule is logged in one line and cut off. Nothing of it is unpickled here, ever.
+  * The kernel should hold much of a large chunk before it wakes the loop: Python is slow after copying has emptied caches.
+  * A buffer's memory is allocated in one piece when its first chunk begins, unless the caller of ``call`` has given memory.
+    The rest of a chunk is received straight into its place if it is large enough to be worth a call of its own.
+  * After a connection has ended, nothing is written into any buffer: bytes that still come are dropped.
+  * A peer that breaks a rule is logged in one line and cut off. None of its bytes are ever unpickled here.
   * Exceptions of callbacks are our bugs: they are logged, and the connection goes on.
 
-Left out: a limit on what may wait to be written to a slow peer; whoever sends must have a reason to stop.
+Left out: a limit on the bytes that wait to be written to a slow peer. The sender must limit what it sends.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ logger = logging.getLogger("minray.platform.transport.sockets")
 BATCH_BYTES = 1024 * 1024
 """A batch is closed when it reaches this size, so that the peer can begin with it."""
 WRITE_BYTES = 1024 * 1024
-"""How much of the waiting buffers is written at once, unless said otherwise: what a small message may have to wait for."""
+"""Default bytes of waiting buffers that are written at once; a small message may have to wait for them."""
 MAX_FRAME_BYTES = MAX_RECORD_BYTES + 64 * 1024
-"""One record of the largest size, its method and its ids."""
+"""The largest frame in bytes: a record of the largest size, and room for its method and ids."""
 MAX_TRANSFER_BYTES = 64 * 1024**3
-"""The largest sum of buffers that one message may announce."""
+"""The largest sum of buffers, in bytes, that one message may announce: a bound on the memory that a peer can demand."""
 CLOSE_TIMEOUT_S = 2.0
-"""A closed channel is cut off when the peer takes nothing for this long."""
+"""Seconds after which a closed channel is cut off, if the peer neither reads nor sends anything during them."""
 
 _LENGTH = struct.Struct("<I")
 _GOODBYE = b"\x01\0\0\0\x90"
-"""A frame with an empty batch: the last of a side that has closed; the other one ends the connection."""
+"""A frame with an empty batch: the last one of a side that has closed. The other side then ends the connection."""
 _MESSAGE_OVERHEAD_BYTES = 64
-"""About what a message costs beside its payload; only for closing batches in time."""
+"""Estimated bytes of a message beside its payload; used only to close batches in time."""
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Message = tuple[int, str, bytes, tuple[int, ...]]
@@ -80,30 +80,32 @@ _decode_batch: Callable[[memoryview], list[_Message]] = msgspec.msgpack.Decoder(
 
 
 RECEIVE_BYTES = 256 * 1024
-"""How much is read at once, if it is not received straight into its place."""
+"""Bytes that are read at once, unless they are received straight into their place."""
 STRAIGHT_BYTES = 64 * 1024
-"""So much of a chunk must be missing to be received straight into its place."""
+"""Smallest number of missing bytes of a chunk that are received straight into their place."""
 WAKE_BYTES = 1024 * 1024
-"""Of a large chunk so much must be here before the loop is woken for it."""
+"""Bytes of a large chunk that must have arrived before the kernel wakes the loop for it."""
 _NOWHERE = memoryview(b"")
 
 
 class Outbox:
-    """What the connections of one process share: who has something to send at the end of this turn, where bytes arrive."""
+    """The shared state of a network's connections: which of them must write at the end of this turn, and the receive
+    buffer."""
 
     def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES, write_bytes: int | None = None) -> None:
         self.counters = Counters()
         self.max_transfer_bytes = max_transfer_bytes
-        """The largest sum of buffers that a peer may announce."""
+        """The largest sum of buffers, in bytes, that a message of a peer may announce."""
         self.write_bytes = write_bytes or WRITE_BYTES
-        """How much of the waiting buffers is written at once."""
+        """Bytes of waiting buffers that are written at once."""
         self.receive_buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
-        """One for all, since what has arrived is looked at before anything else arrives; costs what was ever used of it."""
+        """One receive buffer for all connections, since each piece is handled before the next one arrives. Only pages that
+        were used take memory."""
         self._due: list[_Connection] = []
         self._held = False
 
     def hold(self) -> None:
-        """Somebody who sends much promises to call ``flush`` when he is through."""
+        """Stop scheduling writes: the caller will send much and then call ``flush``."""
         self._held = True
 
     def add(self, connection: _Connection) -> None:
@@ -119,7 +121,7 @@ class Outbox:
 
 
 class _Violation(Exception):
-    """The peer broke a rule of the wire; its connection ends."""
+    """The peer has broken a rule of this protocol; its connection ends."""
 
 
 class _Arrival:
@@ -130,56 +132,57 @@ class _Arrival:
     def __init__(self, message: _Message) -> None:
         self.call_id, self.word, self.payload, self.sizes = message
         self.buffers: dict[int, memoryview] = {}
-        """By index, those whose place is known; as long as they will be."""
+        """Buffers whose memory is known, in their full length, by index."""
         self.filled: dict[int, int] = {}
-        """How much of each has arrived, or will have with the chunk that is being read."""
+        """Bytes of each buffer that have arrived, including all of the chunk that is being read, by index."""
         self.left = sum(self.sizes)
-        """Bytes that have not arrived; delivered at zero."""
+        """Bytes that have not arrived. At zero the message is delivered."""
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """What both sides of an open connection share: frames, batches, chunks and the end."""
+    """The common part of both sides of an open connection: frames, batches, chunks and the end."""
 
     def __init__(self, transport: asyncio.Transport, peer: bytes, name: str, outbox: Outbox) -> None:
         self.peer = peer
         self.closed = False
-        """Nothing is delivered or accepted for sending any more, only a goodbye is listened for; set by ``_end``."""
+        """Whether nothing is delivered or accepted for sending any more. Then only a goodbye still counts. Set by
+        ``_end``."""
         self._name = name
-        """What log lines and errors call this connection."""
+        """The connection's name in log lines and errors."""
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._outbox = outbox
         self._counters = outbox.counters
         self._outgoing: list[_Message] = []
-        """The batch of this turn of the loop."""
+        """The messages of the batch of this turn of the loop."""
         self._outgoing_bytes = 0
-        """About the size of ``_outgoing``."""
+        """The estimated size of ``_outgoing`` in bytes."""
         self._flush_is_due = False
-        """Somebody will call ``flush`` soon."""
+        """Whether ``flush`` will be called soon."""
         self._chunks = ChunkWriter(transport, outbox.write_bytes, outbox.counters)
-        """What is left of buffers; their messages are written, or in ``_outgoing``."""
+        """The unsent rest of buffers; their messages are written, or in ``_outgoing``."""
         self._closing = False
-        """Our side closed the connection; it ends when all is written."""
+        """Whether our side has closed the connection and the goodbye is not written yet."""
         self._cut_off: asyncio.TimerHandle | None = None
-        """Ends a closed connection whose peer does not take what is left."""
+        """The timer of ``_maybe_cut_off``, which ends a closed connection whose peer does not react."""
         self._heard = False
-        """The peer has sent something since ``_maybe_cut_off`` looked last."""
+        """Whether the peer has sent something since the last ``_maybe_cut_off``."""
         self._partial = bytearray()
-        """The beginning of a frame."""
+        """The beginning of a frame whose rest has not arrived."""
         self._needed = 0
-        """How long ``_partial`` must be before it is worth another look."""
+        """Length that ``_partial`` must reach before it is parsed again."""
         self._arriving: dict[int, _Arrival] = {}
         self._chunk_of: _Arrival | None = None
         """The message whose chunk is being read; None between chunks."""
         self._chunk_left = 0
         """Bytes of this chunk that have not arrived."""
         self._chunk_rest = _NOWHERE
-        """Where these belong; nowhere once the connection has ended."""
+        """The place of the missing bytes; empty once the connection has ended."""
         self._wakes_at = 1
-        """So many bytes must be here before the kernel says that there are any."""
+        """Bytes that must have arrived before the kernel reports the socket as readable (SO_RCVLOWAT)."""
 
     def fileno(self) -> int:
-        """-1 when it has ended."""
+        """Return the socket's descriptor; -1 when the connection has ended."""
         return descriptor_of(self._transport)
 
     # Sending
@@ -207,7 +210,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._outbox.add(self)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the messages and buffers that wait, as far as there is room."""
         self._flush_is_due = False
         if self._transport.is_closing():
             self._outgoing.clear()
@@ -311,7 +314,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._maybe_deliver(arrival)
 
     def _place(self, arrival: _Arrival) -> None:
-        """Say where its buffers belong, if that is known."""
+        """Set the memory for a message's buffers, where the caller has given some; here: nothing."""
 
     def _begin_chunk(self, length: int, mark: int, call_id: int, index: int) -> None:
         arrival = self._arriving.get(call_id)
@@ -335,7 +338,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._wake_at(WAKE_BYTES)
 
     def _receive_chunk(self, data: memoryview) -> int:
-        """Take what belongs to the current chunk; returns how many bytes that was."""
+        """Take the bytes that belong to the current chunk; return how many they are."""
         piece = data[: self._chunk_left]
         if self._chunk_rest:
             self._chunk_rest[: len(piece)] = piece
@@ -343,7 +346,7 @@ class _Connection(asyncio.BufferedProtocol):
         return len(piece)
 
     def _pass_on(self, size: int) -> None:
-        """So much of the current chunk has arrived and is where it belongs."""
+        """Account for ``size`` bytes of the current chunk that have arrived in their place."""
         assert self._chunk_of is not None
         self._chunk_rest = self._chunk_rest[size:]
         self._chunk_left -= size
@@ -355,10 +358,11 @@ class _Connection(asyncio.BufferedProtocol):
             self._maybe_deliver(arrival)
 
     def _wake_at(self, nbytes: int) -> None:
-        """Never more than are left of the chunk, which the peer has said it will send."""
+        """Have the kernel wake the loop at ``nbytes``. These never exceed the rest of the chunk, which the peer will
+        send."""
         if nbytes != self._wakes_at and self._chunks.goes_straight and not self._transport.is_closing():
             self._wakes_at = nbytes
-            with suppress(OSError):  # It has ended; or the system has no such thing.
+            with suppress(OSError):  # The connection has ended, or the system lacks this option.
                 self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
     def _maybe_deliver(self, arrival: _Arrival) -> None:
@@ -379,7 +383,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _end(self, reason: str) -> None:
-        """Everything that happens once when the connection can no longer be used."""
+        """Do what has to happen once when the connection can no longer be used."""
         self.closed = True
         self._chunk_rest = _NOWHERE
         self._wake_at(1)
@@ -387,7 +391,7 @@ class _Connection(asyncio.BufferedProtocol):
             arrival.buffers.clear()
 
     def _close(self) -> None:
-        """Write what is left, then end; both take as long as the peer keeps reading."""
+        """Write what is left, then end. That may take as long as the peer keeps reading or sending."""
         if not self.closed:
             self._end("this process closed it")
             self._closing = True
@@ -395,13 +399,13 @@ class _Connection(asyncio.BufferedProtocol):
             self._maybe_cut_off()
 
     def _write_goodbye(self) -> None:
-        # The peer ends the connection. What it still sends is read and dropped until then: to close a TCP socket with
-        # unread data would reset the connection, and lose what is on its way to the peer.
+        # The peer ends the connection. Until then its data is read and dropped. Closing a TCP socket with unread data
+        # would reset the connection, and lose what is still on its way to the peer.
         self._closing = False
         self._transport.write(_GOODBYE)
 
     def _maybe_cut_off(self, left_before: int | None = None) -> None:
-        """Called from time to time after our close: a peer that neither takes nor sends anything is cut off."""
+        """Cut off a peer that neither reads nor sends anything; called every ``CLOSE_TIMEOUT_S`` after our close."""
         left = self._transport.get_write_buffer_size() + len(self._chunks)
         if left == left_before and not self._heard:
             self._transport.abort()
@@ -429,7 +433,7 @@ class StreamChannel(_Connection):
         self._calls: dict[int, OnReply] = {}
         """Open calls by id; each ends with exactly one reply or with the channel."""
         self._into: dict[int, Sequence[memoryview]] = {}
-        """The memory that open calls have given for the buffers of their replies."""
+        """The memory that open calls have given for the buffers of their replies, by call id."""
         self._last_call_id = 0
 
     def call(
@@ -492,7 +496,7 @@ class StreamChannel(_Connection):
 
 
 class StreamIncoming(msgspec.Struct, eq=False):
-    """One arrived message; a Struct because it is made a hundred thousand times a second."""
+    """One arrived message: an ``Incoming``. It is a Struct because it is made a hundred thousand times a second."""
 
     method: str
     payload: bytes
@@ -500,7 +504,7 @@ class StreamIncoming(msgspec.Struct, eq=False):
     peer: bytes
     connection: ServerConnection
     call_id: int
-    """0 when there is nothing (more) to answer."""
+    """0 for a notification, and once the request is answered."""
 
     def reply(self, payload: bytes, buffers: Sequence[Buffer] = ()) -> None:
         if self.call_id:
@@ -514,7 +518,7 @@ class StreamIncoming(msgspec.Struct, eq=False):
 
 
 class ServerConnection(_Connection):
-    """The side that was connected to."""
+    """The side that listened."""
 
     def __init__(
         self,
@@ -528,7 +532,7 @@ class ServerConnection(_Connection):
         super().__init__(transport, peer, name, outbox)
         self._on_incoming = on_incoming
         self._on_gone = on_gone
-        """Called once, when nothing of the connection is left."""
+        """Called once, when the connection has ended completely."""
 
     def reply(self, call_id: int, failure: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
         if not self.closed:

@@ -1,4 +1,4 @@
-"""Dask collections on a cluster: a scheduler for any Dask graph, futures for what is persisted, callbacks.
+"""Dask collections on a cluster: a scheduler for any Dask graph, futures for persisted collections, callbacks.
 
 Ray: python/ray/util/dask/__init__.py
 
@@ -8,11 +8,12 @@ Ray: python/ray/util/dask/__init__.py
     enable_dask_on_minray()
     da.random.random((20_000, 20_000), chunks=(2_000, 2_000)).std().compute()
 
-All of it uses the public API alone and imports minray in one way only, so that a copy of this folder runs on Ray when each
-``import minray as ray`` is made ``import ray``; ``make dask-on-ray`` does that. Ray's names are kept beside ours.
+This folder uses the public API alone and imports minray in one way only. So a copy of it runs on Ray when each
+``import minray as ray`` is replaced by ``import ray``; ``make dask-on-ray`` does that. Ray's names exist beside ours.
 
-``scheduler`` is what Dask calls. ``graph`` makes plain nodes of what Dask hands over, ``submission`` turns them into tasks,
-``shipping`` is what the tasks do, ``futures`` what persisted collections hold, ``callbacks`` who is told about it.
+Dask calls ``scheduler``. ``graph`` makes plain nodes from Dask's graph, ``submission`` submits them as tasks, ``shipping``
+is the remote function of these tasks. ``futures`` are the values of persisted collections. ``callbacks`` has Dask's
+callbacks and Ray's.
 """
 
 from .callbacks import ProgressBarCallback, RayDaskCallback, local_ray_callbacks, unpack_ray_callbacks

@@ -1,13 +1,13 @@
-"""Who is told what happens to a graph: Dask's callbacks, and those that Dask-on-Ray has besides.
+"""Callbacks for the progress of a graph: Dask's own, and those that Dask-on-Ray adds.
 
 Ray: python/ray/util/dask/callbacks.py (names and arguments are Ray's)
 
-Dask's own callbacks run in the driver: ``pretask`` when a task is submitted, ``posttask`` when it has finished; the result
-that they see is a reference. So ``dask.diagnostics`` works, and its ``ProgressBar`` is the progress bar here too. Ray's six
-hooks surround submission (in the driver) and execution (in the worker, where ``ray_pretask`` and ``ray_posttask`` run, so
-these have to be picklable).
+Dask's own callbacks run in the driver: ``pretask`` when a task is submitted, ``posttask`` when it has finished. The result
+that they see is a reference. So ``dask.diagnostics`` works, and its ``ProgressBar`` is the progress bar here too. Four of
+Ray's six hooks run in the driver, around submission. ``ray_pretask`` and ``ray_posttask`` run in the worker, around the
+task, and must be picklable.
 
-Callbacks see each key of a graph. Whoever has any gives up that tasks are merged with those that take their results apart.
+Callbacks see each key of a graph. So with callbacks, tasks are not merged with those that take their results apart.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ HOOKS = ("ray_presubmit", "ray_postsubmit", "ray_pretask", "ray_posttask", "ray_
 
 
 class RayCallback(NamedTuple):
-    """The hooks of one callback; None for those it does not have."""
+    """The hooks of one callback; None for a hook that it does not have."""
 
     ray_presubmit: Any
-    """(task, key, deps): anything but None is taken for the result, and there is no task."""
+    """``(task, key, deps)``; if it returns anything but None, that is the result, and no task is submitted."""
     ray_postsubmit: Any
-    """(task, key, deps, object_ref)"""
+    """``(task, key, deps, object_ref)``, after submission."""
     ray_pretask: Any
-    """(key, object_refs), the values that the task depends on: in the worker; what it returns is handed to
-    ``ray_posttask``."""
+    """``(key, object_refs)``, in the worker; ``object_refs`` are the values that the task depends on. Its result is passed
+    to ``ray_posttask``."""
     ray_posttask: Any
-    """(key, result, pre_state): in the worker."""
+    """``(key, result, pre_state)``, in the worker."""
     ray_postsubmit_all: Any
-    """(object_refs, dsk)"""
+    """``(object_refs, dsk)``, after all tasks are submitted."""
     ray_finish: Any
-    """(result)"""
+    """``(result)``, when the computation has ended."""
 
 
 class RayCallbacks(NamedTuple):
@@ -56,13 +56,13 @@ class RayCallbacks(NamedTuple):
 
 
 class RayDaskCallback(Callback):  # type: ignore[misc]
-    """A callback of Dask's with the hooks of ``RayCallback``, as keyword arguments or as methods with ``_`` before the name.
+    """A Dask callback with the hooks of ``RayCallback``: keyword arguments, or methods with ``_`` before the name.
 
-    Used like any other: ``with callback: ...``, or ``register`` and ``unregister``.
+    Use it like any callback: ``with callback: ...``, or ``register`` and ``unregister``.
     """
 
     ray_active: ClassVar[set[RayCallback]] = set()
-    """Those that the next computation uses."""
+    """The active callbacks, which the next computation uses."""
 
     def __init__(self, **hooks: Any) -> None:
         for name in HOOKS:
@@ -102,7 +102,7 @@ class ProgressBarCallback(RayDaskCallback, ProgressBar):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def local_ray_callbacks(callbacks: Any = None) -> Iterator[Any]:
-    """The given callbacks, or those that are active, which a computation within this one does not see."""
+    """Yield the given callbacks, or else the active ones. A computation within this one does not see active ones."""
     if callbacks is not None:
         yield callbacks
         return
@@ -114,7 +114,8 @@ def local_ray_callbacks(callbacks: Any = None) -> Iterator[Any]:
 
 
 def unpack_ray_callbacks(callbacks: Any) -> RayCallbacks:
-    """Hooks of the same kind together; only those in the worker keep a None, since they come in pairs."""
+    """Return the hooks of several callbacks by kind. Missing hooks are left out, except ``ray_pretask`` and
+    ``ray_posttask``: they come in pairs, so a missing one is None."""
     kinds = list(zip(*map(_hooks_of, callbacks or ()), strict=True)) or [()] * len(HOOKS)
     in_worker = ("ray_pretask", "ray_posttask")
     return RayCallbacks(
@@ -138,7 +139,7 @@ class Listeners:
         _, self._start_state, self._pretask, self._posttask, _ = unpack_callbacks(self._dask)
         self._ray = unpack_ray_callbacks(ray_callbacks)
         self._started: list[Any] = []
-        """Dask's callbacks whose start has run: their finish must."""
+        """Dask's callbacks whose ``start`` has been called, so that their ``finish`` must be called too."""
         self._dsk: dict[Any, Any] = {}
         self._state: dict[str, Any] = {}
 
@@ -158,7 +159,7 @@ class Listeners:
             start_state(self._dsk, self._state)
 
     def before_submission(self, node: Any, key: Any, results: dict[Any, Any]) -> Any:
-        """The first result that a callback has in place of the task's; None without one."""
+        """Return the first result that a ``ray_presubmit`` hook gives in place of the task's; None if there is none."""
         if self._ray.ray_presubmit_cbs:
             deps = {dependency: results[dependency] for dependency in node.dependencies}
             for hook in self._ray.ray_presubmit_cbs:
@@ -206,7 +207,7 @@ class Listeners:
 
 
 def _state_of(graph: Graph) -> dict[str, Any]:
-    """What Dask's own schedulers show to callbacks, as far as it means something here."""
+    """Return the state that Dask's own schedulers show to callbacks; what has no meaning here stays empty."""
     dependencies = {key: set(node.dependencies) for key, node in graph.nodes.items()}
     data = {key: node.value for key, node in graph.nodes.items() if isinstance(node, DataNode)}
     return {

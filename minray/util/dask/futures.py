@@ -1,11 +1,11 @@
-"""What a persisted collection holds in place of its values: futures, each with a reference.
+"""Futures: a persisted collection holds them in place of its values, each with a reference.
 
 Ray: python/ray/util/dask/__init__.py (there the references themselves stand in the graph, and ``dask.persist`` is patched)
 
-Dask knows futures by ``__dask_future__`` and ``key``, and replaces one by its key as soon as it looks at a graph. Therefore
-the key itself carries the reference: wherever Dask copies it, into an alias, a fused task or a set of dependencies, the
-value lives as long as some graph names it, without any table that would have to be kept. So it does in whatever is pickled,
-but for tasks of the scheduler: these are given the values of what they depend on, whose keys are plain strings there.
+Dask recognizes futures by ``__dask_future__`` and ``key``, and replaces one by its key as soon as it examines a graph.
+Therefore the key itself carries the reference. Dask may copy it into an alias, a fused task or a set of dependencies: the
+value lives as long as any graph contains the key, without a separate table. That also holds for pickled graphs. Tasks of the
+scheduler are the exception: they receive the values of their dependencies, and the keys are plain strings there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _given: ContextVar[Container[Any]] = ContextVar("minray_given", default=())
 
 @contextlib.contextmanager
 def given(keys: Container[Any]) -> Iterator[None]:
-    """Of what is pickled meanwhile these keys are plain strings: their values go along with it."""
+    """Pickle these keys as plain strings while the context is open, since their values are sent as arguments."""
     token = _given.set(keys)
     try:
         yield
@@ -36,7 +36,7 @@ def given(keys: Container[Any]) -> Iterator[None]:
 
 
 class FutureKey(str):
-    """The key of a future: a string that nothing else has, and the reference to the value."""
+    """The key of a future: a unique string that carries the reference to the value."""
 
     ref: Any
     task_key: Any
@@ -66,11 +66,12 @@ class Future(TaskRef):  # type: ignore[misc]
         return self.key.ref
 
     def result(self, timeout: float | None = None) -> Any:
-        """The value; waits for it."""
+        """Return the value, or raise the exception of its task. Waits at most ``timeout`` seconds (None: for ever), then
+        raises GetTimeoutError."""
         return value_of(self.key.task_key, self.ref, timeout)
 
     def done(self) -> bool:
-        """Whether the value is there, or its task has failed."""
+        """Whether the value is ready, or its task has failed."""
         return bool(ray.wait([self.ref], timeout=0, fetch_local=False)[0])
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -90,14 +91,14 @@ def _future(key: FutureKey) -> Future:
 
 
 class Waited(NamedTuple):
-    """What ``wait`` returns."""
+    """The result of ``wait``."""
 
     done: list[Future]
     not_done: list[Future]
 
 
 def futures_of(*collections: Any) -> list[Future]:
-    """The futures in persisted collections; nothing for collections that are still to be computed."""
+    """Return the futures in persisted collections; a collection that was not persisted has none."""
     found, _ = unpack_collections(*collections)
     return list({future.key: future for collection in found for future in _futures_in(collection)}.values())
 
@@ -109,7 +110,8 @@ def _futures_in(collection: Any) -> Iterator[Future]:
 
 
 def wait(*collections: Any, timeout: float | None = None) -> Waited:
-    """Wait until persisted collections are computed, ``timeout`` seconds at most. What has failed is done, too."""
+    """Wait until persisted collections are computed, at most ``timeout`` seconds (None: for ever). A failed value counts as
+    done."""
     futures = futures_of(*collections)
     if not futures:
         return Waited([], [])
@@ -119,7 +121,7 @@ def wait(*collections: Any, timeout: float | None = None) -> Waited:
 
 
 def value_of(key: Any, ref: Any, timeout: float | None = None) -> Any:
-    """The value of this key. If its task has raised, that very exception, with the key."""
+    """Return the value of a key. If its task has raised, raise that exception with a note that names the key."""
     try:
         return ray.get(ref, timeout=timeout)
     except Exception as raised:
@@ -134,4 +136,5 @@ def value_of(key: Any, ref: Any, timeout: float | None = None) -> Any:
     try:
         raise error
     finally:
-        del error, cause  # Its traceback leads to this frame, which would keep it, and all that the frames below have.
+        # An error's traceback refers to this frame, which would keep the error and all objects of the frames below.
+        del error, cause

@@ -1,14 +1,14 @@
-"""A Dask graph, made plain: what has to run, in which order, with which options, and what is wrong with it.
+"""Makes plain nodes of a Dask graph: the tasks that must run, their order and options; and checks the graph.
 
 Ray: python/ray/util/dask/scheduler_utils.py, optimizations.py
 
-Dask hands over expressions, layered graphs or dictionaries, with nodes of today's task specification or tuples of older
-days. ``prepare`` leaves nothing of that difference: nodes, only those that the wanted keys need, in the order of
-``dask.order``, which walks towards finished results before it opens new branches, so that little is held at a time.
+Dask hands over expressions, layered graphs or dictionaries, with nodes of the current task specification or old-style
+tuples. ``prepare`` turns all of them into the same form: the nodes that the wanted keys need, in the order of
+``dask.order``. That order finishes results before it opens new branches, so that few values are held at a time.
 
-A task whose result is only ever taken apart is a *split*: everybody who depends on it takes one item, as the shuffles of
-dataframes and the rechunking of arrays do. Its items become results of their own, so that the whole is never stored and
-no task is needed to cut a piece from it (Dask-on-Ray has such an optimisation for one kind of shuffle).
+A task is a *split* if every node that depends on it takes one item of its result, as in shuffles of dataframes and in the
+rechunking of arrays. Its items become results of their own. So the whole result is never stored, and no task is needed to
+take an item (Dask-on-Ray has such an optimisation for one kind of shuffle).
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ from dask.task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from .futures import FutureKey
 
 TAKES_ITEM = {("_operator", "getitem"), ("dask.array.chunk", "getitem")}
-"""Modules and names of functions, so that nobody imports dask.array for a graph without arrays."""
+"""Functions that take an item, as (module, name), so that dask.array is not imported for a graph without arrays."""
 MOST_ITEMS = 1000
-"""A split with more of them is left as it is."""
+"""The largest number of items of a split; a task with more is left as it is, since each item is an object."""
 
 ANNOTATION = "ray_remote_args"
 
 
 @dataclass
 class Graph:
-    """What the wanted keys need."""
+    """The nodes that the wanted keys need, with their order and options."""
 
     nodes: dict[Any, Any]
-    """Key -> node; a persisted dependency is a DataNode with its reference."""
+    """Key -> node. A persisted dependency is a DataNode with its reference."""
     wanted: set[Any]
     order: list[Any]
     """All keys, dependencies first."""
     uses: dict[Any, int]
-    """How many nodes depend on a key."""
+    """Key -> number of nodes that depend on it."""
     options: dict[Any, dict[str, Any]]
-    """Options of remote functions, for the keys that have any."""
+    """Key -> options of the remote function, for the keys that have any."""
     splits: dict[Any, list[Any]] = field(default_factory=dict)
     """Key of a task -> the keys of the nodes that each take one item of its result."""
 
 
 def prepare(dsk: Any, keys: Any, remote_args: Mapping[str, Any], *, may_split: bool = True) -> Graph:
-    """Raises KeyError for a wanted key that is not there, ValueError for a dependency, RuntimeError for a cycle."""
+    """Make a ``Graph``. Raises KeyError for a missing wanted key, ValueError for a missing dependency, RuntimeError for a
+    cycle."""
     given = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
     wanted = set(flatten([keys]))
     nodes, dependents = _needed(convert_legacy_graph(dict(given)), wanted)
@@ -70,7 +71,7 @@ def prepare(dsk: Any, keys: Any, remote_args: Mapping[str, Any], *, may_split: b
 
 
 def _needed(nodes: Mapping[Any, GraphNode], wanted: Iterable[Any]) -> tuple[dict[Any, GraphNode], dict[Any, list[Any]]]:
-    """The nodes that the wanted keys depend on, and who depends on each."""
+    """Return the nodes that the wanted keys depend on, and for each key the keys that depend on it."""
     needed: dict[Any, GraphNode] = {}
     dependents: dict[Any, list[Any]] = defaultdict(list)
     to_visit = list(wanted)
@@ -96,7 +97,7 @@ def _node(key: Any, nodes: Mapping[Any, GraphNode], dependents: Mapping[Any, lis
 
 
 def _options(dsk: Any, nodes: Iterable[Any], remote_args: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
-    """Options by key: those of the call, of the annotations around it, of the annotations of layers; the last one wins."""
+    """Return the options by key: those of the call, of annotations around it, and of layers. Later ones override."""
     current, by_key = dask.get_annotations(), _annotations(dsk)
     for names in (current, by_key):
         if "resources" in names:
@@ -116,7 +117,7 @@ def _options(dsk: Any, nodes: Iterable[Any], remote_args: Mapping[str, Any]) -> 
 
 
 def _annotations(dsk: Any) -> dict[str, dict[Any, Any]]:
-    """Annotation -> key -> value."""
+    """Return the annotations of layers: annotation -> key -> value."""
     if hasattr(dsk, "__dask_annotations__"):
         found: dict[str, dict[Any, Any]] = dsk.__dask_annotations__()
         return found
@@ -138,7 +139,7 @@ def _is_split(key: Any, users: list[Any], graph: Graph) -> bool:
 
 
 def takes_item(node: Any) -> bool:
-    """Whether this node is ``result[something known]`` of the only one it depends on."""
+    """Whether this node takes an item, with a constant index, of the only node it depends on."""
     return (
         type(node) is Task
         and (getattr(node.func, "__module__", ""), getattr(node.func, "__name__", "")) in TAKES_ITEM
@@ -150,7 +151,7 @@ def takes_item(node: Any) -> bool:
 
 
 def referred(argument: Any) -> Any:
-    """The key whose value this argument is; None if it is anything else."""
+    """Return the key whose value this argument is; None if it is anything else."""
     if isinstance(argument, TaskRef):
         return argument.key
     return argument.target if type(argument) is Alias else None

@@ -2,11 +2,11 @@
 
 Ray: python/ray/util/dask/scheduler.py
 
-For Dask a scheduler is something to call with a graph and keys; one that has a ``persist`` is asked for futures instead of
-values. ``get_sync`` runs one task at a time, in Dask's order, for whoever looks for a mistake.
+For Dask a scheduler is a callable that takes a graph and keys. If it has a method ``persist``, Dask asks that for futures
+instead of values. ``minray_dask_get_sync`` runs one task at a time, in Dask's order, for debugging.
 
-What is missing: Dask's annotations ``workers``, ``priority``, ``retries`` and ``allow_other_workers`` are for
-dask.distributed and mean nothing here; ``ray_remote_args`` says the same in the words of ``@remote``.
+Left out: Dask's annotations ``workers``, ``priority``, ``retries`` and ``allow_other_workers`` are for dask.distributed and
+have no effect here. ``ray_remote_args`` takes the corresponding options of ``@remote``.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .graph import prepare
 from .submission import UNLIMITED, Submission
 
 SPLIT_RESULTS = "minray.split-results"
-"""In Dask's configuration: whether tasks are merged with those that take their results apart."""
+"""Key of Dask's configuration: whether tasks are merged with those that take their results apart."""
 
 
 class DaskScheduler:
-    """Pass it to Dask as ``scheduler=``. All instances are alike but for ``limit``."""
+    """A scheduler to pass to Dask as ``scheduler=``. Instances differ in ``limit`` only."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
-        """How many tasks may run or be about to; None: as many as are good."""
+        """Number of tasks that may be runnable at a time; None: ``submission`` adapts it to the speed of the tasks."""
 
     def __call__(
         self,
@@ -47,10 +47,10 @@ class DaskScheduler:
         num_workers: int | None = None,
         **_: Any,
     ) -> Any:
-        """The values of ``keys``, nested like these. Dask calls this with what ``compute`` was given.
+        """Compute the values of ``keys`` and return them in the same nesting. Dask passes the options of ``compute``.
 
-        ``ray_remote_args`` are options for every task, ``ray_callbacks`` RayDaskCallbacks, ``num_workers`` how many tasks
-        may run at a time. What other schedulers of Dask understand is ignored, as they do. Raises what a task has raised,
+        ``ray_remote_args`` are options for every task. ``ray_callbacks`` are RayDaskCallbacks. ``num_workers`` is the number
+        of tasks that may run at a time. Options of Dask's other schedulers are ignored. An exception of a task is raised
         with a note that names its key.
         """
         with local_callbacks() as dask_callbacks, local_ray_callbacks(ray_callbacks) as active:
@@ -69,11 +69,11 @@ class DaskScheduler:
         ray_callbacks: Iterable[Any] | None = None,
         **_: Any,
     ) -> list[Any]:
-        """The same collections with futures in the place of what is to be computed; their tasks are submitted, all at once.
+        """Submit all tasks of the collections at once; return the collections with futures in place of these tasks.
 
-        Dask calls this from ``persist``. The values live as long as a collection, or another one made of it, does.
-        Callbacks hear of the submission; that is all that ``persist`` waits for, so the end comes with it, and Dask's
-        ``posttask`` does not come.
+        Dask calls this from ``persist``. The values live as long as a collection that has their futures. ``persist`` waits
+        only for the submission. So for callbacks the computation ends with the submission, and Dask's ``posttask`` is not
+        called.
         """
         collections = list(collections)
         expression = collections_to_expr(collections, optimize_graph).optimize()
@@ -105,10 +105,10 @@ minray_dask_get_sync = DaskScheduler(limit=1)
 
 
 def enable_dask_on_minray(shuffle: str | None = "tasks", use_shuffle_optimization: bool = True) -> dask.config.set:
-    """Make this Dask's scheduler, for good or as a context manager.
+    """Make minray Dask's scheduler, for good or as a context manager.
 
-    ``shuffle`` is how dataframes are shuffled: "tasks" works on several nodes, "disk" on one. ``use_shuffle_optimization``
-    lets a task whose result is only taken apart return its pieces.
+    ``shuffle`` is the method by which dataframes are shuffled: "tasks" works on several nodes, "disk" on one.
+    ``use_shuffle_optimization`` merges tasks with those that only take items of their results.
     """
     return dask.config.set(
         {"scheduler": minray_dask_get, "dataframe.shuffle.method": shuffle, SPLIT_RESULTS: use_shuffle_optimization}
@@ -121,12 +121,12 @@ def disable_dask_on_minray() -> dask.config.set:
 
 
 def minray_dask_persist(*collections: Any, **options: Any) -> Any:
-    """``dask.persist`` on a cluster, whatever scheduler Dask is set to."""
+    """Call ``dask.persist`` with minray's scheduler, whatever scheduler Dask is configured to use."""
     return dask.persist(*collections, scheduler=minray_dask_get, **options)
 
 
 def _compute(dsk: Any, keys: Any, remote_args: Mapping[str, Any], listeners: Listeners, limit: int | None) -> dict[Any, Any]:
-    """The values of all wanted keys."""
+    """Return the values of all wanted keys."""
     graph = prepare(dsk, keys, remote_args, may_split=not listeners and dask.config.get(SPLIT_RESULTS, True))
     del dsk
     _connect()
@@ -147,7 +147,7 @@ def _compute(dsk: Any, keys: Any, remote_args: Mapping[str, Any], listeners: Lis
 
 
 def _submit(dsk: Any, keys: list[Any], remote_args: Mapping[str, Any], listeners: Listeners) -> dict[Any, Future]:
-    """Futures of all these keys, whose tasks are submitted."""
+    """Submit the tasks of these keys and return their futures."""
     graph = prepare(dsk, keys, remote_args, may_split=not listeners and dask.config.get(SPLIT_RESULTS, True))
     _connect()
     submission = Submission(graph, listeners, UNLIMITED)

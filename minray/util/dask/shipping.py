@@ -1,13 +1,13 @@
-"""What a Dask task becomes: a call of one remote function, and a function that many calls share sent in short.
+"""Sends a Dask task as a call of one remote function, and packs functions and arrays that many tasks share only once.
 
 Ray: python/ray/util/dask/scheduler.py (``dask_task_wrapper``)
 
-The arguments of the task are the arguments of the call, with references in the place of dependencies, so that the cluster
-waits for them, brings them along and holds them as for any task of its own. Only a task with nested nodes is sent as it is,
-with the names of its dependencies.
+The arguments of the Dask task are the arguments of the call, with references in place of dependencies. So the cluster waits
+for the dependencies, moves them and keeps them as for any task. Only a Dask task with nested nodes is sent as it is, with
+the names of its dependencies.
 
-A function of ``__main__`` or a lambda has to be pickled by value, which costs more than the rest of the call. It is
-pickled once for each graph; a call takes the bytes along, and a worker unpickles the same bytes once.
+A function of ``__main__`` or a lambda must be pickled by value, which costs more than the rest of the call. It is pickled
+once for each graph. A call carries the bytes, and a worker unpickles the same bytes once.
 """
 
 from __future__ import annotations
@@ -29,39 +29,40 @@ import minray as ray
 from .graph import referred
 
 NAME_BYTES = 128
-"""A pickled function of so few bytes is little more than its name."""
+"""Size in bytes up to which a pickled function is little more than its name, and is sent without packing."""
 SHORT_BYTES = 32 * 1024
-"""A pickled function that is longer travels as an object of its own."""
+"""Size in bytes above which a pickled function travels as an object of its own."""
 LARGE_BYTES = 64 * 1024
-"""An array that is larger and stands in several tasks is put once for all of them."""
+"""Size in bytes above which an array among the arguments is put once for all tasks that have it."""
 READ_ONLY = re.compile(
     r"(array|destination|byte-swapped|flag set|base) is read-only$|set WRITEABLE flag|resize this array: it does not own"
     r"|output array (is not acceptable|must be contiguous, writable)"  # numpy
     r"|(source array|buffer) is (read-only|not writable)$|modify read-only memory|read-write bytes-like"  # Cython, Python
 )
-"""How numpy and others say that they cannot write."""
+"""Matches the errors by which numpy, Cython and Python refuse to write into a read-only array."""
 IN_BAND = 4
-"""The last protocol of pickle that knows nothing of read-only buffers."""
+"""The last pickle protocol without read-only buffers: it copies arrays, so that copies are writable."""
 FUNCTIONS_KEPT = 256
-"""By a worker, unpickled."""
+"""Number of unpickled functions that a worker keeps."""
 
 
 class TaskHooks(NamedTuple):
-    """What callbacks have to say in the worker, before a task and after it."""
+    """The callbacks' hooks that run in the worker, before and after a task."""
 
     key: Any
     dependencies: list[int | str]
-    """Which arguments, by position or by name, are what the task depends on."""
+    """The arguments that are dependencies of the task, by position or name."""
     before: list[Any]
     after: list[Any]
-    """Of the same length; None where a callback has nothing to say."""
+    """The hooks after the task, as many as ``before``; None where a callback has none."""
 
 
 @ray.remote
 def dask_task(
     hooks: TaskHooks | None, items: Sequence[tuple[Any, Any]] | None, function: Any, /, *args: Any, **kwargs: Any
 ) -> tuple[Any, ...]:
-    """The result, or the items that others take from it; and last, since it costs nothing to fetch, which process it was."""
+    """Run a Dask task. Return its result, or the items that other nodes take from it; and last the worker's pid, which is
+    the report: a value that costs nothing to fetch."""
     states = []
     if hooks:
         values = [kwargs[place] if isinstance(place, str) else args[place] for place in hooks.dependencies]
@@ -77,8 +78,11 @@ def dask_task(
 
 
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Arrays that processes share are read-only, and some functions write into what they are given: these get a copy of
-    that, as it is by then."""
+    """Call the function. If it tries to write into a read-only array, call it again with copies of its arguments.
+
+    Arrays in shared memory are read-only, and some functions write into their arguments. The copies are made after the first
+    call has failed, from the arguments as they are then.
+    """
     try:
         return function(*args, **kwargs)
     except (ValueError, TypeError) as error:
@@ -94,11 +98,11 @@ def evaluate(node: GraphNode, names: Sequence[Any], *values: Any) -> Any:
 
 
 class _InShort:
-    """Stands for a function on its way; what arrives is the function."""
+    """Stands for a packed function in a call; a worker unpickles it as the function itself."""
 
     def __init__(self, data: bytes) -> None:
-        # Compressed for size, and so that the name of the driver's module is not seen in it: a stream that has it is
-        # taken for one that has to be pickled by value, as a whole and with every call.
+        # Compressed for size, and to hide the name of the driver's module. A pickle that contains this name would be
+        # taken for one that must be pickled by value, as a whole and with every call.
         self._data = zlib.compress(data)
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
@@ -111,16 +115,16 @@ def _function(data: bytes) -> Any:
 
 
 class Luggage:
-    """What the tasks of one graph have in common, packed once."""
+    """Functions and large arguments that the tasks of one graph share, packed once."""
 
     def __init__(self) -> None:
         self._functions: dict[int, Any] = {}
-        """By identity, since the graph keeps them alive: the function itself, or what is sent for it."""
+        """Function id -> the function itself, or what is sent in its place. The graph keeps the functions alive."""
         self._put: dict[int, Any] = {}
-        """Large arguments, by identity: references."""
+        """Id of a large argument -> its reference."""
 
     def call(self, node: Task, results: dict[Any, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """The function and arguments that make this node's result, given those of its dependencies."""
+        """Return the function and arguments that compute this node's result from the results of its dependencies."""
         if _is_evaluated(node):
             names = list(node.dependencies)
             return evaluate, (node, names, *(results[name] for name in names)), {}
@@ -131,14 +135,14 @@ class Luggage:
         return self.function(node.func), tuple(args), kwargs
 
     def function(self, function: Any) -> Any:
-        """What to send for it as an argument of its own."""
+        """Return what is sent in place of a function: itself, a reference, or its packed form."""
         packed = self._functions.get(id(function))
         if packed is None:
             packed = self._functions[id(function)] = _packed(function)
         return packed
 
     def _in_short(self, inner: Any) -> Any:
-        """A task within a fused one, with its function in short."""
+        """Return a task within a fused one with its function packed."""
         if type(inner) is not Task:
             return inner
         packed = self.function(inner.func)
@@ -158,7 +162,7 @@ class Luggage:
 
 
 def places_of_dependencies(node: Any) -> list[int | str]:
-    """Among the arguments that ``Luggage.call`` makes for it."""
+    """Return the places of a node's dependencies among the arguments that ``Luggage.call`` makes."""
     if _is_evaluated(node):
         return list(range(2, 2 + len(node.dependencies)))
     places: list[int | str] = [place for place, argument in enumerate(node.args) if referred(argument) is not None]
@@ -166,7 +170,7 @@ def places_of_dependencies(node: Any) -> list[int | str]:
 
 
 def _is_evaluated(node: Any) -> bool:
-    """Whether it is run as it is, because it is more than a function with arguments."""
+    """Whether a node is sent and evaluated as it is, because it is more than a function with plain arguments."""
     return type(node) is not Task or any(map(_is_nested, (*node.args, *node.kwargs.values())))
 
 
@@ -175,7 +179,7 @@ def _is_nested(argument: Any) -> bool:
 
 
 class _HoldsReference(Exception):
-    """The function cannot be pickled apart from the call that takes it along."""
+    """A function contains a reference, so it cannot be pickled separately from its call."""
 
 
 class _Pickler(ray.cloudpickle.Pickler):
@@ -186,7 +190,10 @@ class _Pickler(ray.cloudpickle.Pickler):
 
 
 def _packed(function: Any) -> Any:
-    """What cannot be pickled here is left as it is: sending it will succeed, or say what is wrong."""
+    """Return a function's packed form, a reference to it, or the function itself if it is short.
+
+    A function that cannot be pickled here is returned as it is: sending it succeeds, or raises the right error.
+    """
     stream = io.BytesIO()
     try:
         _Pickler(stream, 5).dump(function)

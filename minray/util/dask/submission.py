@@ -1,14 +1,14 @@
-"""The tasks of one graph: submitted in order, a limited number ahead of what has finished.
+"""Submits the tasks of one graph in order, a limited number ahead of the finished ones.
 
 Ray: python/ray/util/dask/scheduler_utils.py (``get_async``; there everything is submitted at once)
 
-If all tasks were submitted at once, those that read data would all be runnable and run first, and everything they read
-would have to be kept. So tasks are submitted in Dask's order until enough of them could run at the same time; how many that
-is follows from how fast they finish, since a window of tiny tasks has to be wide and one of large ones narrow. Tasks that
-wait for others do not count: a chain is submitted in one go and needs no word from the driver between its links.
+If all tasks were submitted at once, those that read data would all be runnable and run first, and all their data would have
+to be kept. So tasks are submitted in Dask's order until enough of them could run at the same time. That number (the window)
+depends on how fast tasks finish: for tiny tasks it must be large, for long ones small. Tasks that wait for others do not
+count. So a chain is submitted at once, and its tasks follow each other without the driver.
 
-Each task returns a second, tiny object, its *report*. The driver waits for reports alone, so that it never fetches a value
-that nobody asked it for, hears of a failure at once, and knows which key it was.
+Each task returns a second, tiny object, its *report*. The driver waits for reports alone. So it never fetches a value that
+was not asked for, learns of a failure at once, and knows the key that has failed.
 """
 
 from __future__ import annotations
@@ -30,49 +30,50 @@ from .graph import Graph
 from .shipping import Luggage, dask_task
 
 PER_CPU = 4
-"""So many runnable tasks per CPU are submitted at least."""
+"""Smallest window, in runnable tasks per CPU of the cluster: enough to keep the workers busy."""
 AT_MOST = 4096
 PATIENCE_S = 0.05
-"""If half of the window has not finished within this time, the tasks are long ones."""
+"""Seconds within which half of the window must finish; otherwise the tasks are long ones, and the window shrinks."""
 MOST_NAMES = 100
 UNLIMITED = float("inf")
 
 SENT_AS_THEY_ARE = frozenset({type(None), bool, int, float, complex, str, slice})
-"""Data of these types goes into every task that needs it; other data is put once."""
+"""Types of data that are sent with every task that needs them; other data is put once."""
 
 
 class Submission:
-    """Turns a graph into tasks."""
+    """Submits the tasks of a graph and fetches its results."""
 
     def __init__(self, graph: Graph, listeners: Listeners, limit: float | None = None) -> None:
         self._graph = graph
         self._listeners = listeners
         self._luggage = Luggage()
         self._functions: dict[Any, Any] = {}
-        """The remote function with options, by what these depend on."""
+        """The remote function with options, by (name, num_returns, other options)."""
         self._fixed = limit is not None
         self._least = limit or _narrowest(graph)
         self._limit = self._least
-        """How many tasks may be runnable."""
+        """The window: number of tasks that may be runnable."""
         self.results: dict[Any, Any] = {}
-        """Key -> a reference, or data that is sent as it is; dropped when the last task that needs it is submitted."""
+        """Key -> a reference, or data that is sent as it is. An entry is dropped when the last task that needs it is
+        submitted."""
         self._uses = dict(graph.uses)
-        """Key -> how many nodes that depend on it have not been submitted."""
+        """Key -> number of nodes that depend on it and were not submitted yet."""
         self._makers: dict[Any, Any] = {}
-        """Key -> the key of the task that makes its value, if that is unfinished or was when it was submitted."""
+        """Key -> key of the submitted task that makes its value; may be an ended task."""
         self._reports: dict[Any, Any] = {}
         """Key of an unfinished task -> the reference to its report."""
         self._unfinished: dict[Any, Any] = {}
-        """The other way round, in the order of submission."""
+        """Report of an unfinished task -> its key, in the order of submission."""
         self._runnable: dict[Any, None] = {}
-        """The reports of tasks that wait for no other one."""
+        """Reports of unfinished tasks that wait for no other task."""
         self._blockers: dict[Any, int] = {}
-        """Key of a task that had to wait for others -> for how many it still does."""
+        """Key of a task that had to wait for others -> number of those that are unfinished."""
         self._blocked: defaultdict[Any, list[Any]] = defaultdict(list)
-        """Key of an unfinished task -> those that wait for it."""
+        """Key of an unfinished task -> keys of the tasks that wait for it."""
 
     def submit_all(self) -> None:
-        """Submit every task, waiting whenever the window is full."""
+        """Submit every task; wait whenever the window is full."""
         for key in self._graph.order:
             if key not in self.results:
                 self._submit(key)
@@ -80,12 +81,12 @@ class Submission:
                 self._collect(list(self._runnable))
 
     def wait_all(self) -> None:
-        """Wait until every task has finished. Raises what the first one that failed has raised."""
+        """Wait until every task has finished. Raises the exception of the first one that has failed."""
         while self._unfinished:
             self._collect(list(itertools.islice(self._unfinished, AT_MOST)))
 
     def fetch(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """The values of these keys."""
+        """Return the values of these keys."""
         values = {key: self.results[key] for key in keys}
         refs = {key: value for key, value in values.items() if isinstance(value, ray.ObjectRef)}
         with contextlib.suppress(Exception):
@@ -93,7 +94,8 @@ class Submission:
         return {**values, **{key: self._value_of(key, ref) for key, ref in refs.items()}}
 
     def cancel(self) -> None:
-        """Take back what has not finished: first what depends on the rest, or it would fail, as if that were news."""
+        """Cancel all unfinished tasks, the last one first. In the other order tasks would fail because of a cancelled one,
+        and report that."""
         reports = list(self._reports.values())
         _, unfinished = ray.wait(reports, num_returns=len(reports), timeout=0) if reports else ([], [])
         for report in reversed(unfinished):
@@ -163,7 +165,10 @@ class Submission:
             self.results.pop(dependency, None)
 
     def _remote_function(self, key: Any, num_returns: int) -> Any:
-        """Named after the key's first part, which many keys share, as long as there are not too many of them."""
+        """Return the remote function with a key's options, named after the key's first part, which many keys share.
+
+        After ``MOST_NAMES`` such functions, further ones are named "task".
+        """
         name = key_split(key) if len(self._functions) < MOST_NAMES else "task"
         options = self._graph.options.get(key, {})
         described = name, num_returns, repr(options) if options else ""
@@ -172,7 +177,7 @@ class Submission:
         return self._functions[described]
 
     def _collect(self, reports: list[Any]) -> None:
-        """Wait for some of these tasks, and count as runnable those that waited for them."""
+        """Wait for some of these tasks, adapt the window, and mark tasks that waited for them as runnable."""
         half = (len(reports) + 1) // 2
         ready, _ = ray.wait(reports, num_returns=half, timeout=PATIENCE_S)
         if not self._fixed:
@@ -184,15 +189,16 @@ class Submission:
             self._finish(report, pid)
 
     def _get_reports(self, reports: list[Any]) -> list[int]:
-        """Raises the failure of the first one in Dask's order: what it depends on has not failed."""
+        """Return the pids in these reports. Raises the failure of the first task in Dask's order, whose dependencies have
+        not failed."""
         with contextlib.suppress(Exception):
             pids: list[int] = ray.get(reports)
             return pids
         return [self._value_of(self._unfinished[report], report) for report in reports]
 
     def _value_of(self, key: Any, ref: Any) -> Any:
-        """The value of a key, or its task's report. Raises its error with the key that has failed: that of a persisted value
-        if this one needed it."""
+        """Return the value of a key, or its task's report. An error is raised with the key that has failed, which may be
+        that of a persisted value that this key needs."""
         with contextlib.suppress(Exception):
             return ray.get(ref)
         for persisted in self._persisted_for(key):
@@ -201,7 +207,7 @@ class Submission:
         return value_of(key, ref)
 
     def _persisted_for(self, key: Any) -> Iterator[FutureKey]:
-        """The persisted values that a node needs, by whatever name."""
+        """Yield the keys of the persisted values that a node needs, directly or through aliases."""
         for dependency in self._graph.nodes[key].dependencies:
             if isinstance(dependency, FutureKey):
                 yield dependency
@@ -220,12 +226,12 @@ class Submission:
 
 
 def _narrowest(graph: Graph) -> int:
-    """The narrowest window. Nobody has to be asked about the cluster for a graph that fits into any."""
+    """Return the smallest window. The cluster is not asked for a graph that fits into any window."""
     return PER_CPU if len(graph.order) <= PER_CPU else PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 class _naming:
-    """Adds the key to whatever is raised."""
+    """A context that adds a note with the key to any exception."""
 
     def __init__(self, key: Any, trouble: str) -> None:
         self._key, self._trouble = key, trouble

@@ -2,8 +2,8 @@
 
 Ray: python/ray/util/multiprocessing/
 
-Programs that use a pool of the standard library change that one import. ``TimeoutError`` is the standard library's, which
-``AsyncResult.get`` raises there as well as here.
+Programs that use a pool of the standard library need to change only that import. ``TimeoutError`` is the one of the
+standard library's ``multiprocessing``, which ``AsyncResult.get`` raises here too.
 """
 
 from multiprocessing import TimeoutError

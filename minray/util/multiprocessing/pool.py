@@ -2,10 +2,10 @@
 
 Ray: python/ray/util/multiprocessing/pool.py
 
-What differs from the standard library, where it leaves programs waiting for ever:
-  * A worker that dies fails what it was doing with ActorDiedError, and another one takes its place.
-  * ``terminate`` fails what is unfinished with RuntimeError.
-  * The iterable of ``imap`` is read only so far ahead of the workers as keeps them busy.
+Differences from the standard library, which leaves programs waiting for ever in such cases:
+  * When a worker dies, its calls fail with ActorDiedError, and another worker takes its place.
+  * ``terminate`` fails unfinished calls with RuntimeError.
+  * The iterable of ``imap`` is read only as far ahead as keeps the workers busy.
   * A callback that raises is logged.
 Functions may be lambdas and closures, and references among the arguments of ``apply`` arrive as their values.
 """
@@ -27,14 +27,14 @@ from minray.util.crew import Crew, call_each_starred, chunks
 
 T = TypeVar("T")
 CHUNKS_PER_WORKER = 4
-"""Of ``map``, unless a chunk size is given: more than one, because some take longer than others."""
+"""Number of chunks per worker in ``map``, unless a chunk size is given; several, because some take longer than others."""
 AHEAD = 2
-"""How many chunks per worker ``imap`` has submitted and not got back, at most."""
+"""Largest number of unfinished chunks per worker that ``imap`` has submitted."""
 logger = logging.getLogger("minray")
 
 
 class AsyncResult(Generic[T]):
-    """What ``apply_async`` and ``map_async`` return."""
+    """The result of ``apply_async`` and ``map_async``, which may not be ready yet."""
 
     def __init__(
         self,
@@ -43,31 +43,32 @@ class AsyncResult(Generic[T]):
         callback: Callable[[T], object] | None,
         error_callback: Callable[[BaseException], object] | None,
     ) -> None:
-        """``combine`` makes the value of the results of all ``parts``."""
+        """``combine`` makes the value from the results of all ``parts``."""
         self._parts = parts
         self._combine = combine
         self._callback = callback
         self._error_callback = error_callback
         self._outcome: Future[T] = Future()
         self._left = itertools.count(len(parts) - 1, -1).__next__
-        """How many parts are missing after this one; counted in one step, since parts end in several threads."""
+        """Counts down the missing parts. The counter is atomic, since parts end in several threads."""
         for part in parts:
             part.add_done_callback(self._on_part)
         if not parts:
             self._finish()
 
     def get(self, timeout: float | None = None) -> T:
-        """The value, or what was raised. Raises multiprocessing.TimeoutError if it is not there in time."""
+        """Return the value, or raise the exception of the call. Waits at most ``timeout`` seconds (None: for ever), then
+        raises multiprocessing.TimeoutError."""
         self.wait(timeout)
         if not self.ready():
-            raise multiprocessing.TimeoutError(f"the result is not there within {timeout} s")
+            raise multiprocessing.TimeoutError(f"the result is not ready within {timeout} s")
         try:
             return self._outcome.result()
         finally:
-            del self  # The traceback of an error leads to this frame, which would keep it.
+            del self  # An error's traceback refers to this frame, which would keep this object.
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when the result is there, or the time is up."""
+        """Wait until the result is ready, at most ``timeout`` seconds (None: for ever)."""
         try:
             self._outcome.exception(timeout)
         except TimeoutError:
@@ -77,9 +78,9 @@ class AsyncResult(Generic[T]):
         return self._outcome.done()
 
     def successful(self) -> bool:
-        """Whether nothing was raised. ValueError if the result is not there yet."""
+        """Whether no exception was raised. Raises ValueError if the result is not ready yet."""
         if not self.ready():
-            raise ValueError("the result is not there yet, so nobody knows whether it is successful")
+            raise ValueError("the result is not ready yet, so it is not known whether it is successful")
         return self._outcome.exception() is None
 
     def _on_part(self, part: Future[Any]) -> None:
@@ -87,7 +88,7 @@ class AsyncResult(Generic[T]):
             self._finish()
 
     def _finish(self) -> None:
-        """Callbacks come first: whoever has the result may rely on them."""
+        """Run the callbacks, then set the outcome, so that a program that has the result can rely on the callbacks."""
         parts, self._parts = self._parts, ()  # They refer to this object, and their results are not needed any more.
         error = next((error for part in parts if (error := part.exception()) is not None), None)
         if error is not None:
@@ -103,32 +104,34 @@ def _call_back(callback: Callable[[Any], object] | None, value: Any) -> None:
     if callback is not None:
         try:
             callback(value)
-        except BaseException:  # SystemExit, too: the result would never be there
+        except BaseException:  # SystemExit too: otherwise the result would never be ready.
             logger.exception("a callback of a pool has raised")
 
 
 class IMapIterator(Iterator[T]):
-    """What ``imap`` and ``imap_unordered`` return."""
+    """An iterator over results: the result of ``imap`` and ``imap_unordered``."""
 
     def __init__(self, is_ordered: bool, room: int) -> None:
         self._is_ordered = is_ordered
         self._room = threading.Semaphore(room)
-        """For chunks that are submitted and not done."""
+        """Limits the number of chunks that are submitted and not done."""
         self._changed = threading.Condition()
         self._chunks: deque[Future[list[T]]] = deque()
-        """The next one to be handed over first; if not ordered, only those that are done."""
+        """The chunks that were not returned yet, in order; if not ordered, only those that are done."""
         self._total: int | None = None
-        """How many chunks there are, once that is known."""
+        """Number of chunks; None until it is known."""
         self._taken = 0
         self._items: deque[T] = deque()
-        """The rest of the chunk that is being handed over."""
+        """The results of the current chunk that were not returned yet."""
 
     def __next__(self) -> T:
         return self.next()
 
     def next(self, timeout: float | None = None) -> T:
-        """The next result. Raises multiprocessing.TimeoutError if it is not there in time, and goes on at the next chunk
-        after one that has raised."""
+        """Return the next result, or raise the exception of its chunk; after that the iterator goes on with the next chunk.
+
+        Raises multiprocessing.TimeoutError after ``timeout`` seconds (None: waits for ever), StopIteration at the end.
+        """
         while not self._items:
             self._items.extend(self._next_chunk(timeout).result())
         return self._items.popleft()
@@ -136,7 +139,7 @@ class IMapIterator(Iterator[T]):
     def _next_chunk(self, timeout: float | None) -> Future[list[T]]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready() or self._taken == self._total, timeout):
-                raise multiprocessing.TimeoutError(f"the next result is not there within {timeout} s")
+                raise multiprocessing.TimeoutError(f"the next result is not ready within {timeout} s")
             if self._taken == self._total:
                 raise StopIteration
             self._taken += 1
@@ -146,7 +149,8 @@ class IMapIterator(Iterator[T]):
         return bool(self._chunks) and self._chunks[0].done()
 
     def feed(self, submit: Callable[[list[Any]], Future[list[T]]], chunks: Iterator[list[Any]]) -> None:
-        """In a thread of its own: submit all chunks, as room comes. What the iterable raises is raised in its place."""
+        """Submit all chunks, in a thread of its own, as there is room. An exception of the iterable becomes the last
+        result."""
         total = 0
         try:
             for chunk in chunks:
@@ -177,7 +181,7 @@ class IMapIterator(Iterator[T]):
 
 
 class Pool:
-    """A number of workers; see the head of this file."""
+    """A pool of workers; the head of this file says how it differs from the standard library's."""
 
     def __init__(
         self,
@@ -189,8 +193,12 @@ class Pool:
         ray_address: str | None = None,
         ray_remote_args: dict[str, Any] | None = None,
     ) -> None:
-        """``processes``: None is the number of CPUs of the cluster. ``ray_address`` is that of ``init``, if this process is
-        not connected yet; ``ray_remote_args`` are options of the workers' actors; ``context`` means nothing here."""
+        """``processes``: the number of workers; None: the number of CPUs of the cluster. Each calls
+        ``initializer(*initargs)`` when it begins, and ends after ``maxtasksperchild`` calls (None: never).
+
+        ``ray_address`` is the address for ``init``, if this process is not connected yet. ``ray_remote_args`` are options of
+        the workers' actors. ``context`` is ignored.
+        """
         for name, number in (("processes", processes), ("maxtasksperchild", maxtasksperchild)):
             if number is not None and (not isinstance(number, int) or number < 1):
                 raise ValueError(f"{name} must be a positive int, or None, but is {number!r}")
@@ -202,7 +210,7 @@ class Pool:
         self._lock = threading.Lock()
         self._is_running = True
         self._feeders: list[threading.Thread] = []
-        """Of ``imap``: they still submit after ``close``, and the last of them ends what that has begun."""
+        """Running threads of ``imap``. They still submit after ``close``; the last one then closes the crew."""
 
     def apply(
         self,
@@ -212,7 +220,7 @@ class Pool:
         *,
         kwargs: dict[str, Any] | None = None,
     ) -> T:
-        """``func(*args, **kwds)`` in a worker. ``kwargs`` is Ray's name of ``kwds``."""
+        """Call ``func(*args, **kwds)`` in a worker and return its result. ``kwargs`` is Ray's name of ``kwds``."""
         return self.apply_async(func, args, kwds, kwargs=kwargs).get()
 
     def apply_async(
@@ -225,7 +233,8 @@ class Pool:
         *,
         kwargs: dict[str, Any] | None = None,
     ) -> AsyncResult[T]:
-        """The same without waiting. A callback runs before the result is ready, and should return soon."""
+        """Submit ``func(*args, **kwds)`` and return its result to come. A callback runs before the result is ready, and
+        should return soon."""
         self._check_running()
         if kwds is not None and kwargs is not None:
             raise TypeError("kwds and kwargs are two names of one argument: give one of them")
@@ -233,7 +242,7 @@ class Pool:
         return AsyncResult([part], _only, callback, error_callback)
 
     def map(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None = None) -> list[T]:
-        """``func(item)`` for each item, in order; sent to the workers in chunks."""
+        """Call ``func(item)`` for each item, sent to the workers in chunks; return the results in order."""
         return self.map_async(func, iterable, chunksize).get()
 
     def map_async(
@@ -249,7 +258,7 @@ class Pool:
     def starmap(
         self, func: Callable[..., T], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[T]:
-        """``func(*item)`` for each item, in order."""
+        """Call ``func(*item)`` for each item, sent to the workers in chunks; return the results in order."""
         return self.starmap_async(func, iterable, chunksize).get()
 
     def starmap_async(
@@ -263,15 +272,16 @@ class Pool:
         return self._map_async(call_each_starred, func, iterable, chunksize, callback, error_callback)
 
     def imap(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
-        """``func(item)`` for each item, in order, as they come. Nobody has to read the results for the work to go on."""
+        """Call ``func(item)`` for each item; return an iterator over the results in order. The work goes on even if the
+        results are not read."""
         return self._imap(func, iterable, chunksize, True)
 
     def imap_unordered(self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1) -> IMapIterator[T]:
-        """The same, whichever is there first."""
+        """Like ``imap``, but the iterator returns results in the order in which they are ready."""
         return self._imap(func, iterable, chunksize, False)
 
     def close(self) -> None:
-        """Take no more work; the workers end when they have done what there is."""
+        """Accept no more work; the workers end when they have finished the submitted work."""
         with self._lock:
             self._is_running = False
             self._maybe_close()
@@ -283,7 +293,7 @@ class Pool:
             self._crew.kill()
 
     def join(self) -> None:
-        """Wait for the workers to end. ValueError before ``close`` or ``terminate``."""
+        """Wait for the workers to end. Raises ValueError before ``close`` or ``terminate``."""
         if self._is_running:
             raise ValueError("the pool is still running; close or terminate it before join")
         for feeder in list(self._feeders):
@@ -333,7 +343,7 @@ class Pool:
         return results
 
     def _feed(self, feed: Callable[[], None]) -> None:
-        """The whole of a feeder's life."""
+        """Run a thread of ``imap``: submit its chunks, then remove the thread from ``_feeders``."""
         try:
             feed()
         finally:

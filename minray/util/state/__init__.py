@@ -2,8 +2,8 @@
 
 Ray: python/ray/util/state/
 
-Nobody keeps an account for these functions: they ask the processes, and get what is true at this moment. Ray's functions for
-logs, runtime environments and cluster events are left out.
+No process collects this data in advance: the functions ask all processes, and return the state at this moment. Left out:
+Ray's functions for logs, runtime environments and cluster events.
 """
 
 from minray.util.state.api import (

@@ -1,15 +1,18 @@
-"""The functions: list, get and sum up what is in the cluster that this process is connected to.
+"""The state functions: list, get and summarize the actors, tasks, objects and so on of this process's cluster.
 
 Ray: python/ray/util/state/api.py
 
-Every process of the cluster that knows something is asked, and each tells of ten thousand things at most, the largest
-objects and the newest tasks. ``minray list``, ``minray get`` and ``minray summary`` are the same on the command line, also
-from outside.
+Each function asks all processes that have a part of the answer. A process returns at most ten thousand rows: its largest
+objects and its newest tasks. On the command line ``minray list``, ``minray get`` and ``minray summary`` do the same, also
+from outside of the cluster.
 
-All take the same arguments. ``filters``: only rows for which all of these hold, such as ``("state", "=", "ALIVE")``.
-``detail`` changes nothing, since rows have all there is. ``timeout``: for each process, in seconds. They raise ValueError
-for a wrong filter, limit or id, and RayStateApiException if this process is not connected, or if something is missing (a
-process does not answer in time, or has too much to tell) and ``raise_on_missing_output``.
+All functions take the same arguments. ``address``: None or "auto", for this process's cluster. ``filters``: only rows for
+which all filters hold, such as ``("state", "=", "ALIVE")``. ``limit``: the largest number of rows, from 1 to 10,000.
+``timeout``: seconds that each process may take. ``detail`` has no effect, since rows have all fields.
+
+They raise ValueError for a wrong address, filter, limit or id, and RayStateApiException if this process is not connected or
+the gcs does not answer in time. With ``raise_on_missing_output`` they also raise RayStateApiException if rows are missing,
+because a process does not answer in time or has more than ten thousand.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ def list_actors(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[ActorState]:
-    """The newest first; the last thousand dead ones too."""
+    """Return the actors, newest first: all living ones, and the last thousand dead ones."""
     return _list("actors", address, filters, limit, timeout, raise_on_missing_output)
 
 
@@ -67,8 +70,10 @@ def list_tasks(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[TaskState]:
-    """All that have not ended, and of each process that submits tasks the last thousand that have; those of processes that
-    are gone are gone too."""
+    """Return the tasks, for each submitting process: all unfinished ones, and the last thousand finished ones.
+
+    The tasks of a process are forgotten when it ends.
+    """
     return _list("tasks", address, filters, limit, timeout, raise_on_missing_output)
 
 
@@ -81,7 +86,7 @@ def list_objects(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[ObjectState]:
-    """The objects that processes refer to, the largest first; a row for each process and object."""
+    """Return the objects to which processes refer, largest first, with a row for each process and object."""
     return _list("objects", address, filters, limit, timeout, raise_on_missing_output)
 
 
@@ -94,7 +99,7 @@ def list_nodes(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[NodeState]:
-    """All that ever were in the cluster."""
+    """Return all nodes, also those that have left the cluster."""
     return _list("nodes", address, filters, limit, timeout, raise_on_missing_output)
 
 
@@ -107,7 +112,7 @@ def list_workers(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[WorkerState]:
-    """Drivers and workers that live, and those that died lately."""
+    """Return the living drivers and workers, and those that have died lately."""
     return _list("workers", address, filters, limit, timeout, raise_on_missing_output)
 
 
@@ -120,7 +125,7 @@ def list_jobs(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[JobState]:
-    """Drivers that are connected, and those that were."""
+    """Return the jobs: drivers that are connected, and those that were."""
     return _list("jobs", address, filters, limit, timeout, raise_on_missing_output)
 
 
@@ -133,56 +138,56 @@ def list_placement_groups(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[PlacementGroupState]:
-    """All that the gcs remembers, removed ones too."""
+    """Return the placement groups that the gcs remembers, removed ones too."""
     return _list("placement-groups", address, filters, limit, timeout, raise_on_missing_output)
 
 
 def get_actor(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> ActorState | None:
-    """The actor with this id (hex); None if there is none."""
+    """Return the actor with this id (hex); None if there is none."""
     return _get("actors", ActorState, id, address, timeout)
 
 
 def get_task(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> TaskState | None:
-    """The task with this id (hex), in its present attempt; None if it is not known (any more)."""
+    """Return the task with this id (hex), in its current attempt; None if it is unknown or forgotten."""
     return _get("tasks", TaskState, id, address, timeout)
 
 
 def get_node(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> NodeState | None:
-    """The node with this id (hex); None if there is none."""
+    """Return the node with this id (hex); None if there is none."""
     return _get("nodes", NodeState, id, address, timeout)
 
 
 def get_worker(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> WorkerState | None:
-    """The worker or driver with this id (hex); None if it is not known (any more)."""
+    """Return the worker or driver with this id (hex); None if it is unknown or forgotten."""
     return _get("workers", WorkerState, id, address, timeout)
 
 
 def get_job(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> JobState | None:
-    """The job with this id (hex); None if there is none."""
+    """Return the job with this id (hex); None if there is none."""
     return _get("jobs", JobState, id, address, timeout)
 
 
 def get_placement_group(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> PlacementGroupState | None:
-    """The placement group with this id (hex); None if there is none."""
+    """Return the placement group with this id (hex); None if there is none."""
     return _get("placement-groups", PlacementGroupState, id, address, timeout)
 
 
 def get_objects(
     id: str, address: str | None = None, timeout: float = DEFAULT_TIMEOUT_S, _explain: bool = False
 ) -> list[ObjectState]:
-    """Who refers to the object with this id (hex): a row for each process; none for an unknown object."""
+    """Return a row for each process that refers to the object with this id (hex); an empty list if there is none."""
     return _read("objects", address, timeout, _checked(id)).rows
 
 
@@ -192,7 +197,7 @@ def summarize_actors(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> dict[str, Any]:
-    """All actors by class and state: ``{"cluster": ...}``, an ``ActorSummaries`` as a dict."""
+    """Return the numbers of actors by class and state: ``{"cluster": ...}`` with an ``ActorSummaries`` as a dict."""
     rows = _complete("actors", address, timeout, raise_on_missing_output)
     return {"cluster": asdict(ActorSummaries.to_summary(actors=rows))}
 
@@ -203,7 +208,7 @@ def summarize_tasks(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> dict[str, Any]:
-    """All tasks by name and state: ``{"cluster": ...}``, a ``TaskSummaries`` as a dict."""
+    """Return the numbers of tasks by name and state: ``{"cluster": ...}`` with a ``TaskSummaries`` as a dict."""
     rows = _complete("tasks", address, timeout, raise_on_missing_output)
     return {"cluster": asdict(TaskSummaries.to_summary(tasks=rows))}
 
@@ -214,7 +219,8 @@ def summarize_objects(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> dict[str, Any]:
-    """All references by the line of the program that made them: ``{"cluster": ...}``, an ``ObjectSummaries`` as a dict."""
+    """Return numbers and sizes of references by the line of the program that made them: ``{"cluster": ...}`` with an
+    ``ObjectSummaries`` as a dict."""
     rows = _complete("objects", address, timeout, raise_on_missing_output)
     return {"cluster": asdict(ObjectSummaries.to_summary(objects=rows))}
 

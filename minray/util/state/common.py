@@ -1,9 +1,8 @@
-"""What the state functions return.
+"""The rows and summaries that the state functions return.
 
 Ray: python/ray/util/state/common.py
 
-Names and meanings of the fields are Ray's; a reader of one finds them in the other. Fields for which minray has nothing to
-say are left out.
+Names and meanings of the fields are Ray's, so that programs can read both. Fields for which minray has no data are left out.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ DISABLED = "disabled"
 
 
 def detail(default: Any = None) -> Any:
-    """A field that tables show with ``--detail`` only."""
+    """Declare a field that tables show with ``--detail`` only."""
     return field(default=default, metadata={"detail": True})
 
 
 class Row:
-    """What all rows can do."""
+    """The common methods of all rows."""
 
     def asdict(self) -> dict[str, Any]:
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     def __getitem__(self, name: str) -> Any:
-        """A field, for programs that take rows for dicts, which they were once in Ray."""
+        """Return a field by its name, for programs that use rows as dicts, which they once were in Ray."""
         return getattr(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -36,7 +35,7 @@ class Row:
 
     @classmethod
     def columns(cls, with_detail: bool) -> list[str]:
-        """The names of the fields that a table shows."""
+        """Return the names of the fields that a table shows."""
         return [one.name for one in fields(cls) if with_detail or not one.metadata.get("detail")]  # type: ignore[arg-type]
 
 
@@ -50,12 +49,12 @@ class ActorState(Row):
     """DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING or DEAD."""
     job_id: str
     name: str
-    """Empty: it has none."""
+    """The actor's name; empty if it has none."""
     node_id: str | None
     pid: int
     ray_namespace: str
     death_cause: dict[str, Any] | None = detail()
-    """``kind`` and ``message``; also of the last death of an actor that is being restarted."""
+    """``kind`` and ``message`` of the actor's death, or of its last death while it is being restarted."""
     is_detached: bool = detail(False)
     num_restarts: int = detail(0)
 
@@ -78,14 +77,14 @@ class TaskState(Row):
     """NORMAL_TASK, ACTOR_CREATION_TASK or ACTOR_TASK."""
     func_or_class_name: str
     parent_task_id: str
-    """Empty: a driver has submitted it."""
+    """The task that has submitted this one; empty if a driver has."""
     node_id: str | None
-    """Where it is, from when it is sent until it ends."""
+    """The node to which the task was sent; None before that and after the task has ended."""
     worker_id: str | None
     worker_pid: int | None
     required_resources: dict[str, float] = detail()
     error_message: str | None = detail()
-    """FAILED: the error, as long as somebody refers to the result."""
+    """The error of a FAILED task, as long as any process refers to its result; None otherwise."""
 
 
 @dataclass
@@ -98,7 +97,7 @@ class PlacementGroupState(Row):
     state: str
     """PENDING, PREPARED, CREATED, RESCHEDULING or REMOVED."""
     bundles: list[dict[str, Any]] = detail()
-    """For each ``bundle_index``, ``unit_resources`` and ``node_id``."""
+    """For each bundle a dict with ``bundle_index``, ``unit_resources`` and ``node_id``."""
     is_detached: bool = detail(False)
 
 
@@ -112,7 +111,7 @@ class NodeState(Row):
     state: str
     """ALIVE or DEAD."""
     state_message: str | None
-    """DEAD: why. ALIVE: that it is to leave, if it is."""
+    """Why a DEAD node is dead; for an ALIVE node that is draining, that and why; None otherwise."""
     node_name: str
     resources_total: dict[str, float]
     labels: dict[str, str]
@@ -120,7 +119,7 @@ class NodeState(Row):
 
 @dataclass
 class WorkerState(Row):
-    """A process that runs tasks or drives a job."""
+    """A worker or driver process."""
 
     worker_id: str
     is_alive: bool
@@ -137,18 +136,18 @@ class WorkerState(Row):
 
 @dataclass
 class JobState(Row):
-    """A program that uses the cluster."""
+    """A job: a driver program that uses the cluster."""
 
     job_id: str
     type: str
-    """DRIVER: there are no submitted jobs."""
+    """Always DRIVER: minray has no submitted jobs."""
     status: str
-    """RUNNING or SUCCEEDED: how a driver ended is not known."""
+    """RUNNING or SUCCEEDED; SUCCEEDED for every ended driver, since its outcome is not known."""
     entrypoint: str
     driver_info: dict[str, str]
-    """``id``, ``node_ip_address``, ``pid``."""
+    """A dict with ``id``, ``node_ip_address`` and ``pid``."""
     start_time: int | None = detail()
-    """In milliseconds since 1970."""
+    """When the job began, in milliseconds since 1970."""
     end_time: int | None = detail()
 
 
@@ -158,19 +157,19 @@ class ObjectState(Row):
 
     object_id: str
     object_size: int
-    """In bytes; -1 if nobody knows it yet."""
+    """The size in bytes; -1 if the process does not know it yet."""
     task_status: str
-    """Of the task that makes it: PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT, SUBMITTED_TO_WORKER, FINISHED, FAILED; NIL for
-    what was put, and from processes that do not own it."""
+    """The state of the task that makes the object: PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT, SUBMITTED_TO_WORKER,
+    FINISHED or FAILED. NIL for an object that was put, and from processes that do not own it."""
     attempt_number: int
-    """How many times the task was executed, this time included."""
+    """Number of attempts of that task, the current one included."""
     reference_type: str
     """PINNED_IN_MEMORY (being read in shared memory), USED_BY_PENDING_TASK, LOCAL_REFERENCE, CAPTURED_IN_OBJECT, or
     UNKNOWN_STATUS (kept for borrowers)."""
     call_site: str
     """The line that made the reference; ``disabled`` unless ``RAY_record_ref_creation_sites`` is set."""
     type: str
-    """Of the process: DRIVER or WORKER."""
+    """The kind of process: DRIVER or WORKER."""
     pid: int
     ip: str
 
@@ -259,7 +258,7 @@ class ObjectSummaries:
 
     @classmethod
     def to_summary(cls, *, objects: Iterable[ObjectState]) -> ObjectSummaries:
-        """Sum these up."""
+        """Summarize these rows."""
         by_site: dict[str, list[ObjectState]] = {}
         for state in objects:
             by_site.setdefault(state.call_site, []).append(state)

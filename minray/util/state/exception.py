@@ -1,10 +1,10 @@
-"""What the state functions raise.
+"""The exception of the state functions.
 
 Ray: python/ray/util/state/exception.py
 
-A wrong argument is a ValueError, as everywhere.
+A wrong argument raises ValueError, as everywhere.
 """
 
 
 class RayStateApiException(Exception):
-    """The state cannot be told, or not all of it."""
+    """The state, or a part of it, could not be read; the message says which part."""

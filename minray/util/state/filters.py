@@ -1,9 +1,9 @@
-"""Choosing rows: ``("state", "=", "ALIVE")``, or ``state=ALIVE`` on the command line.
+"""Filters for rows: ``("state", "=", "ALIVE")``, or ``state=ALIVE`` on the command line.
 
 Ray: python/ray/util/state/state_manager.py, filter_fields in python/ray/util/state/util.py
 
-All filters must hold. They compare text without regard to case, so that ``True`` and ``true`` are the same; a field without
-a value is the empty text.
+All filters must hold. They compare text and ignore case, so that ``True`` and ``true`` are equal. A field without a value
+equals the empty text.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 Filter = tuple[str, str, str | bool | int | float]
-"""The name of a field, ``=`` or ``!=``, and a value."""
+"""(name of a field, ``=`` or ``!=``, value)"""
 T = TypeVar("T")
 
 
 def matching(rows: Sequence[T], filters: Sequence[Filter] | None, limit: int) -> list[T]:
-    """The first rows that pass."""
+    """Return the first ``limit`` rows for which all filters hold."""
     tests = [_test_of(one) for one in filters or ()]
     return [row for row in rows if all(test(row) for test in tests)][:limit]
 
 
 def check(state: type[Any], filters: Sequence[Filter] | None) -> None:
-    """Raises ValueError for a filter that rows of this kind cannot have, TypeError for what is none."""
+    """Raise ValueError for a filter that does not fit this class of rows, TypeError if ``filters`` is no list or tuple."""
     if not isinstance(filters, list | tuple | None):
         raise TypeError(f"filters must be a list of filters, not {type(filters).__name__}")
     for one in filters or ():
@@ -40,7 +40,7 @@ def check(state: type[Any], filters: Sequence[Filter] | None) -> None:
 
 
 def parse(text: str) -> Filter:
-    """``state=ALIVE`` or ``state!=DEAD``. Raises ValueError."""
+    """Parse ``state=ALIVE`` or ``state!=DEAD``. Raises ValueError for other text."""
     name, sign, value = text.partition("=")
     if not sign or not name.rstrip("!"):
         raise ValueError(f"{text!r} is not a filter such as state=ALIVE or state!=DEAD")

@@ -1,8 +1,8 @@
-"""From what the processes of a cluster say to the rows that people see.
+"""Turns the answers of a cluster's processes into rows of the state API.
 
 Ray: python/ray/dashboard/state_aggregator.py
 
-Each function asks through a ``StateReader`` and returns rows and what is missing, in words. The same functions serve
+Each function asks through a ``StateReader`` and returns rows, and in words what is missing. The same functions serve
 programs (``minray.util.state``) and the command line (``minray list``).
 """
 
@@ -32,31 +32,31 @@ MS = 1000
 
 
 class Listing(NamedTuple):
-    """What was found."""
+    """The rows that were found, and what is missing."""
 
     rows: list[Any]
     missing: str = ""
-    """Who has not answered, and what was left out, in words."""
+    """The processes that have not answered and the number of rows left out, in words; empty if nothing is missing."""
 
 
 class Kind(NamedTuple):
-    """Something that can be listed."""
+    """One kind of rows, such as actors: their class and the function that reads them."""
 
     state: type[Any]
     read: Callable[[StateReader, float, str | None], Coroutine[Any, Any, Listing]]
-    """Of one id (hex), or of all."""
+    """Reads the rows with one id (hex), or with None all rows."""
 
 
 def plain_id(text: str) -> str:
-    """An id as it is written here; raises ValueError for what is not the id of anything."""
+    """Return an id in lower-case hex. Raises ValueError for text that is no hexadecimal number."""
     try:
         return bytes.fromhex(text).hex()
     except ValueError:
-        raise ValueError(f"{text!r} is no id, for that has hexadecimal digits only") from None
+        raise ValueError(f"{text!r} is no id: an id has hexadecimal digits only") from None
 
 
 async def actors(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """The newest first; dead ones too, as long as the gcs remembers them."""
+    """Read the actors, newest first; dead ones too, as long as the gcs remembers them."""
     infos = [info for info in await reader.actors(timeout_s) if id is None or info.actor_id.hex() == id]
     return Listing([actor_state(info) for info in sorted(infos, key=lambda info: -info.start_time)])
 
@@ -81,7 +81,7 @@ def actor_state(info: ActorInfo) -> ActorState:
 
 
 async def tasks(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """The newest of each process first: all that have not ended, and the last ones that have."""
+    """Read the tasks, newest of each process first: all unfinished ones, and the last finished ones."""
     found = await reader.tasks(timeout_s, None if id is None else [bytes.fromhex(id)])
     received = {(one.task_id, one.attempt): (process, one.state) for process in found.processes for one in process.received}
     rows = [task_state(task, received.get((task.task_id, task.attempt))) for one in found.processes for task in one.tasks]
@@ -91,7 +91,7 @@ async def tasks(reader: StateReader, timeout_s: float, id: str | None) -> Listin
 
 
 def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskState:
-    """What its owner says of it, and what the process says to which it was sent."""
+    """Make the row of a task from its owner's record and the record of the process to which it was sent."""
     process, state = received if received is not None else (None, task.state)
     return TaskState(
         task_id=task.task_id.hex(),
@@ -112,7 +112,7 @@ def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskSt
 
 
 async def nodes(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """All that ever were in the cluster."""
+    """Read all nodes, also those that have left the cluster."""
     infos = [info for info in await reader.nodes(timeout_s) if id is None or info.node_id.hex() == id]
     return Listing([node_state(info) for info in infos])
 
@@ -131,7 +131,7 @@ def node_state(info: NodeInfo) -> NodeState:
 
 
 async def workers(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """Drivers and workers that live, and the dead ones that the gcs remembers."""
+    """Read the living drivers and workers, and the dead ones that the gcs remembers."""
     found = await reader.workers(timeout_s)
     ips = {info.node_id: info.ip for info in found.nodes}
     rows = [
@@ -154,7 +154,7 @@ def _dead_worker(death: WorkerDeath, ip: str, jobs: Sequence[JobInfo]) -> Worker
 
 
 async def jobs(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """Drivers, the running ones and those that have ended."""
+    """Read the jobs: drivers that run and drivers that have ended."""
     infos = [info for info in await reader.jobs(timeout_s) if id is None or info.job_id.hex() == id]
     ips = {node.node_id: node.ip for node in await reader.nodes(timeout_s)}
     return Listing([job_state(info, ips.get(info.driver.node_id, "")) for info in infos])
@@ -173,7 +173,7 @@ def job_state(info: JobInfo, ip: str) -> JobState:
 
 
 async def placement_groups(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """All that the gcs remembers, removed ones too."""
+    """Read the placement groups that the gcs remembers, removed ones too."""
     groups = [group for group in await reader.placement_groups(timeout_s) if id is None or group.group_id.hex() == id]
     return Listing([placement_group_state(group) for group in groups])
 
@@ -194,7 +194,7 @@ def placement_group_state(group: PlacementGroupInfo) -> PlacementGroupState:
 
 
 async def objects(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """The largest first; one row for each process and object."""
+    """Read the objects, largest first, with a row for each process and object."""
     found = await reader.read(timeout_s, object_ids=None if id is None else [bytes.fromhex(id)])
     parts = _silent(found.silent)
     if left_out := found.left_out():
