@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.actor import ActorHandle
+from minray.api.actor_handle import ActorHandle
 from minray.api.calls import current_api
 from minray.api.placement_group import PlacementGroup
 from minray.core_worker.user_threads.actor_api import ActorApi

@@ -45,6 +45,9 @@ KINDS_OF_DEATH = (
 )
 """Names of the kinds of death, by number, for users."""
 
+CALL_METHOD, READY_METHOD, TERMINATE_METHOD = "__ray_call__", "__ray_ready__", "__ray_terminate__"
+"""Methods that every actor has: run a function on it, wait until it exists, end it after all calls made before."""
+
 
 class DeathCause(Record, frozen=True):
     kind: int

@@ -44,7 +44,7 @@ def plant(root: Path, files: dict[str, str]) -> Path:
         ("minray/gcs/server.py", "from ..raylet.raylet import Raylet"),
         ("minray/common/ids.py", "def f():\n    from minray import raylet"),
         ("minray/rpc/service.py", "if TYPE_CHECKING:\n    from minray.raylet.raylet import Raylet"),
-        ("minray/raylet/node_manager.py", "from minray.platform import sockets"),
+        ("minray/raylet/node_manager.py", "from minray.platform.transport import sockets"),
         ("minray/attic.py", ""),
     ],
 )

@@ -37,6 +37,7 @@ from minray.errors.packed_exception import pack_exception
 from minray.errors.tracebacks import is_runtime
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RaySystemError, TaskCancelledError
 from minray.platform.base import Platform
+from minray.protocol.actor import CALL_METHOD, READY_METHOD, TERMINATE_METHOD
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.values import serialization
 from minray.values.object_ref import ObjectRef
@@ -49,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 MARKS = struct.Struct("<QQ")
 """Sequence of the last started task within its lease, and the lease's tag."""
-CALL, READY, TERMINATE = "__ray_call__", "__ray_ready__", "__ray_terminate__"
-"""Methods that every actor has: to run a function on it, to wait until it exists, to end it after all calls made before."""
 CLEAN_UP = "__ray_shutdown__"
 """The method of the user's that is called before the process of an actor ends."""
 _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", default=None)
@@ -303,11 +302,11 @@ class TaskExecutor:
         self._actor_words = _words_of(self.actor)
 
     def _method(self, name: str) -> Callable[..., Any]:
-        if name == CALL:
+        if name == CALL_METHOD:
             return lambda function, *args, **kwargs: function(self.actor, *args, **kwargs)
-        if name == READY:
+        if name == READY_METHOD:
             return lambda: True
-        if name == TERMINATE:
+        if name == TERMINATE_METHOD:
             return self._terminate
         return method_of(self.actor, name)
 

@@ -1,0 +1,163 @@
+"""Handles of actors and their methods, as programs hold them.
+
+Ray: ActorHandle and ActorMethod in python/ray/actor.py
+
+A handle travels to tasks and other actors like any value, and keeps its actor alive as long as it has a reference (G24).
+``minray/actor.py`` names these classes for users, with what makes, finds, kills and ends actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import GenericAlias
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from minray.api import calls as worker
+from minray.api.actor_options import check_method_options, make_method_template, with_method_options
+from minray.api.signature import ANYTHING, Signature
+from minray.core_worker.records.pending_task import PreparedTemplate
+from minray.core_worker.user_threads.actor_api import ActorApi
+from minray.core_worker.user_threads.user_api import UserApi
+from minray.exceptions import ActorHandleNotFoundError, PendingCallsLimitExceeded
+from minray.protocol.actor import CALL_METHOD, READY_METHOD, TERMINATE_METHOD, ActorInfo, HandleSpec, MethodSpec
+from minray.protocol.base import Address, decode, encode
+from minray.values.object_ref import ObjectRef
+
+PUBLIC_MODULE = "minray.actor"
+"""Where users import the classes from."""
+EVERY_ACTORS = (CALL_METHOD, READY_METHOD, TERMINATE_METHOD)
+
+
+class _Prepared(NamedTuple):
+    """A method of an actor, made ready to be called many times."""
+
+    template: PreparedTemplate
+    signature: Signature
+
+
+class ActorHandle:
+    """An actor, from afar. Its methods are attributes: ``handle.method.remote(...)``."""
+
+    __module__ = PUBLIC_MODULE
+
+    __slots__ = (
+        "_actor_id",
+        "_minray_spec",
+        "_minray_owner",
+        "_minray_ref",
+        "_minray_client",
+        "_minray_api",
+        "_minray_methods",
+        "_minray_prepared",
+        "__dict__",
+        "__weakref__",
+    )
+    """Names that no method has; and ``__dict__`` for what a user notes on his handle, which stays there."""
+    __class_getitem__: Any = classmethod(GenericAlias)
+    """``ActorHandle[T]`` says to people, and to Ray's type checkers, whose handle it is."""
+
+    def __init__(self, actor_id: bytes, spec: HandleSpec, owner: Address, ref: ObjectRef[Any] | None) -> None:
+        self._actor_id = actor_id
+        self._minray_spec = spec
+        self._minray_owner = owner
+        self._minray_ref = ref
+        """Keeps the actor alive; None for handles that do not."""
+        self._minray_api = api = worker.current_api()
+        self._minray_client = ActorApi(api).client(actor_id, owner, spec.in_order)
+        self._minray_methods = {method.name: method for method in spec.methods}
+        self._minray_prepared: dict[str, _Prepared] = {}
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        method = self._minray_methods.get(name)
+        if method is not None:
+            return ActorMethod(self, method, "")
+        if name in EVERY_ACTORS:
+            return ActorMethod(self, MethodSpec(name, parameters=ANYTHING), "")
+        raise AttributeError(f"actor class {self._minray_spec.class_name} has no method {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return list(self._minray_methods)
+
+    def _minray_call(self, method: _Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        template, signature = method
+        if not signature.takes(args, kwargs):
+            raise signature.refusal(template.template.name, args, kwargs)
+        client, most = self._minray_client, self._minray_spec.max_pending_calls
+        if 0 < most <= client.submitted - client.ended:
+            raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")
+        refs = self._minray_api.submit(template, args, kwargs, b"" if self._minray_ref is None else self._minray_ref._id)
+        client.submitted += 1
+        return refs
+
+    def _minray_checked_api(self) -> UserApi:
+        if worker.current_api() is not self._minray_api:
+            raise ActorHandleNotFoundError("this handle belongs to a cluster that this process has left")
+        return self._minray_api
+
+    def _minray_prepare(self, method: MethodSpec, name: str) -> _Prepared:
+        self._minray_checked_api()
+        template = make_method_template(self._minray_spec, method, name, self._minray_api.job_id)
+        return _Prepared(self._minray_api.prepare_call(template, self._minray_client), Signature(method.parameters))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return rebuild_handle, (self._actor_id, encode(self._minray_spec), encode(self._minray_owner), self._minray_ref)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ActorHandle and other._actor_id == self._actor_id
+
+    def __hash__(self) -> int:
+        return hash(self._actor_id)
+
+    def __repr__(self) -> str:
+        return f"Actor({self._minray_spec.class_name}, {self._actor_id.hex()})"
+
+
+class ActorMethod(msgspec.Struct, eq=False):
+    """One method of one actor. A Struct because it is made for every call."""
+
+    _handle: ActorHandle
+    _method: MethodSpec
+    _name: str
+    """For people; empty: the class's and the method's."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = self._method.name
+        raise TypeError(f"actor method {name} cannot be called directly: use handle.{name}.remote(...)")
+
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call it; returns an ObjectRef, a list of ``num_returns`` of them, None for ``num_returns=0``, or an
+        ObjectRefGenerator of what a generator yields.
+
+        Raises TypeError for arguments that the method does not take, PendingCallsLimitExceeded (G55).
+        """
+        handle, method = self._handle, self._method
+        if self._name:
+            return handle._minray_call(handle._minray_prepare(method, self._name), args, kwargs)
+        prepared = handle._minray_prepared.get(method.name)
+        if prepared is None:
+            prepared = handle._minray_prepared[method.name] = handle._minray_prepare(method, "")
+        return handle._minray_call(prepared, args, kwargs)
+
+    def options(self, **options: Any) -> ActorMethod:
+        """The same method with other options."""
+        check_method_options(options, at_call=True)
+        group, groups = options.get("concurrency_group"), self._handle._minray_spec.groups
+        if group and group not in groups:
+            name, there = self._handle._minray_spec.class_name, ", ".join(groups) or "none"
+            raise ValueError(f"actor class {name} has no concurrency group {group!r}; it has {there}")
+        name = options.get("name") or f"{self._handle._minray_spec.class_name}.{self._method.name}"
+        return ActorMethod(self._handle, with_method_options(self._method, options), name)
+
+    def __repr__(self) -> str:
+        return f"ActorMethod({self._handle._minray_spec.class_name}.{self._method.name})"
+
+
+def rebuild_handle(actor_id: bytes, spec: bytes, owner: bytes, ref: ObjectRef[Any] | None) -> ActorHandle:
+    return ActorHandle(actor_id, decode(HandleSpec, spec), decode(Address, owner), ref)
+
+
+def handle_of(info: ActorInfo, ref: ObjectRef[Any] | None) -> ActorHandle:
+    """A handle of an actor that the gcs has told of; without a reference it does not keep the actor alive."""
+    return ActorHandle(info.actor_id, decode(HandleSpec, info.handle), info.owner, ref)
