@@ -501,7 +501,9 @@ class CoreWorker:
         """Make every part forget values that nobody needs any more; what follows from that joins the effects."""
         self.recovery.on_freed(effects)
         freed = effects.freed
-        self.objects.forget(freed)
+        for error in self.store.delete(freed):
+            self.objects.on_unseen(error)
+        self.directory.free(freed)
         self.resolver.forget(freed)
         self.actors.on_freed(freed)
         self.placement_groups.forget(freed)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +44,7 @@ from minray.protocol.object_store import (
 from minray.values.serialization import Serialized
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import unreachable
+from tests.core_worker.process_record import process_record
 from tests.core_worker.user_thread import UserThread
 
 A, B = object_id("a"), object_id("b")
@@ -69,7 +69,7 @@ class Node:
         """Who is told of the answers to that."""
         self.results: list[list[Any]] = []
         """What was fetched."""
-        platform: Any = SimpleNamespace(user_code=self.thread)
+        platform = process_record(user_code=self.thread).platform
         client: Any = self
         self.provider = StoreProvider(platform, client)
 

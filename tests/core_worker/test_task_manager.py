@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from minray.common.state_table import InvalidTransition
@@ -15,6 +12,7 @@ from minray.core_worker.records.pending_task import (
     PUSHED,
     QUEUED,
     WAITING,
+    ActorClient,
     FunctionExport,
     PendingTask,
     PreparedTemplate,
@@ -60,7 +58,7 @@ def test_a_task_that_has_ended_is_forgotten() -> None:
 
 def test_of_a_task_that_has_ended_people_are_told_what_it_was() -> None:
     tasks = TaskManager(None)
-    actor: Any = SimpleNamespace(actor_id=b"an actor")
+    actor = ActorClient(b"an actor", OWN, in_order=True)
     call = pending(PreparedTemplate(prepare("c.m").template, b"", FunctionExport(b"", True), actor))
     task = pending(prepare("f"), parent_id=b"a task")
     task.attempt = 2

@@ -194,7 +194,7 @@ def test_g101_a_thread_that_a_task_leaves_behind_blocks_nobody(files: Files) -> 
     @ray.remote(num_cpus=2)
     def leave_waiting(box: list[Any]) -> None:
         threading.Thread(target=lambda: ray.get(box[0]), daemon=True).start()
-        wait_for_condition(lambda: core().waiting._blocking)
+        wait_for_condition(lambda: core().blocked._blocking)
 
     core()
     late = hold.options(num_cpus=0).remote(files.signal("started"), files.signal("release"))

@@ -14,7 +14,7 @@ import pytest
 
 import minray as ray
 from minray.exceptions import GetTimeoutError, RayError, RaySystemError
-from tests.real.support import Files, api, core, echo, hold
+from tests.real.support import Files, core, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -348,7 +348,7 @@ def test_whoever_waits_hears_of_a_bug_of_ours(
     ray.get(echo.remote(1))  # The loop has heard of the other one.
     slow = start_slow(files)
     with monkeypatch.context() as broken:
-        broken.setattr(attrgetter(f"core.{part}".rstrip("."))(api()), method, fail)
+        broken.setattr(attrgetter(part)(core()) if part else core(), method, fail)
         with pytest.raises(RaySystemError, match="minray itself has failed: AssertionError: a bug"):
             ask(slow)
     assert beside.result(30) == "beside" and ray.get(echo.remote(1)) == 1

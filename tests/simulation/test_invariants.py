@@ -221,7 +221,7 @@ def test_g19_a_cancelled_task_is_not_retried(monkeypatch: pytest.MonkeyPatch) ->
         minray.cancel(ref, force=True)
         outcome_of(ref)
 
-    def try_again(self: Any, task: Any, worker: Any, failure: Any) -> None:
+    def try_again(self: Any, task: Any, worker: Any, failure: Any, *, is_preempted: bool) -> None:
         task.attempt += 1
         self.retry(task)
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = ""
 WORKS_PER_TURN = 20
-"""So many calls of an async actor are begun before the first of them runs: its answer shall not wait for the last."""
+"""Number of calls of an async actor that begin before the first of them runs: its answer does not wait for the last."""
 
 
 class Place(Protocol):
@@ -167,7 +167,7 @@ class CallThreads:
         self._threads.run(self._execute, then, task)
 
     def cancel(self, task: ReceivedTask) -> None:
-        """Whoever wants to know asks ``is_canceled``; a generator ends when it has yielded."""
+        """Do nothing: user code asks ``is_canceled``, and a generator ends when it has yielded."""
 
 
 class UserLoop:
@@ -181,7 +181,7 @@ class UserLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         """Made in its thread; until then calls wait in ``_inbox``."""
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """What the loop is to do next; filled by our own loop, emptied by the user's."""
+        """Work for the loop; filled by our own loop, emptied by the user's."""
         self._waking = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """Running calls, by the identity of what was received; touched by the user's loop only."""

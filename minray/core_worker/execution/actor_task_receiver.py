@@ -49,9 +49,9 @@ from minray.rpc.service import Call
 
 MAX_HEADERS = 10_000
 SILENT_S = 30.0
-"""A caller from whom so long nothing was heard may be dead."""
+"""Seconds of silence after which a caller may be dead."""
 OVER_S = 120.0
-"""A caller that has not said so long which answers of a stream he has given up has had them all."""
+"""Seconds after which a caller that has begun another stream has had all answers of the old one."""
 
 
 class ActorSurroundings(Protocol):
@@ -92,9 +92,9 @@ class CallerStream:
         self.heard_at = 0.0
         """When its caller last sent something."""
         self.is_orphaned = False
-        """Its caller is dead: it is forgotten when everything in it has run."""
+        """The caller is dead: the stream is forgotten when everything in it has run."""
         self.is_settled = False
-        """Its caller has said which answers will never be heard, or is dead."""
+        """The caller has said which answers it will never take, or is dead."""
         self.tasks: dict[int, ReceivedTask] = {}
         """By sequence, until their caller has the reply."""
         self.acknowledged = 0
@@ -116,7 +116,7 @@ class CallerStream:
         return any(task.reply is None for task in self.tasks.values())
 
     def forget(self, acknowledged: int, answered: Sequence[tuple[int, int]]) -> None:
-        """These replies have come."""
+        """Drop the tasks whose replies have come."""
         while self.acknowledged < acknowledged:
             self.acknowledged += 1
             self.tasks.pop(self.acknowledged, None)
@@ -248,7 +248,7 @@ class ActorTaskReceiver:
             remember(self._dead, stream.caller.worker_id, None)
 
     def _drop(self, stream: CallerStream) -> None:
-        """Its caller has given up what it had sent: what has not begun never will."""
+        """End a stream that its caller has given up: calls that have not begun never will."""
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
         for sequence, task in list(stream.tasks.items()):
@@ -336,7 +336,7 @@ class ActorTaskReceiver:
             self._intake.answer_failed_argument(task, failed)
 
     def on_executed(self, task: ReceivedTask) -> None:
-        """It is over, or was passed over."""
+        """Answer a call that is over, or was passed over."""
         execution, task.execution = task.execution, None
         if execution is not None and execution.ends_actor:
             self._surroundings.announce_end(partial(self._answer, task, execution))

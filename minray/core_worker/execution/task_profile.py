@@ -38,7 +38,7 @@ ROW = struct.Struct("<24s16sQQIB3x")
 
 
 class TaskProfile:
-    """What one process has run."""
+    """The tasks that one process has run."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -47,7 +47,7 @@ class TaskProfile:
         """Made when the first task is over, by one thread (``_lock``); takes memory as it is filled."""
         self._lock = threading.Lock()
         self._templates: list[TaskTemplate | None] = [None] * MOST_EVENTS
-        """Of each row; None: there is none, or it is being written."""
+        """The template of each row; None: there is no row, or it is being written."""
 
     def note(self, task: ReceivedTask, started: int, execution: Execution) -> None:
         """From any thread, when a task is over."""

@@ -50,12 +50,12 @@ class WorkerSurroundings(Protocol):
         """Enter the job and the environment of the first task. Raises RuntimeEnvSetupError."""
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
-        """This process is an actor's from now on."""
+        """Make this process an actor's, and run its constructor."""
 
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
     def on_over(self, task: ReceivedTask) -> None:
-        """It is over, and threads of it still wait for objects."""
+        """The task is over, although threads that it has started still wait for objects."""
 
 
 class TaskReceiver:
@@ -73,14 +73,14 @@ class TaskReceiver:
         self._executor = executor
         self._execute = executor.execute
         self._then = self._on_executed
-        """These two are made once, and not for each task that waits."""
+        """Bound methods, made once and not for each task that waits."""
         self._functions = functions
         self._intake = intake
         self._surroundings = surroundings
         intake.on_last_answer = self._begin_exit
         self._lease_id = b""
         self._tasks: dict[int, ReceivedTask] = {}
-        """Of the current lease, by sequence, until acknowledged."""
+        """Tasks of the current lease by sequence, until their replies are acknowledged."""
         self._acknowledged = 0
         self._past_leases: OrderedDict[bytes, None] = OrderedDict()
         self._headers: dict[bytes, TaskHeader] = {}

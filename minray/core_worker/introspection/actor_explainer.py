@@ -78,7 +78,7 @@ class ActorExplainer:
     # --- actors
 
     async def explain_actor(self, actor_id: bytes, owner: Address, hops: int = 0) -> list[str]:
-        """What an actor is doing, or what its creation waits for."""
+        """Say what an actor is doing, or what its creation waits for."""
         try:
             known = await self._gcs.call(ExplainActor(actor_id, owner))
         except PlatformError as error:
@@ -113,7 +113,7 @@ class ActorExplainer:
         return await self._others.explain(return_id(task_id, 1), owner, hops + 1)
 
     def describe_here(self, task_id: bytes) -> str | None:
-        """What is known here of the actor whose constructor this was; None: of none. The gcs may not have heard it yet."""
+        """Describe the actor of a constructor, as it is known here; None if it is not. The gcs may not know it yet."""
         info = self._actors.info_of(actor_of(task_id))
         return None if info is None else _describe(info)
 
@@ -161,7 +161,7 @@ class ActorExplainer:
     # --- the actor's own process
 
     async def explain_here(self, request: ExplainCall) -> list[str]:
-        """What this process does with a call of its actor, or altogether."""
+        """Say what this process does with a call of its actor, or altogether."""
         text, running = self._look_here(request)
         waits = [] if running is None else await self._others.explain_wait(running.task_id, request.depth)
         return [text, *waits]
@@ -191,7 +191,7 @@ class ActorExplainer:
 
 
 def describe_call(task: PendingTask) -> str:
-    """What it is, for people."""
+    """Name a task, a call or a constructor for people."""
     template = task.prepared.template
     kind = "call" if task.prepared.client is not None else "constructor" if template.actor is not None else "task"
     return f"{kind} {template.name} ({short(task.task_id)})"

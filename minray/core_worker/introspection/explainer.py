@@ -125,7 +125,7 @@ class Explainer:
         return [line, *await self.explain(arguments[0], owners[arguments[0]], hops + 1)]
 
     async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
-        """What a task that runs in this process waits for, in ``get`` or ``wait``; nothing if it does not."""
+        """Explain what a task that runs in this process waits for, in ``get`` or ``wait``; nothing if it does not."""
         awaited = self._store.awaited_by(task_id)
         if not awaited:
             return []

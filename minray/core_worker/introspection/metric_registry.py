@@ -32,13 +32,13 @@ Tags = tuple[tuple[str, str], ...]
 
 
 class Definition(NamedTuple):
-    """What a metric is."""
+    """The kind, name and description of a metric."""
 
     kind: str
     name: str
     description: str
     boundaries: tuple[float, ...] = ()
-    """Of a histogram's buckets, each the highest value that belongs there; increasing."""
+    """The highest value of each bucket of a histogram, in increasing order."""
 
 
 class _Series:
@@ -48,9 +48,9 @@ class _Series:
 
     def __init__(self, buckets: int) -> None:
         self.value = 0.0
-        """What a counter has come to, a gauge was set to, or the sum of what a histogram has seen."""
+        """The count of a counter, the last value of a gauge, or the sum of a histogram's values."""
         self.counts = [0] * buckets
-        """Of a histogram: how many values are in each bucket; the last is for what is above all boundaries."""
+        """The number of values in each bucket of a histogram; the last bucket is above all boundaries."""
 
 
 class MetricRegistry:
@@ -107,7 +107,7 @@ of_context: ContextVar[MetricRegistry] = ContextVar("minray_metrics")
 
 
 def registry() -> MetricRegistry:
-    """This process's."""
+    """The registry of this process."""
     return of_context.get(_of_process)
 
 

@@ -1,4 +1,4 @@
-"""What this process does right now: where its threads are, and what the coroutines of its actor wait for.
+"""The stacks of this process: where its threads are, and what the coroutines of its actor wait for.
 
 Ray: python/ray/scripts/scripts.py (stack), which has py-spy look into each process from outside, as root
 
@@ -62,7 +62,7 @@ def thread_stacks(threads: Sequence[tuple[str, FrameType | None]]) -> list[Stack
 
 
 def coroutine_stacks(tasks: Sequence[asyncio.Task[Any]]) -> tuple[list[Stack], int]:
-    """What they wait for, by name, and how many are left out."""
+    """Describe what these tasks wait for, by name, and count those that are left out."""
     counts: Counter[Any] = Counter()
     stacks: dict[Any, Stack] = {}
     for task in tasks:
@@ -86,7 +86,7 @@ def thread_frames(innermost: FrameType | None) -> list[FrameType]:
 
 
 def awaited_frames(task: asyncio.Task[Any]) -> list[FrameType]:
-    """Of a coroutine, what that awaits, and so on, as far as these are coroutines or generators; none while it runs."""
+    """Frames of a coroutine, of what it awaits, and so on, while these are coroutines or generators; none while it runs."""
     frames: list[FrameType] = []
     awaited: Any = task.get_coro()
     if getattr(awaited, "cr_running", False):

@@ -1,4 +1,4 @@
-"""What this process refers to, told to people.
+"""The references of this process, told to people.
 
 Ray: CoreWorker::HandleGetCoreWorkerStats and ReferenceCounter::AddObjectRefStats
 
@@ -77,11 +77,11 @@ class Statistician:
         return self._profile.events(self._process)
 
     def stacks(self) -> ProcessStacks:
-        """What runs here right now."""
+        """The stacks of what runs here right now."""
         return stacks_of(self._process, self._unanswered(), self._actor_receiver.actor)
 
     def metrics(self) -> ProcessMetrics:
-        """What programs have measured here."""
+        """The metrics that programs have recorded here."""
         return metrics_of(self._process, self._context)
 
     def _of(self, object_ids: list[bytes]) -> list[tuple[bytes, Reference]]:
@@ -110,7 +110,7 @@ class Statistician:
         )
 
     def _task_status(self, object_id: bytes, reference: Reference) -> tuple[str, int]:
-        """Of the task that makes the object, and which attempt it is."""
+        """The status and the attempt of the task that makes the object."""
         task = self._pending.tasks.get(task_of(object_id))
         stored = self._store.objects.get(object_id)
         if task is not None:

@@ -103,7 +103,7 @@ class TaskAccount:
         )
 
     def _error_of(self, task_id: bytes, template: TaskTemplate) -> str:
-        """What the first of its results says that is one; those before it were made before it failed."""
+        """The first error among the results of a failed task; results before it were made before the task failed."""
         for index in range(1, template.num_returns + 1):
             stored = self._store.objects.get(return_id(task_id, index))
             if stored is not None and stored.is_error and not stored.is_freed:

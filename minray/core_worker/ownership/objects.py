@@ -14,7 +14,7 @@ was submitted and forgotten does not fail in silence.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minray.core_worker.ground.process import Process
@@ -114,12 +114,6 @@ class Objects:
     def as_lost(self, object_id: bytes, owner: Address, reason: str) -> StoredObject:
         """Make what is stored in the place of the value of an object whose owner is gone."""
         return self.as_error(OwnerDiedError(object_id_hex=object_id.hex(), owner=owner.endpoint, reason=reason))
-
-    def forget(self, object_ids: Iterable[bytes]) -> None:
-        """Drop these values and the copies of them: nobody needs them any more."""
-        for error in self._store.delete(object_ids):
-            self.on_unseen(error)
-        self._directory.free(object_ids)
 
     # --- references
 

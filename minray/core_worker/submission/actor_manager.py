@@ -138,7 +138,7 @@ class ActorManager:
         self.clients = clients
         """User threads make them."""
         self._infos: dict[bytes, dict[bytes, ActorInfo]] = {}
-        """What the gcs has said, by job and actor."""
+        """The newest records of the gcs, by job and actor."""
         self._subscriptions: dict[bytes, Subscription] = {}
         """By job."""
         self._creations: dict[bytes, _Creation] = {}
@@ -216,14 +216,14 @@ class ActorManager:
         self._give_up(actor_of(task.task_id), cause)
 
     def _give_up(self, actor_id: bytes, cause: DeathCause) -> None:
-        """It will never be."""
+        """End an actor that will never exist."""
         if actor_id not in self._creations:
             return  # the cluster is gone, and with it what the constructor was given
         self._end(actor_id, cause)
         self._on_own_dead(actor_id, cause)
 
     def on_freed(self, object_ids: Iterable[bytes]) -> None:
-        """Some of these objects stood for actors, perhaps: there are no handles of those any more."""
+        """End the actors for which these objects stood, if any: there are no handles of them any more."""
         if self._handles:
             for object_id in object_ids:
                 actor_id = self._handles.pop(object_id, None)
@@ -247,7 +247,7 @@ class ActorManager:
         return [creation.task.task_id for creation in self._creations.values()]
 
     def handed_over(self) -> set[bytes]:
-        """Those of them that the gcs can have called again without this process."""
+        """Constructors that the gcs can have called again without this process."""
         return {
             creation.task.task_id
             for actor_id, creation in self._creations.items()
@@ -262,7 +262,7 @@ class ActorManager:
         return any((info := self.info_of(actor_id)) is None or info.state != DEAD for actor_id in self._handles.values())
 
     def _on_own_dead(self, actor_id: bytes, cause: DeathCause) -> None:
-        """What the gcs has not said, or will say later."""
+        """Take note of a death that the gcs has not reported yet."""
         creation = self._creations[actor_id]
         info = creation.info
         self.on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
@@ -271,7 +271,7 @@ class ActorManager:
         self._process.patient.send_to_gcs(EndActor(actor_id, cause), ignore)
 
     def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
-        """What must arrive while there is a gcs."""
+        """Send a request that must arrive while there is a gcs."""
 
         def on_answer(reply: Any, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if reply is not None:
@@ -289,7 +289,7 @@ class ActorManager:
         return client
 
     def info_of(self, actor_id: bytes) -> ActorInfo | None:
-        """What is known of an actor here."""
+        """The newest record of an actor; None if nothing is known here."""
         return self._infos.get(job_of_actor(actor_id), {}).get(actor_id)
 
     def _follow(self, client: ActorClient) -> None:
@@ -344,7 +344,7 @@ class ActorManager:
             self.submitter.on_info(client, info)
 
     def on_node_death(self, node_id: bytes) -> None:
-        """Its actors are dead, although the gcs has not said so of each: what is called from now on is not sent there."""
+        """Send no more calls to the actors of a dead node, although the gcs has not reported each of them dead."""
         for actor_id in self.clients:
             client = self.clients.get(actor_id)
             connection = client.connection if client is not None else None
@@ -458,7 +458,7 @@ class ActorManager:
 
 
 def error_of(actor_id: bytes, death: DeathCause, class_name: str = "") -> RayError:
-    """What a call of a dead actor raises."""
+    """The error that a call of a dead actor raises."""
     if death.kind == ACTOR_UNSCHEDULABLE:
         return ActorUnschedulableError(actor_id=actor_id.hex(), reason=death.message)
     if death.kind == OUT_OF_MEMORY:

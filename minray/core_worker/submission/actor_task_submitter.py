@@ -63,7 +63,7 @@ class ActorTaskSubmitter:
         self._tasks = tasks
         self._actions = actions
         self._stream_count = 0
-        """Of this process: a client may be forgotten and made again, but its streams are never taken for each other."""
+        """Counts the streams of this process: a client that is forgotten and made again never repeats a number."""
 
     # --- calls
 

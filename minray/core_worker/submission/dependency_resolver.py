@@ -7,7 +7,7 @@ and its body does not run. Arguments that are large stay references; the executi
 function that the gcs does not know yet counts as one more argument to wait for. A task that comes again, because an argument
 was lost, or its own results, keeps the values that it carries and waits for the rest.
 
-Those that are in the object store are the task's *dependencies*: whoever grants it a worker brings them there first.
+Those that are in the object store are the task's *dependencies*: the raylet that grants it a worker brings them there first.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class DependencyResolver:
             self._complete(task)
 
     def _fail(self, task: PendingTask, error: StoredObject) -> None:
-        """Its results may be arguments of others: these end after it, and not within its end, for a chain may be long."""
+        """Fail a task. Tasks that take its results end after it, not within its end, for a chain may be long."""
         task.waiting_for = None
         self._failed.append((task, error))
         if self._is_failing:
@@ -164,5 +164,5 @@ class DependencyResolver:
                 self._large.pop(object_id, None)
 
     def missing_of(self, task: PendingTask) -> list[bytes]:
-        """What a waiting task waits for, for ``why``."""
+        """The arguments that a waiting task waits for, for ``why``."""
         return sorted(task.waiting_for or ())

@@ -141,7 +141,7 @@ class LeaseClient:
         return self._local_raylet if address is None else self._peers.to(address)
 
     def _tell(self, raylet: Address | None, request: Request[Done]) -> None:
-        """What must arrive while the raylet lives, lest its resources stay ours for ever."""
+        """Send a request that must arrive while the raylet lives, lest its resources stay ours for ever."""
         if raylet is None:
             self._local_raylet.send(request, ignore)
         else:
@@ -237,7 +237,7 @@ class LeaseClient:
             logger.debug("leased worker %s is gone: %s", worker.pid, reason)
 
     def on_node_death(self, node_id: bytes) -> None:
-        """Its workers are gone, and there is nobody to be asked about them."""
+        """Give up the workers of a dead node; no raylet can be asked about them."""
         workers = [worker for worker in self.submitter.leased_workers() if worker.address.node_id == node_id]
         lost = [(task, worker) for worker in workers for task in self.submitter.on_worker_lost(worker)]
         is_preempted = self.submitter.is_preempted(node_id)

@@ -43,7 +43,7 @@ from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
 UNKNOWN_ESTIMATE_US = 1e9
 """The estimate of a task whose function was never measured: nothing is queued behind it."""
 LEAST_ESTIMATE_US = 50.0
-"""What any task is taken for, since receiving and answering it takes time too."""
+"""The least estimate of any task, in microseconds: receiving and answering it takes time too."""
 
 CHECK_S = 0.01
 """How often workers with tasks queued behind one are looked at."""
@@ -127,7 +127,7 @@ class LeasedWorker:
         self.closing = False
         """No more tasks: it is broken or used up, or its lease is to go back when it is idle."""
         self.used_up = False
-        """Its process runs nothing any more."""
+        """The process of the worker runs nothing any more."""
         self.stalled = False
         """Tasks were given back unstarted, or asked back, and the one that they waited behind has not ended."""
 
@@ -231,7 +231,7 @@ class NormalTaskSubmitter:
         # else: more were waiting already, so every worker is full and every request is out; their answers will assign.
 
     def on_tasks_unstarted(self, tasks: list[PendingTask], now: float) -> None:
-        """These were pushed but did not start; they go back to the front, in their order."""
+        """Put tasks that were pushed but did not start back to the front, in their order."""
         for task in reversed(tasks):
             self._enqueue(task).queue.appendleft(task)
         for key in dict.fromkeys(map(self._key, tasks)):
@@ -299,7 +299,7 @@ class NormalTaskSubmitter:
             self.assign(key, now)
 
     def on_node_leaving(self, node_id: bytes, now: float) -> None:
-        """Its raylet says that it takes nothing new: its workers get nothing more, and go back when they are idle."""
+        """A raylet takes nothing new: give its workers no more tasks, and return them when they are idle."""
         remember(self._leaving, node_id, None)
         for worker in self._workers.values():
             if worker.address.node_id == node_id:
@@ -446,7 +446,7 @@ class NormalTaskSubmitter:
                 self._give_back(worker, "idle")
 
     def _give_back(self, worker: LeasedWorker, reason: str) -> None:
-        """It is idle; if it has used up its calls, nobody may have it any more, and its raylet asks it to end."""
+        """Return an idle worker. One that has used up its calls is leased to nobody, and its raylet asks it to end."""
         if worker.used_up:
             reason = MAX_CALLS
         elif worker.address.node_id in self._leaving:

@@ -1,4 +1,4 @@
-"""What becomes of a submitted task: values, an error, another attempt, a cancellation.
+"""The outcome of a submitted task: values, an error, another attempt, a cancellation.
 
 Ray: TaskManager::CompletePendingTask, FailOrRetryPendingTask; NormalTaskSubmitter::CancelTask
 
@@ -199,7 +199,7 @@ class TaskOutcomes:
         self._resolver.resolve(task)
 
     def rerun(self, task: PendingTask) -> Rerun:
-        """It is about to run, not for the first time: which of its results and items are to be made."""
+        """A later attempt of a task begins: say which of its results and items it makes."""
         if task.needs is not None:
             task.unwanted = self._recovery.unwanted(task)
         if task.stream is None:
@@ -210,9 +210,10 @@ class TaskOutcomes:
     def on_died(
         self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None, *, is_preempted: bool = False
     ) -> None:
-        """Its worker died (G16, G17); ``failure`` is None when the whole node did, or is merely out of our reach.
+        """Decide about a task whose worker died (G16, G17).
 
-        ``is_preempted``: the node was preempted before that (G21).
+        ``failure`` is None when the whole node died, or is merely out of our reach. ``is_preempted``: the node was
+        preempted before that (G21).
         """
         if task.state is not PUSHED:
             return
@@ -270,7 +271,7 @@ class TaskOutcomes:
         self._finish_with_system_error(task, error)
 
     def discard_attempt(self, task: PendingTask, raylet: Address) -> None:
-        """It may have put large results into its node's store before it died."""
+        """Free the large results that a dead attempt may have put into its node's store."""
         made = [object_id for index, object_id in enumerate(task.result_ids(), 1) if index not in task.unwanted]
         made += self._streams.unreported(task)
         self._directory.discard(made, task.attempt, raylet)
@@ -289,7 +290,7 @@ class TaskOutcomes:
     # --- endings
 
     def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
-        """Its next attempt has begun. In a pause before that it is as if it waited for arguments: it can be cancelled."""
+        """Begin the next attempt of a task. In a pause before that it is WAITING, so that it can be cancelled."""
         if delay_s is None:
             delay_s = self._process.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
@@ -306,7 +307,7 @@ class TaskOutcomes:
             self._resolver.resolve(task)
 
     def finish_constructor(self, task: PendingTask, state: str) -> None:
-        """It will not be called again."""
+        """End the task of a constructor that will not be called again."""
         self._finish(task, state, ())
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
@@ -317,7 +318,7 @@ class TaskOutcomes:
             self._finish_with_system_error(task, error)
 
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject | None]) -> None:
-        """None: a result that was not wanted."""
+        """Store the results, let go of the arguments and forget the task; None is a result that was not wanted."""
         self._tasks.move(task, state)
         held = task.held_ids()
         self._recovery.remember(task, values)
@@ -338,7 +339,7 @@ class TaskOutcomes:
                 self._handles.let_go(task)
 
     def _finish_with_failure(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
-        """This error is news to the user, who has neither cancelled the task nor ended its actor."""
+        """Fail a task with an error that is news to its user, who has neither cancelled it nor ended its actor."""
         is_read = task.stream is not None and self._streams.is_wanted(task.task_id)
         error.unseen = task.prepared.template.num_returns - len(yielded) + is_read
         if not error.unseen:

@@ -49,7 +49,7 @@ MAX_KNOWN_GROUPS = 1000
 
 
 class PlacementGroups:
-    """What one process asks about placement groups; all of it on the loop."""
+    """The requests of one process about placement groups; all methods run on the loop but for those that say otherwise."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class PlacementGroups:
         self._known: dict[bytes, PlacementGroupInfo] = {}
         """Groups that this process has made or looked up last, and has not removed; user threads read it.
 
-        Names and bundles never change; of the rest it says nothing.
+        Names and bundles never change. All other fields may be out of date.
         """
         self._new: set[bytes] = set()
         """Groups whose making the gcs has not answered yet; user threads add to it."""
@@ -139,7 +139,7 @@ class PlacementGroups:
         self._process.patient.send_to_gcs(self._telling[group_id][0], lambda *_: self._on_told(group_id))
 
     def _on_told(self, group_id: bytes) -> None:
-        """Or there is no gcs any more."""
+        """The gcs has heard the first request of a group, or is gone."""
         waiting = self._telling[group_id]
         waiting.popleft()
         self._new.discard(group_id)
@@ -174,7 +174,7 @@ class PlacementGroups:
         return (await self._process.gcs.call(GetPlacementGroup(b"", name, self._context.namespace))).group
 
     async def bundles_of(self, group_id: bytes) -> list[ResourceSet]:
-        """What the bundles of a group hold; empty if nobody remembers it."""
+        """The resources of each bundle of a group; empty if neither this process nor the gcs remembers it."""
         group = self._known.get(group_id)
         if group is None:
             group = await self.get(group_id)

@@ -29,7 +29,7 @@ class PushOutcomes(Protocol):
         """Arguments that a task was pushed with are being made again."""
 
     def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
-        """These tasks were pushed but never began. Returns those that may be pushed again at once."""
+        """Tasks were pushed but never began. Returns those that may be pushed again at once."""
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
         """The task cannot be pushed to any process."""

@@ -1,4 +1,4 @@
-"""What user threads may do with actors: create, find, call and kill them.
+"""The calls of user threads about actors: create, find, call and kill them.
 
 Ray: the methods of CoreWorker around actors that python/ray/_raylet.pyx calls
 
@@ -124,7 +124,7 @@ class ActorApi:
         self._api.run_on_loop(ask)
 
     def why(self, actor_id: bytes, owner: Address) -> str:
-        """What an actor does, or what its creation waits for."""
+        """Say what an actor does, or what its creation waits for."""
         lines: list[str] = self._api.run_on_loop(lambda: self._port.explainer.explain_actor_in_time(actor_id, owner))
         return " <- ".join(lines)
 

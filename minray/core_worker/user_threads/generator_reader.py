@@ -1,4 +1,4 @@
-"""What user threads do with generators: wait for the next item, take it, drop the rest.
+"""The calls of user threads about generators: wait for the next item, take it, drop the rest.
 
 Ray: ObjectRefGenerator's calls into CoreWorker::TryReadObjectRefStream and PeekObjectRefStream
 

@@ -52,15 +52,15 @@ class ExplainInTime(Protocol):
     """Explanations for people, who do not wait for a process that does not answer."""
 
     async def explain_in_time(self, object_id: bytes, owner: Address) -> list[str]:
-        """Why an object is not ready."""
+        """Say why an object is not ready."""
 
     async def explain_actor_in_time(self, actor_id: bytes, owner: Address) -> list[str]:
-        """What an actor does."""
+        """Say what an actor does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserPort:
-    """What user threads may reach."""
+    """The parts of a process that user threads may reach."""
 
     process: Process
     """Safe in any thread."""
@@ -102,4 +102,4 @@ class UserPort:
     # --- people want to know
     explainer: ExplainInTime
     answers: StateAnswers
-    """What this process says of itself, when the whole cluster is asked."""
+    """The answers of this process when the whole cluster is asked."""

@@ -1,4 +1,4 @@
-"""What user threads may call: submit, get, put, wait, cancel, why.
+"""The calls of user threads: submit, get, put, wait, cancel, why.
 
 Ray: the methods of CoreWorker that python/ray/_raylet.pyx calls
 
@@ -113,7 +113,7 @@ class UserApi:
         return self.port.functions.load(function_id)
 
     def counters(self) -> tuple[Counters, int]:
-        """What this process has sent so far, and how many tasks it has submitted."""
+        """Count the messages that this process has sent so far, and the tasks that it has submitted."""
         return self.port.process.platform.network.counters, self.port.tasks.submitted_count
 
     # --- tasks
@@ -151,7 +151,7 @@ class UserApi:
         return strategy if strategy is not None and strategy.captures_children else None
 
     def placed(self) -> SchedulingStrategy | None:
-        """What has brought the running task, or the actor that this process is, to its place; None in a driver."""
+        """The strategy that placed the running task, or the actor that this process is; None in a driver."""
         actor = self._receiver.actor
         running = self._executor.current if actor is None else actor.constructor
         return None if running is None else running.header.template.shape.strategy
@@ -238,7 +238,7 @@ class UserApi:
         return [self.value_of(stored, found) for stored in found]
 
     def _known(self, refs: Sequence[ObjectRef[Any]]) -> list[StoredObject | None]:
-        """What is here; if not all of it is, raises the first error that is."""
+        """Look values up; if one is missing, raise the first error among the others."""
         values = [self._objects.get(ref._id) for ref in refs]
         if None in values:
             for stored in values:
@@ -249,7 +249,7 @@ class UserApi:
     def _reach(
         self, refs: Sequence[ObjectRef[Any]], values: list[StoredObject], timeout_s: float | None, deadline: float | None
     ) -> list[StoredObject]:
-        """The same values, with those from the object store on this node and pinned. Raises GetTimeoutError."""
+        """Bring values in the object store to this node, and pin them. Raises GetTimeoutError."""
         large = [index for index, stored in enumerate(values) if stored.place is not None]
         wanted = [LargeObject.known(refs[index]._id, refs[index]._owner, values[index]) for index in large]
         left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
@@ -374,7 +374,7 @@ class UserApi:
                 self._fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)
 
         def on_fetched(values: list[Fetched], _held: ObjectRef[Any] = ref) -> None:
-            """Whoever awaits a value need not hold its reference; this does, while it is on its way."""
+            """Finish the future. This holds the reference while the value is on its way; the awaiting thread need not."""
             known = self._objects.get(ref._id)
             if known is not None:
                 known.is_fetched = True
