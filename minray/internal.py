@@ -52,5 +52,5 @@ def memory_summary(
     ):
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-    view = summary.View(group_by, sort_by, units, None, stats_only)
+    view = summary.View(group_by=group_by, sort_by=sort_by, units=units, num_entries=None, stats_only=stats_only)
     return summary.memory_summary(objects_of_cluster(TIMEOUT_S), view)

@@ -159,13 +159,13 @@ def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpe
     members = methods_of(actor_class).items()
     methods = [_method_spec(actor_class, name, member, groups, is_recorded) for name, member in members]
     return HandleSpec(
-        actor_class.__name__,
-        methods,
-        given.get("max_task_retries", 0),
-        given.get("max_pending_calls", -1),
-        not out_of_order,
-        process.is_async,
-        sorted(groups),
+        class_name=actor_class.__name__,
+        methods=methods,
+        max_task_retries=given.get("max_task_retries", 0),
+        max_pending_calls=given.get("max_pending_calls", -1),
+        in_order=not out_of_order,
+        is_async=process.is_async,
+        groups=sorted(groups),
     )
 
 
@@ -193,16 +193,16 @@ def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodS
         types = b"" if isinstance(classes, bool) or not classes else cloudpickle.dumps(tuple(classes))
     num_returns = given.get("num_returns", STREAMING if spec.is_streaming else spec.num_returns)
     return MethodSpec(
-        spec.name,
-        1 if num_returns == STREAMING else num_returns,
-        given.get("max_task_retries", spec.max_task_retries),
-        retry,
-        types,
-        given.get("concurrency_group", spec.concurrency_group),
-        num_returns == STREAMING,
-        max(0, given.get(BACKPRESSURE, spec.most_unread)),
-        spec.parameters,
-        given.get("enable_task_events", spec.is_recorded),
+        name=spec.name,
+        num_returns=1 if num_returns == STREAMING else num_returns,
+        max_task_retries=given.get("max_task_retries", spec.max_task_retries),
+        retry_exceptions=retry,
+        retry_exception_types=types,
+        concurrency_group=given.get("concurrency_group", spec.concurrency_group),
+        is_streaming=num_returns == STREAMING,
+        most_unread=max(0, given.get(BACKPRESSURE, spec.most_unread)),
+        parameters=spec.parameters,
+        is_recorded=given.get("enable_task_events", spec.is_recorded),
     )
 
 
@@ -231,7 +231,18 @@ def make_constructor_template(
     process = make_process_options(actor_class, given)
     name = f"{actor_class.__name__}.__init__"
     is_recorded = given.get("enable_task_events", True)
-    return TaskTemplate(class_id, name, shape, 1, 0, False, b"", 0, actor=process, is_recorded=is_recorded), placement
+    return TaskTemplate(
+        function_id=class_id,
+        name=name,
+        shape=shape,
+        num_returns=1,
+        max_retries=0,
+        retry_exceptions=False,
+        retry_exception_types=b"",
+        max_calls=0,
+        actor=process,
+        is_recorded=is_recorded,
+    ), placement
 
 
 def make_method_template(spec: HandleSpec, method: MethodSpec, name: str | None, job_id: bytes) -> TaskTemplate:
@@ -240,16 +251,16 @@ def make_method_template(spec: HandleSpec, method: MethodSpec, name: str | None,
     shape = LeaseShape((), make_shape({}, {}, job_id, RuntimeEnv()).strategy, RuntimeEnv(), job_id)
     function_name = f"{spec.class_name}.{method.name}"
     return TaskTemplate(
-        b"",
-        name or function_name,
-        shape,
-        method.num_returns,
-        retries,
-        method.retry_exceptions,
-        method.retry_exception_types,
-        0,
-        method.name,
-        method.concurrency_group,
+        function_id=b"",
+        name=name or function_name,
+        shape=shape,
+        num_returns=method.num_returns,
+        max_retries=retries,
+        retry_exceptions=method.retry_exceptions,
+        retry_exception_types=method.retry_exception_types,
+        max_calls=0,
+        method=method.name,
+        concurrency_group=method.concurrency_group,
         is_streaming=method.is_streaming,
         most_unread=method.most_unread,
         is_recorded=method.is_recorded,

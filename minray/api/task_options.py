@@ -286,7 +286,9 @@ def make_shape(
     needs = resource_set(amounts)
     strategy = _strategy(given, needs, captured)
     env = merge_runtime_env(base_env, given.get("runtime_env"))
-    return LeaseShape(located(needs, strategy), strategy, env, job_id, _labels(given))
+    return LeaseShape(
+        resources=located(needs, strategy), strategy=strategy, runtime_env=env, job_id=job_id, labels=_labels(given)
+    )
 
 
 def located(needs: ResourceSet, strategy: SchedulingStrategy) -> tuple[tuple[str, int], ...]:
@@ -315,14 +317,14 @@ def make_template(
         shape = msgspec.structs.replace(shape, may_be_held_up=True)
     name = given.get("name") or function_name
     return TaskTemplate(
-        function_id,
-        name,
-        shape,
-        1 if is_streaming else given.get("num_returns", 1),
-        given.get("max_retries", _default_max_retries()),
-        bool(retry_exceptions),
-        cloudpickle.dumps(types_of) if types_of else b"",
-        given.get("max_calls", 1 if given.get("num_gpus") else 0),
+        function_id=function_id,
+        name=name,
+        shape=shape,
+        num_returns=1 if is_streaming else given.get("num_returns", 1),
+        max_retries=given.get("max_retries", _default_max_retries()),
+        retry_exceptions=bool(retry_exceptions),
+        retry_exception_types=cloudpickle.dumps(types_of) if types_of else b"",
+        max_calls=given.get("max_calls", 1 if given.get("num_gpus") else 0),
         is_streaming=is_streaming,
         most_unread=most_unread,
         is_recorded=given.get("enable_task_events", True),

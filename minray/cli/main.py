@@ -441,7 +441,7 @@ def memory(
     num_entries: int | None,
 ) -> None:
     """Show what the object stores hold, and which processes refer to which objects, why, and from where."""
-    view = View(group_by, sort_by, units, num_entries, stats_only)
+    view = View(group_by=group_by, sort_by=sort_by, units=units, num_entries=num_entries, stats_only=stats_only)
     with _errors_for_people(), _client(address, token_file) as client:
         click.echo(memory_summary(client.objects(), view))
 

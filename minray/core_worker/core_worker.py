@@ -150,7 +150,11 @@ class CoreWorker:
         if job_config is not None:
             registered = await self.gcs.call(RegisterJob(self.address, self.platform.processes.pid, job_config))
             pid, started_at = self.platform.processes.pid, self.platform.host.time()
-            self.context.enter(JobInfo(registered.job_id, self.address, pid, job_config, started_at))
+            self.context.enter(
+                JobInfo(
+                    job_id=registered.job_id, driver=self.address, driver_pid=pid, config=job_config, start_time=started_at
+                )
+            )
             driver = await self.raylet.call(RegisterDriver(self.address, pid, registered.job_id))
             self.process.raylet_address = driver.address
         else:

@@ -95,7 +95,13 @@ def pack_exception(
     `is_bodys`: it is how the task's body ended, though the runtime has made it. `introduction` is a line for the reader.
     """
     text = _traceback_text(error)
-    failure = TaskFailure(task_name, pid, node_id, ip, f"{introduction}\n{text}" if introduction else text)
+    failure = TaskFailure(
+        task_name=task_name,
+        pid=pid,
+        node_id=node_id,
+        ip=ip,
+        traceback_str=f"{introduction}\n{text}" if introduction else text,
+    )
     stack = traceback.walk_tb(error.__traceback__)
     is_bodys = is_bodys or any(not is_runtime(frame.f_code.co_filename) for frame, _ in stack)
     if not is_bodys and (_is_wrapper(error) or isinstance(error, RayError) and not isinstance(error, RayTaskError)):
@@ -177,7 +183,7 @@ def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
 
 def _said_by_the_system(text: str) -> TaskFailure:
     """It is not how a body has ended."""
-    return TaskFailure("", 0, "", "", text)
+    return TaskFailure(task_name="", pid=0, node_id="", ip="", traceback_str=text)
 
 
 def _pack_unchanged(error: RayError, failure: TaskFailure | None = None) -> bytes:

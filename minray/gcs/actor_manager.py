@@ -150,7 +150,22 @@ class ActorManager:
         if actor_id in self._rows or actor_id in self._forgotten:
             return None
         nobody = Address(b"", b"", "", "")
-        return ActorRow(ActorInfo(actor_id, DEAD, "", "", "", nobody, False, 0, 0, b"", death=cause, end_time=now))
+        return ActorRow(
+            ActorInfo(
+                actor_id=actor_id,
+                state=DEAD,
+                class_name="",
+                name="",
+                namespace="",
+                owner=nobody,
+                detached=False,
+                max_restarts=0,
+                restarts=0,
+                handle=b"",
+                death=cause,
+                end_time=now,
+            )
+        )
 
     def create(self, actor_id: bytes, creation: ActorCreation) -> ActorRow | None:
         """Return the row of an actor whose constructor's arguments are there; None if it is created already."""

@@ -217,7 +217,7 @@ class ActorScheduler:
                     return None
             reply = await self._request(row, lease_id, raylet, final)
             if reply is not None and reply.kind == GRANTED and reply.worker is not None:
-                return _Lease(lease_id, raylet, reply.worker, reply.pid, reply.gpu_ids)
+                return _Lease(lease_id=lease_id, raylet=raylet, worker=reply.worker, pid=reply.pid, gpu_ids=reply.gpu_ids)
             if reply is not None and reply.kind in IMPOSSIBLE:
                 await self._outcomes.on_impossible(row, DeathCause(IMPOSSIBLE[reply.kind], reply.reason))
                 return None
@@ -257,7 +257,14 @@ class ActorScheduler:
         info = row.info
         retriable = info.may_restart()
         request = RequestWorkerLease(
-            lease_id, self._own(), creation.shape, 0, 0, final, actor_id=info.actor_id, retriable=retriable
+            lease_id=lease_id,
+            owner=self._own(),
+            shape=creation.shape,
+            depth=0,
+            backlog=0,
+            grant_or_reject=final,
+            actor_id=info.actor_id,
+            retriable=retriable,
         )
         return await self._call_living(raylet, request)
 

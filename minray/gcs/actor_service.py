@@ -172,7 +172,17 @@ class ActorService:
         else:
             return protocol.ActorReply(None)
         dead = protocol.ActorInfo(
-            request.actor_id, DEAD, "", "", "", request.owner, False, 0, 0, b"", death=cause
+            actor_id=request.actor_id,
+            state=DEAD,
+            class_name="",
+            name="",
+            namespace="",
+            owner=request.owner,
+            detached=False,
+            max_restarts=0,
+            restarts=0,
+            handle=b"",
+            death=cause,
         )
         return protocol.ActorReply(dead)
 
@@ -185,7 +195,11 @@ class ActorService:
         if text or row.raylet is None:
             return protocol.ActorExplanation(known.actor, text, worker=self._scheduler.constructing_on(row))
         return protocol.ActorExplanation(
-            known.actor, "", row.raylet, row.lease_id, row.creation.shape.strategy.group_id
+            actor=known.actor,
+            text="",
+            raylet=row.raylet,
+            lease_id=row.lease_id,
+            group_id=row.creation.shape.strategy.group_id,
         )
 
     def handle_ListActors(self, request: protocol.ListActors, call: Call) -> protocol.ActorsReply:

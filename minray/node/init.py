@@ -256,7 +256,9 @@ def init(
     )
     working_dir = _working_directory()
     hook = pack_hook((runtime_env or {}).get(SETUP_HOOK))
-    job = JobConfig(import_path(), working_dir, namespace or "", _entrypoint(), hook)
+    job = JobConfig(
+        sys_path=import_path(), working_dir=working_dir, namespace=namespace or "", entrypoint=_entrypoint(), setup_hook=hook
+    )
     files = candidates(address)
     if files:
         _check_joining(
@@ -372,16 +374,16 @@ def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, 
     thread = io_thread(file.system_config)
     worker_id = secrets.token_bytes(16)
     config = WorkerConfig(
-        worker_id,
-        bytes.fromhex(file.node_id),
-        file.node_ip,
-        file.raylet_endpoint,
-        file.gcs_endpoint,
-        file.socket_dir,
-        file.tcp_host,
-        file.session_dir,
-        True,
-        file.system_config,
+        worker_id=worker_id,
+        node_id=bytes.fromhex(file.node_id),
+        node_ip=file.node_ip,
+        raylet_endpoint=file.raylet_endpoint,
+        gcs_endpoint=file.gcs_endpoint,
+        socket_dir=file.socket_dir,
+        tcp_host=file.tcp_host,
+        session_dir=file.session_dir,
+        is_driver=True,
+        system_config=file.system_config,
     )
     user_code = DriverUserCode(thread.loop)
     platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), user_code, RealHost())

@@ -219,35 +219,37 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         gcs_endpoint, gcs_address = _start_gcs(options, socket_dir, session, zygote)
     node_id = secrets.token_bytes(16)
     config = RayletConfig(
-        node_id,
-        options.node_name or ("head" if options.head else node_id[:3].hex()),
-        options.node_ip,
-        gcs_endpoint,
-        socket_dir,
-        options.tcp_host,
-        0,
-        str(session),
-        resources,
-        options.labels,
-        options.head,
-        options.system_config,
-        _spill_directories(session, options.object_spilling_directory or options.system_config.object_spilling_directory),
+        node_id=node_id,
+        node_name=options.node_name or ("head" if options.head else node_id[:3].hex()),
+        node_ip=options.node_ip,
+        gcs_endpoint=gcs_endpoint,
+        socket_dir=socket_dir,
+        tcp_host=options.tcp_host,
+        tcp_port=0,
+        session_dir=str(session),
+        resources=resources,
+        labels=options.labels,
+        is_head=options.head,
+        system_config=options.system_config,
+        spill_directories=_spill_directories(
+            session, options.object_spilling_directory or options.system_config.object_spilling_directory
+        ),
     )
     _start_process(zygote, "raylet", msgspec.msgpack.encode(config), control=True, essential=not options.head)
     file = NodeFile(
-        node_id.hex(),
-        options.node_ip,
-        config.node_name,
-        gcs_endpoint,
-        gcs_address,
-        f"{socket_dir}/raylet",
-        socket_dir,
-        options.tcp_host,
-        str(session),
-        options.head,
-        options.detached,
-        options.system_config,
-        zygote.pid,
+        node_id=node_id.hex(),
+        node_ip=options.node_ip,
+        node_name=config.node_name,
+        gcs_endpoint=gcs_endpoint,
+        gcs_address=gcs_address,
+        raylet_endpoint=f"{socket_dir}/raylet",
+        socket_dir=socket_dir,
+        tcp_host=options.tcp_host,
+        session_dir=str(session),
+        is_head=options.head,
+        detached=options.detached,
+        system_config=options.system_config,
+        zygote_pid=zygote.pid,
     )
     try:
         (session / NODE_FILE).write_bytes(msgspec.json.encode(file))

@@ -172,7 +172,17 @@ class Pull:
             elif entry is not None:
                 manager.store.abort(entry)
 
-        manager.store.create(Creation(self.object_id, known.attempt, known.size, self.owner, b"", False), on_created)
+        manager.store.create(
+            Creation(
+                object_id=self.object_id,
+                attempt=known.attempt,
+                size=known.size,
+                owner=self.owner,
+                creator=b"",
+                is_primary=False,
+            ),
+            on_created,
+        )
         entry, is_unwanted = await made
         if entry is not None and not entry.is_written:
             self.entry = entry
@@ -230,7 +240,9 @@ class Pull:
         assert self.entry is not None
         self._in_flight += 1
         into = self._manager.store.view(self.entry)[start:end]
-        request = ReadChunk(self.object_id, self.entry.attempt, start, end - start, self.turn)
+        request = ReadChunk(
+            object_id=self.object_id, attempt=self.entry.attempt, start=start, size=end - start, turn=self.turn
+        )
         self._manager.read(source, request, into, partial(self._on_chunk, source, start))
 
     def _on_chunk(

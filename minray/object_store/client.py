@@ -74,7 +74,9 @@ class StoreClient:
         def on_answer(reply: CreateReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             on_created(reply, error)
 
-        self._raylet.send(CreateObject(object_id, attempt, size, owner, self._worker_id), on_answer)
+        self._raylet.send(
+            CreateObject(object_id=object_id, attempt=attempt, size=size, owner=owner, creator=self._worker_id), on_answer
+        )
 
     def seal(self, object_id: bytes, attempt: int, on_sealed: Callable[[PlatformError | None], None]) -> None:
         """Seal a written object. ``on_sealed`` is called when the store knows it, or with the error if the store is gone."""

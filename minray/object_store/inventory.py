@@ -23,19 +23,28 @@ def objects_info(node_id: bytes, table: ObjectTable, spill: SpillStats, request:
     allocator = table.allocator
     copies = [_copy_info(table, entry) for entry in largest]
     used, hole = allocator.used, allocator.largest_hole()
-    return ObjectsInfo(node_id, allocator.capacity, used, hole, len(entries), copies, spill, table.fallback.used)
+    return ObjectsInfo(
+        node_id=node_id,
+        capacity=allocator.capacity,
+        used=used,
+        largest_hole=hole,
+        total=len(entries),
+        copies=copies,
+        spill=spill,
+        fallback_used=table.fallback.used,
+    )
 
 
 def _copy_info(table: ObjectTable, entry: Entry) -> CopyInfo:
     return CopyInfo(
-        entry.object_id,
-        entry.attempt,
-        entry.size,
-        entry.owner.worker_id,
-        table.states.get(entry.key),
-        entry.is_primary,
-        len(entry.pins),
-        [reader for reader in dict.fromkeys(entry.pins.values()) if reader],
-        entry.spilled is not None,
-        table.fallback.has(entry.offset),
+        object_id=entry.object_id,
+        attempt=entry.attempt,
+        size=entry.size,
+        owner_id=entry.owner.worker_id,
+        state=table.states.get(entry.key),
+        is_primary=entry.is_primary,
+        use_count=len(entry.pins),
+        readers=[reader for reader in dict.fromkeys(entry.pins.values()) if reader],
+        is_on_disk=entry.spilled is not None,
+        is_in_fallback=table.fallback.has(entry.offset),
     )

@@ -212,7 +212,17 @@ class ObjectTable:
         if offset is None:
             return None
         self._count += 1
-        entry = Entry(object_id, attempt, offset, size, owner, creator, is_primary, {}, self._count)
+        entry = Entry(
+            object_id=object_id,
+            attempt=attempt,
+            offset=offset,
+            size=size,
+            owner=owner,
+            creator=creator,
+            is_primary=is_primary,
+            pins={},
+            number=self._count,
+        )
         self._entries[object_id] = entry
         self.states.set(entry.key, CREATED)
         self.unspilled_bytes += size if self._needs_memory(entry) else 0

@@ -198,7 +198,14 @@ class ObjectStore:
     # --- writing
 
     def handle_CreateObject(self, request: CreateObject, call: Call) -> None:
-        creation = Creation(request.object_id, request.attempt, request.size, request.owner, request.creator, True)
+        creation = Creation(
+            object_id=request.object_id,
+            attempt=request.attempt,
+            size=request.size,
+            owner=request.owner,
+            creator=request.creator,
+            is_primary=True,
+        )
         self.create(creation, partial(self._on_created, creation, call))
 
     def _on_created(self, creation: Creation, call: Call, entry: Entry | None, is_unwanted: bool) -> None:

@@ -105,35 +105,35 @@ class ClusterObjects(NamedTuple):
 
 def _use(process: CoreWorkerStats, info: ObjectRefInfo, is_read: bool, sizes: dict[bytes, int]) -> ObjectUse:
     return ObjectUse(
-        info.object_id,
-        process.worker_id,
-        process.node_id,
-        process.pid,
-        process.is_driver,
-        PINNED_IN_MEMORY if is_read else reference_type(info),
-        sizes.get(info.object_id, UNKNOWN_SIZE),
-        info.call_site,
-        info.task_status,
-        info.attempt,
-        info.owner_id,
-        info.borrowers,
+        object_id=info.object_id,
+        worker_id=process.worker_id,
+        node_id=process.node_id,
+        pid=process.pid,
+        is_driver=process.is_driver,
+        reference_type=PINNED_IN_MEMORY if is_read else reference_type(info),
+        size=sizes.get(info.object_id, UNKNOWN_SIZE),
+        call_site=info.call_site,
+        task_status=info.task_status,
+        attempt=info.attempt,
+        owner_id=info.owner_id,
+        borrowers=info.borrowers,
     )
 
 
 def _read_use(process: CoreWorkerStats, copy: CopyInfo) -> ObjectUse:
     return ObjectUse(
-        copy.object_id,
-        process.worker_id,
-        process.node_id,
-        process.pid,
-        process.is_driver,
-        PINNED_IN_MEMORY,
-        copy.size,
-        "",
-        NIL,
-        copy.attempt,
-        copy.owner_id,
-        0,
+        object_id=copy.object_id,
+        worker_id=process.worker_id,
+        node_id=process.node_id,
+        pid=process.pid,
+        is_driver=process.is_driver,
+        reference_type=PINNED_IN_MEMORY,
+        size=copy.size,
+        call_site="",
+        task_status=NIL,
+        attempt=copy.attempt,
+        owner_id=copy.owner_id,
+        borrowers=0,
     )
 
 
@@ -267,7 +267,7 @@ class StateReader:
         of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
         living = [("DRIVER", driver.worker_id, driver.node_id, pid) for driver, pid in _drivers(jobs, alive)]
         living += [("WORKER", worker.worker_id, worker.node_id, pid) for worker, pid in _addresses(of_nodes)]
-        return ClusterWorkers(nodes, jobs, living, deaths, question.silent)
+        return ClusterWorkers(nodes=nodes, jobs=jobs, living=living, deaths=deaths, silent=question.silent)
 
     async def nodes(self, timeout_s: float) -> list[NodeInfo]:
         async with asyncio.timeout(timeout_s):

@@ -60,7 +60,18 @@ def make_platform(
         return CompressedDisk(disk) if system_config.object_spilling_compression else disk
 
     memory = RealMemory()
-    return Platform(name, identity, network, processes, user_code, host, open_storage, memory, open_disk, bulk=bulk)
+    return Platform(
+        name=name,
+        identity=identity,
+        network=network,
+        processes=processes,
+        user_code=user_code,
+        host=host,
+        open_storage=open_storage,
+        memory=memory,
+        open_disk=open_disk,
+        bulk=bulk,
+    )
 
 
 def io_thread(system_config: SystemConfig) -> IoThread:

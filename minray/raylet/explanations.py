@@ -99,13 +99,13 @@ class Explanations:
         pool, leases = self._broker.pool, self._broker.local.leases
         return [
             WorkerStatus(
-                worker.worker_id,
-                worker.pid,
-                pool.state(worker.worker_id),
-                worker.binding[0] if worker.binding is not None else b"",
-                worker.lease_id,
-                worker.lease_id in leases and leases[worker.lease_id].blocked,
-                worker.address,
+                worker_id=worker.worker_id,
+                pid=worker.pid,
+                state=pool.state(worker.worker_id),
+                job_id=worker.binding[0] if worker.binding is not None else b"",
+                lease_id=worker.lease_id,
+                blocked=worker.lease_id in leases and leases[worker.lease_id].blocked,
+                address=worker.address,
             )
             for worker in pool.workers.values()
         ]

@@ -60,11 +60,11 @@ class IoWorkers:
 
     def stats(self) -> SpillStats:
         return SpillStats(
-            self.spilled_bytes,
-            self.spilled_objects,
-            self.restored_bytes,
-            self.restored_objects,
-            self.streamed_bytes,
+            spilled_bytes=self.spilled_bytes,
+            spilled_objects=self.spilled_objects,
+            restored_bytes=self.restored_bytes,
+            restored_objects=self.restored_objects,
+            streamed_bytes=self.streamed_bytes,
         )
 
     # --- spilling

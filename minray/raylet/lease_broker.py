@@ -182,14 +182,14 @@ class LeaseBroker:
         if refusal is not None:
             return refusal
         request = LeaseRequest(
-            lease_id,
-            message.owner.worker_id,
-            message.shape,
-            message.depth,
-            message.backlog,
-            message.grant_or_reject,
-            bool(message.actor_id),
-            tuple(dependency.object_id for dependency in message.dependencies),
+            lease_id=lease_id,
+            owner_id=message.owner.worker_id,
+            shape=message.shape,
+            depth=message.depth,
+            backlog=message.backlog,
+            grant_or_reject=message.grant_or_reject,
+            for_actor=bool(message.actor_id),
+            dependency_ids=tuple(dependency.object_id for dependency in message.dependencies),
         )
         self.entries[lease_id] = Entry(request, message.owner, [call], message.retriable)
         self.arguments.add(lease_id, message.dependencies, request.level)
@@ -257,7 +257,14 @@ class LeaseBroker:
                 retriable, granted_at = (entry.retriable, entry.granted_at) if entry is not None else (True, 0.0)
                 memory = memory_of(worker.pid)
                 candidates.append(
-                    Candidate(worker.worker_id, worker.pid, worker.lease_id, retriable, granted_at, memory)
+                    Candidate(
+                        worker_id=worker.worker_id,
+                        pid=worker.pid,
+                        lease_id=worker.lease_id,
+                        retriable=retriable,
+                        leased_at=granted_at,
+                        memory_bytes=memory,
+                    )
                 )
         return candidates
 
@@ -362,7 +369,16 @@ class LeaseBroker:
             cause = f"{death.cause}: {doom}" if doom else death.cause
             words = death.stderr_tail if entry and entry.request.for_actor else []
             for_memory = worker.memory_usage[1] > 0
-            self._on_worker_death(WorkerDeath(worker_id, self._node_id, death.pid, cause, words, for_memory))
+            self._on_worker_death(
+                WorkerDeath(
+                    worker_id=worker_id,
+                    node_id=self._node_id,
+                    pid=death.pid,
+                    cause=cause,
+                    last_words=words,
+                    for_memory=for_memory,
+                )
+            )
             self.on_owner_death(worker_id, True, cause)
         self.advance()
 
@@ -506,7 +522,7 @@ class LeaseBroker:
     def _granted(self, entry: Entry, worker: Worker) -> LeaseReply:
         gpu_ids = tuple(sorted(self.local.leases[entry.request.lease_id].gpus.taken))
         contended = self.local.is_contended(entry.request)
-        return LeaseReply(GRANTED, worker.address, worker.pid, gpu_ids, contended)
+        return LeaseReply(kind=GRANTED, worker=worker.address, pid=worker.pid, gpu_ids=gpu_ids, contended=contended)
 
     def _answer(self, placement: Placement) -> None:
         entry = self.entries[placement.request.lease_id]

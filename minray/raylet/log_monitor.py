@@ -243,7 +243,14 @@ class LogMonitor:
             lines.append((task_name, text))
             outbox.lines.popleft()
         self._batch_count += 1
-        return PrintLines(self._node_id, self._node_ip, pid, stream.is_stderr, lines, self._batch_count)
+        return PrintLines(
+            node_id=self._node_id,
+            node_ip=self._node_ip,
+            pid=pid,
+            is_stderr=stream.is_stderr,
+            lines=lines,
+            sequence=self._batch_count,
+        )
 
     def _drop(self, outbox: _Outbox) -> None:
         """Drop all lines of a job whose driver is gone."""

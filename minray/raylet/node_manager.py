@@ -142,12 +142,12 @@ class NodeManager:
 
     def handle_GetNodeStats(self, request: GetNodeStats, call: Call) -> NodeStats:
         return NodeStats(
-            self._config.node_id,
-            self._platform.processes.pid,
-            self._broker.local.total,
-            self._broker.available(),
-            self._explanations.workers(),
-            self._explanations.pending(asyncio.get_running_loop().time()),
+            node_id=self._config.node_id,
+            pid=self._platform.processes.pid,
+            total=self._broker.local.total,
+            available=self._broker.available(),
+            workers=self._explanations.workers(),
+            pending_leases=self._explanations.pending(asyncio.get_running_loop().time()),
         )
 
     def handle_CheckAlive(self, request: CheckAlive, call: Call) -> Done:

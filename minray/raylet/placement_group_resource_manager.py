@@ -89,7 +89,7 @@ class PlacementGroupResourceManager:
                 for bundle in done:
                     self._release(bundle)
                 return f"bundle {index} needs {describe(resources)}, and {describe(free)} is free"
-            done.append(Reservation(group_id, index, attempt, resources, gpus))
+            done.append(Reservation(group_id=group_id, index=index, attempt=attempt, resources=resources, gpus=gpus))
             self.states.set(_key(group_id, index), PREPARED)
             self._groups.setdefault(group_id, {})[index] = done[-1]
         return ""

@@ -318,7 +318,11 @@ class Raylet:
     def _read_resources(self, version: int) -> NodeResources:
         broker = self._broker
         return NodeResources(
-            self._config.node_id, version, dict(broker.local.total), broker.available(), broker.pending()
+            node_id=self._config.node_id,
+            version=version,
+            total=dict(broker.local.total),
+            available=broker.available(),
+            pending=broker.pending(),
         )
 
     def _report_worker_death(self, death: WorkerDeath) -> None:

@@ -175,13 +175,19 @@ class WorkerProcesses:
         try:
             process = await self._platform.processes.spawn("worker", name, encode(self._worker_config(worker_id)), on_output)
         except SpawnFailed as error:
-            return Death(0, None, bytes(16), [], str(error))
+            return Death(pid=0, status=None, marks=bytes(16), stderr_tail=[], cause=str(error))
         self._processes[worker_id] = process
         self._log_monitor.on_started(worker_id, process.pid)
         if worker_id in self._doomed:
             process.kill()
         status = await process.wait()
-        return Death(process.pid, status, bytes(process.marks[:16]), words.lines(), describe_status(status))
+        return Death(
+            pid=process.pid,
+            status=status,
+            marks=bytes(process.marks[:16]),
+            stderr_tail=words.lines(),
+            cause=describe_status(status),
+        )
 
     async def _ask(self, worker_id: bytes, address: Address, force: bool, on_refused: Callable[[], None]) -> None:
         try:

@@ -132,7 +132,7 @@ class Publisher:
         full = request.epoch != self._epoch or max(request.version, request.begun) < topic.complete_since
         version, begun = (0, topic.version) if full else (request.version, request.begun)
         entries, reached = topic.changes_since(version, begun)
-        return PollReply(self._epoch, reached, full, entries, begun)
+        return PollReply(epoch=self._epoch, version=reached, full=full, entries=entries, begun=begun)
 
 
 NOTHING = PollReply(b"", 0, False, [])
@@ -141,7 +141,7 @@ NOTHING = PollReply(b"", 0, False, [])
 
 def next_poll(channel: str, reply: PollReply, timeout_s: float = 0.0) -> Poll:
     """Build the poll that continues after this reply."""
-    return Poll(channel, reply.epoch, reply.version, timeout_s, reply.begun)
+    return Poll(channel=channel, epoch=reply.epoch, version=reply.version, timeout_s=timeout_s, begun=reply.begun)
 
 
 async def read_table(peer: Peer, channel: str) -> list[bytes]:

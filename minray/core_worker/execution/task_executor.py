@@ -410,7 +410,16 @@ def _streaming(task: ReceivedTask) -> StreamingTask:
     owner, rerun = task.header.owner, task.rerun
     most_unread, lost = template.most_unread, frozenset(rerun.items_lost)
     lender, call = (None, task) if task.actor_id else (task, None)
-    return StreamingTask(task.task_id, task.attempt, owner, rerun.items_arrived, most_unread, lost, lender, call)
+    return StreamingTask(
+        task_id=task.task_id,
+        attempt=task.attempt,
+        owner=owner,
+        items_arrived=rerun.items_arrived,
+        most_unread=most_unread,
+        items_lost=lost,
+        lender=lender,
+        call=call,
+    )
 
 
 _AT_FAULT = {

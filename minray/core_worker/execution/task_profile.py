@@ -73,7 +73,9 @@ class TaskProfile:
             if template is not None and template is after[place]
         ]
         events.sort(key=lambda event: event.start_us)
-        return ProfileEvents(config.node_id, config.node_ip, config.worker_id, pid, events)
+        return ProfileEvents(
+            node_id=config.node_id, node_ip=config.node_ip, worker_id=config.worker_id, pid=pid, events=events
+        )
 
 
 def _event(template: TaskTemplate, row: tuple[Any, ...], zero_us: int) -> ProfileEvent:

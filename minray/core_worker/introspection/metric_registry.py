@@ -92,7 +92,15 @@ class MetricRegistry:
                 series = list(family.copy().items())
                 samples = [MetricSample(dict(key), one.value, list(one.counts)) for key, one in series[:room]]
                 total += len(series)
-                found.append(MetricFamily(metric.name, metric.kind, metric.description, list(metric.boundaries), samples))
+                found.append(
+                    MetricFamily(
+                        name=metric.name,
+                        kind=metric.kind,
+                        description=metric.description,
+                        boundaries=list(metric.boundaries),
+                        samples=samples,
+                    )
+                )
         return found, max(0, total - MOST_SERIES)
 
 
@@ -115,4 +123,6 @@ def metrics_of(process: Process, context: JobContext) -> ProcessMetrics:
     """The answer of this process."""
     families, left_out = registry().families()
     config = process.config
-    return ProcessMetrics(config.node_ip, config.worker_id, context.job_id, families, left_out)
+    return ProcessMetrics(
+        node_ip=config.node_ip, worker_id=config.worker_id, job_id=context.job_id, families=families, left_out=left_out
+    )

@@ -48,7 +48,15 @@ def stacks_of(process: Process, received: Sequence[ReceivedTask], actor: ActorPr
     coroutines, left_out = coroutine_stacks(actor.coroutines() if actor is not None else [])
     stacks = thread_stacks(process.platform.user_code.threads()) + coroutines
     config, pid = process.config, process.platform.processes.pid
-    return ProcessStacks(config.node_id, config.worker_id, pid, config.is_driver, running, stacks, left_out)
+    return ProcessStacks(
+        node_id=config.node_id,
+        worker_id=config.worker_id,
+        pid=pid,
+        is_driver=config.is_driver,
+        running=running,
+        stacks=stacks,
+        left_out=left_out,
+    )
 
 
 def thread_stacks(threads: Sequence[tuple[str, FrameType | None]]) -> list[Stack]:
@@ -116,7 +124,7 @@ def describe(name: str, frames: list[FrameType], *, is_coroutine: bool) -> Stack
         frames = frames[: FRAMES // 2] + frames[-FRAMES // 2 :]
     lines = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames)
     described = [StackFrame(line.filename, line.lineno or 0, line.name, line.line or "") for line in lines]
-    return Stack(name, is_coroutine, 1, described, left_out)
+    return Stack(name=name, is_coroutine=is_coroutine, count=1, frames=described, left_out=left_out)
 
 
 def _is_idle(name: str, frames: list[FrameType]) -> bool:

@@ -66,7 +66,14 @@ class Statistician:
         largest = heapq.nlargest(min(request.limit, MOST_ENTRIES), found, key=lambda item: self._size(item[0]))
         infos = [self._describe(object_id, reference) for object_id, reference in largest]
         pid, config = self._process.platform.processes.pid, self._process.config
-        return CoreWorkerStats(config.worker_id, config.node_id, pid, config.is_driver, len(found), infos)
+        return CoreWorkerStats(
+            worker_id=config.worker_id,
+            node_id=config.node_id,
+            pid=pid,
+            is_driver=config.is_driver,
+            total=len(found),
+            references=infos,
+        )
 
     def tasks(self, request: GetTasksInfo) -> TasksInfo:
         """The tasks that this process owns, and those that were sent to it."""
@@ -96,17 +103,17 @@ class Statistician:
         status, attempt = self._task_status(object_id, reference)
         borrowers = {borrower.worker_id for borrower, _ in (reference.lent or {}).values()}
         return ObjectRefInfo(
-            object_id,
-            self._process.config.worker_id if reference.owner is None else reference.owner.worker_id,
-            reference.local,
-            reference.submitted,
-            reference.contained,
-            len(borrowers),
-            reference.pinned,
-            self._size(object_id),
-            status,
-            attempt,
-            DISABLED if self._call_sites is None else self._call_sites.of(object_id),
+            object_id=object_id,
+            owner_id=self._process.config.worker_id if reference.owner is None else reference.owner.worker_id,
+            local=reference.local,
+            submitted=reference.submitted,
+            contained=reference.contained,
+            borrowers=len(borrowers),
+            is_pickled=reference.pinned,
+            size=self._size(object_id),
+            task_status=status,
+            attempt=attempt,
+            call_site=DISABLED if self._call_sites is None else self._call_sites.of(object_id),
         )
 
     def _task_status(self, object_id: bytes, reference: Reference) -> tuple[str, int]:

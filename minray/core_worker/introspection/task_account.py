@@ -60,29 +60,29 @@ class TaskAccount:
         infos = [self._pending(task) for task in islice(pending, limit)]
         infos += [self._ended(*one) for one in islice(ended, limit - len(infos))]
         return TasksInfo(
-            config.node_id,
-            config.worker_id,
-            self._process.platform.processes.pid,
-            config.is_driver,
-            len(pending) + len(ended),
-            infos,
-            [_received(task) for task in self._unanswered()],
+            node_id=config.node_id,
+            worker_id=config.worker_id,
+            pid=self._process.platform.processes.pid,
+            is_driver=config.is_driver,
+            total=len(pending) + len(ended),
+            tasks=infos,
+            received=[_received(task) for task in self._unanswered()],
         )
 
     def _pending(self, task: PendingTask) -> TaskInfo:
         address, pid = self._whereabouts(task)
         return TaskInfo(
-            task.task_id,
-            task.attempt,
-            task.prepared.template.name,
-            kind_of(task.prepared.template),
-            FINISHED if task.prepared.template.actor is not None and task.state is PUSHED else task.state,
-            task.parent_id,
-            _actor_id(task.task_id, task.prepared.template, _called(task)),
-            address.node_id if address is not None else b"",
-            address.worker_id if address is not None else b"",
-            pid,
-            dict(task.prepared.template.shape.resources),
+            task_id=task.task_id,
+            attempt=task.attempt,
+            name=task.prepared.template.name,
+            kind=kind_of(task.prepared.template),
+            state=FINISHED if task.prepared.template.actor is not None and task.state is PUSHED else task.state,
+            parent_id=task.parent_id,
+            actor_id=_actor_id(task.task_id, task.prepared.template, _called(task)),
+            node_id=address.node_id if address is not None else b"",
+            worker_id=address.worker_id if address is not None else b"",
+            pid=pid,
+            resources=dict(task.prepared.template.shape.resources),
             function_name=task.prepared.template.function_name,
         )
 
@@ -90,13 +90,13 @@ class TaskAccount:
         self, task_id: bytes, template: TaskTemplate, called: bytes, attempt: int, state: str, parent_id: bytes
     ) -> TaskInfo:
         return TaskInfo(
-            task_id,
-            attempt,
-            template.name,
-            kind_of(template),
-            state,
-            parent_id,
-            _actor_id(task_id, template, called),
+            task_id=task_id,
+            attempt=attempt,
+            name=template.name,
+            kind=kind_of(template),
+            state=state,
+            parent_id=parent_id,
+            actor_id=_actor_id(task_id, template, called),
             resources=dict(template.shape.resources),
             error=self._error_of(task_id, template) if state is FAILED else "",
             function_name=template.function_name,

@@ -55,7 +55,9 @@ class ObjectDirectory:
 
     def add(self, object_id: bytes, place: Place) -> None:
         """The first copy of an object is there."""
-        self._objects[object_id] = _Copies(place.attempt, place.size, {place.raylet.node_id: place.raylet}, {}, {})
+        self._objects[object_id] = _Copies(
+            attempt=place.attempt, size=place.size, raylets={place.raylet.node_id: place.raylet}, receivers={}, over={}
+        )
         if place.raylet.node_id in self._dead_nodes:
             self._forget_node([object_id], place.raylet.node_id)
 
@@ -66,7 +68,14 @@ class ObjectDirectory:
             return ObjectLocations(LOST)
         turn = self._turn_of(copies, receiver, number) if receiver is not None and copies.raylets else 0
         earlier = [raylet for other, raylet in copies.receivers.values() if other < turn]
-        return ObjectLocations(KNOWN, copies.attempt, copies.size, list(copies.raylets.values()), earlier, turn)
+        return ObjectLocations(
+            status=KNOWN,
+            attempt=copies.attempt,
+            size=copies.size,
+            raylets=list(copies.raylets.values()),
+            receivers=earlier,
+            turn=turn,
+        )
 
     def copies_of(self, object_id: bytes) -> tuple[int, list[Address]]:
         """How large an object of this process is, and which nodes have it; nothing is known of other objects."""

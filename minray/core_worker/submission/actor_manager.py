@@ -194,14 +194,14 @@ class ActorManager:
         task = creation.task
         template = task.prepared.template
         record = ActorCreation(
-            task.task_id,
-            template.shape,
-            creation.placement,
-            task.prepared.header,
-            task.args,
-            task.arguments,
-            task.nested,
-            task.inline_buffers,
+            task_id=task.task_id,
+            shape=template.shape,
+            placement=creation.placement,
+            header=task.prepared.header,
+            args=task.args,
+            arguments=task.arguments,
+            nested=task.nested,
+            inline_buffers=task.inline_buffers,
         )
 
         def on_answer(_reply: Done | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
@@ -265,7 +265,21 @@ class ActorManager:
         """Take note of a death that the gcs has not reported yet."""
         creation = self._creations[actor_id]
         info = creation.info
-        self.on_info(ActorInfo(actor_id, DEAD, info.class_name, "", "", info.owner, False, 0, 0, b"", death=cause))
+        self.on_info(
+            ActorInfo(
+                actor_id=actor_id,
+                state=DEAD,
+                class_name=info.class_name,
+                name="",
+                namespace="",
+                owner=info.owner,
+                detached=False,
+                max_restarts=0,
+                restarts=0,
+                handle=b"",
+                death=cause,
+            )
+        )
 
     def _end(self, actor_id: bytes, cause: DeathCause) -> None:
         self._process.patient.send_to_gcs(EndActor(actor_id, cause), ignore)

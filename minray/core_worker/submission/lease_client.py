@@ -108,12 +108,12 @@ class LeaseClient:
 
     def request_lease(self, request: WorkerRequest) -> None:
         message = RequestWorkerLease(
-            request.lease_id,
-            self._own,
-            request.key.shape,
-            request.depth,
-            request.backlog,
-            request.grant_or_reject,
+            lease_id=request.lease_id,
+            owner=self._own,
+            shape=request.key.shape,
+            depth=request.depth,
+            backlog=request.backlog,
+            grant_or_reject=request.grant_or_reject,
             retriable=request.retriable,
             dependencies=list(request.key.dependencies),
         )

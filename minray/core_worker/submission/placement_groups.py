@@ -86,11 +86,11 @@ class PlacementGroups:
         context = self._context
         random = self._process.platform.host.random_bytes(PLACEMENT_GROUP_ID_BYTES - len(context.job_id))
         return PlacementGroupInfo(
-            random + context.job_id,
-            name,
-            context.namespace,
-            strategy,
-            [Bundle(bundle) for bundle in bundles],
+            group_id=random + context.job_id,
+            name=name,
+            namespace=context.namespace,
+            strategy=strategy,
+            bundles=[Bundle(bundle) for bundle in bundles],
             state="",
             job_id=context.job_id,
             detached=detached,

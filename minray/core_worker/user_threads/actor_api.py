@@ -61,16 +61,16 @@ class ActorApi:
         task, _held = self._api.make_task(prepared, args, kwargs)
         actor_id = actor_of(task.task_id)
         info = ActorInfo(
-            actor_id,
-            DEPENDENCIES_UNREADY,
-            spec.class_name,
-            name,
-            namespace,
-            own,
-            detached,
-            max_restarts,
-            0,
-            encode(spec),
+            actor_id=actor_id,
+            state=DEPENDENCIES_UNREADY,
+            class_name=spec.class_name,
+            name=name,
+            namespace=namespace,
+            owner=own,
+            detached=detached,
+            max_restarts=max_restarts,
+            restarts=0,
+            handle=encode(spec),
         )
         if not name:
             self._api.post(self._actors.create, task, info, placement, False)

@@ -433,7 +433,14 @@ class Zygote:
                 control[0].detach()
             marks = self._memory[child.slot * MARK_BYTES :][:MARK_BYTES]
             child_end = None if control is None else control[1]
-            ends = ChildEnds(child.request.name, self._session_dir, marks, self._memory, child_end, ready_descriptor)
+            ends = ChildEnds(
+                name=child.request.name,
+                session_dir=self._session_dir,
+                marks=marks,
+                all_marks=self._memory,
+                control=child_end,
+                ready_descriptor=ready_descriptor,
+            )
             birth = Birth(child.request.role, child.request.config, ends)
             become(birth, self._pid, (self._null, *outputs))
             return birth

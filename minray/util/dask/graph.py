@@ -59,11 +59,11 @@ def prepare(dsk: Any, keys: Any, remote_args: Mapping[str, Any], *, may_split: b
     nodes, dependents = _needed(convert_legacy_graph(dict(given)), wanted)
     ranks = order(nodes)
     graph = Graph(
-        nodes,
-        wanted,
-        sorted(nodes, key=ranks.__getitem__),
-        {key: len(users) for key, users in dependents.items()},
-        _options(dsk, nodes, remote_args),
+        nodes=nodes,
+        wanted=wanted,
+        order=sorted(nodes, key=ranks.__getitem__),
+        uses={key: len(users) for key, users in dependents.items()},
+        options=_options(dsk, nodes, remote_args),
     )
     if may_split:
         graph.splits = {key: users for key, users in dependents.items() if _is_split(key, users, graph)}

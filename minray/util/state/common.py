@@ -271,13 +271,13 @@ class ObjectSummaries:
 def _summary_of(states: list[ObjectState]) -> ObjectSummaryPerKey:
     size = sum(max(state.object_size, 0) for state in states)
     return ObjectSummaryPerKey(
-        len(states),
-        size / BYTES_PER_MB,
-        len({(state.ip, state.pid) for state in states}),
-        len({state.ip for state in states}),
-        _count(state.task_status for state in states),
-        _count(str(state.attempt_number) for state in states),
-        _count(state.reference_type for state in states),
+        total_objects=len(states),
+        total_size_mb=size / BYTES_PER_MB,
+        total_num_workers=len({(state.ip, state.pid) for state in states}),
+        total_num_nodes=len({state.ip for state in states}),
+        task_state_counts=_count(state.task_status for state in states),
+        task_attempt_number_counts=_count(str(state.attempt_number) for state in states),
+        ref_type_counts=_count(state.reference_type for state in states),
     )
 
 

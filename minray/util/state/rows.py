@@ -135,7 +135,15 @@ async def workers(reader: StateReader, timeout_s: float, id: str | None) -> List
     found = await reader.workers(timeout_s)
     ips = {info.node_id: info.ip for info in found.nodes}
     rows = [
-        WorkerState(worker_id.hex(), True, kind, None, node_id.hex(), ips.get(node_id, ""), pid)
+        WorkerState(
+            worker_id=worker_id.hex(),
+            is_alive=True,
+            worker_type=kind,
+            exit_type=None,
+            node_id=node_id.hex(),
+            ip=ips.get(node_id, ""),
+            pid=pid,
+        )
         for kind, worker_id, node_id, pid in found.living
     ]
     rows += [_dead_worker(death, ips.get(death.node_id, ""), found.jobs) for death in found.deaths]
@@ -149,7 +157,14 @@ def _dead_worker(death: WorkerDeath, ip: str, jobs: Sequence[JobInfo]) -> Worker
     else:
         exit_type = "INTENDED_SYSTEM_EXIT" if death.cause.startswith("exit code 0") else "SYSTEM_ERROR"
     return WorkerState(
-        death.worker_id.hex(), False, kind, exit_type, death.node_id.hex(), ip, death.pid, exit_detail=death.cause
+        worker_id=death.worker_id.hex(),
+        is_alive=False,
+        worker_type=kind,
+        exit_type=exit_type,
+        node_id=death.node_id.hex(),
+        ip=ip,
+        pid=death.pid,
+        exit_detail=death.cause,
     )
 
 
