@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,12 @@ HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
 def test_the_checkout_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
     complaints = rule(ROOT)
     assert not complaints, f"{rule.__doc__}\n" + "\n".join(complaints)
+
+
+def test_the_pictures_are_what_their_script_draws() -> None:
+    folder = ROOT / "docs/pictures"
+    drawn = {name: draw() for name, draw in runpy.run_path(str(folder / "draw.py"))["PICTURES"].items()}
+    assert drawn == {path.name: path.read_text() for path in folder.glob("*.svg")}, "run docs/pictures/draw.py"
 
 
 def test_there_is_something_to_check() -> None:
