@@ -111,6 +111,28 @@ HEADER_LINES = 5
 FILE_CODE_LINES = 450
 FUNCTION_CODE_LINES = 70
 
+CORE_PATH_PAGE = "docs/reading_order.md"
+CORE_PATH_CODE_LINES = 11_000
+"""Lines of code that a reader of all chapters reads: about a week, at 2,000 lines a day."""
+CHAPTER_CODE_LINES = 1_500
+"""Lines of code in which one mechanism is explained whole."""
+CORE_FILE_CODE_LINES = 300
+CORE_FUNCTION_CODE_LINES = 50
+
+LARGE_ON_THE_CORE_PATH = {
+    "minray/core_worker/user_threads/user_api.py": "one method for each call of the API",
+    "minray/core_worker/submission/normal_task_submitter.py": "one decision over leases and queues, on one state",
+    "minray/core_worker/submission/actor_manager.py": "calls, news of the gcs and lifetimes of one table of actors",
+    "minray/core_worker/execution/task_intake.py": "arguments in and answer out, for tasks and calls alike",
+    "minray/core_worker/execution/task_executor.py": "the same steps for task, call, coroutine, constructor",
+    "minray/raylet/lease_broker.py": "all that ends a lease leads through one method",
+    "minray/raylet/lease_broker.py:__init__": "puts the pure machines of a raylet together, with a sentence for each field",
+    "minray/gcs/actor_service.py": "one handler for each message about actors, and the one way in which an incarnation ends",
+    "minray/object_store/store.py": "one method for each request of a client; the rules are in object_table.py",
+    "minray/core_worker/core_worker.py:_build": "composition: one statement for each part",
+}  # fmt: skip
+"""A path, or a path and a function -> why it is larger than the core path allows."""
+
 NOT_SAID_HERE = ["../" + "shared", "/." + "library", "/work" + "/", "before-" + "stop"]
 """The repository speaks of itself alone, and of no machine."""
 
@@ -372,3 +394,55 @@ def missing_paths(root: Path) -> list[str]:
         for path in sorted(set(mention.findall(page.read_text())))
         if not (root / path).exists()
     ]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter of the reading order, with the files that it names, in its order."""
+
+    title: str
+    files: list[Source]
+
+    @property
+    def code_lines(self) -> int:
+        return sum(len(source.code_lines) for source in self.files)
+
+
+def chapters(root: Path) -> list[Chapter]:
+    """The chapters of the reading order. A file belongs to the first chapter that names it."""
+    found: list[Chapter] = []
+    seen: set[str] = set()
+    for part in re.split(r"^## ", (root / CORE_PATH_PAGE).read_text(), flags=re.MULTILINE):
+        paths = [path for path in dict.fromkeys(re.findall(r"minray/[\w/]+\.py\b", part)) if (root / path).exists()]
+        found.append(Chapter(part.partition("\n")[0], [Source(root, path) for path in paths if path not in seen]))
+        seen |= set(paths)
+    return [chapter for chapter in found if chapter.files]
+
+
+def core_path(root: Path, exceptions: dict[str, str] | None = None) -> list[str]:
+    """The files of docs/reading_order.md stay small enough to be read: in total, by chapter, by file, by function."""
+    exceptions = LARGE_ON_THE_CORE_PATH if exceptions is None else exceptions
+    complaints, used = [], set()
+    total = sum(chapter.code_lines for chapter in chapters(root))
+    if total > CORE_PATH_CODE_LINES:
+        complaints.append(f"{CORE_PATH_PAGE}: {total} lines of code, of {CORE_PATH_CODE_LINES}")
+    for chapter in chapters(root):
+        if chapter.code_lines > CHAPTER_CODE_LINES:
+            complaints.append(f"{CORE_PATH_PAGE}: {chapter.title!r} has {chapter.code_lines} lines of code")
+        for source in chapter.files:
+            for name, length in _too_large(source):
+                used.add(name)
+                if name not in exceptions:
+                    complaints.append(f"{name}: {length} lines of code on the core path")
+    return complaints + [f"{name}: is not too large any more" for name in sorted(exceptions.keys() - used)]
+
+
+def _too_large(source: Source) -> Iterator[tuple[str, int]]:
+    """The file, and each of its functions, that the core path does not allow, with its lines of code."""
+    if len(source.code_lines) > CORE_FILE_CODE_LINES:
+        yield source.path, len(source.code_lines)
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = len(source.code_lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
+            if length > CORE_FUNCTION_CODE_LINES:
+                yield f"{source.path}:{node.name}", length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.tidy import rules
 ROOT = Path(__file__).resolve().parents[2]
 RULES = [
     rules.import_arrows, rules.banned_calls, rules.headers, rules.sizes, rules.dead_files, rules.sleeping_tests,
-    rules.unwanted_words, rules.missing_paths,
+    rules.unwanted_words, rules.missing_paths, rules.core_path,
 ]  # fmt: skip
 HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
 
@@ -23,9 +24,16 @@ def test_the_checkout_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
     assert not complaints, f"{rule.__doc__}\n" + "\n".join(complaints)
 
 
+def test_the_pictures_are_what_their_script_draws() -> None:
+    folder = ROOT / "docs/pictures"
+    drawn = {name: draw() for name, draw in runpy.run_path(str(folder / "draw.py"))["PICTURES"].items()}
+    assert drawn == {path.name: path.read_text() for path in folder.glob("*.svg")}, "run docs/pictures/draw.py"
+
+
 def test_there_is_something_to_check() -> None:
     assert len(rules.sources(ROOT)) > 10
-    assert all(reason for reason in [*rules.EXCEPTIONS.values(), *rules.WITHOUT_COUNTERPART.values()])
+    reasons = [*rules.EXCEPTIONS.values(), *rules.WITHOUT_COUNTERPART.values(), *rules.LARGE_ON_THE_CORE_PATH.values()]
+    assert all(reasons)
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
@@ -95,6 +103,24 @@ def test_only_code_counts_as_size(tmp_path: Path) -> None:
     assert len(rules.sizes(plant(tmp_path, {"minray/a.py": free + "x = 1\n" * rules.FILE_CODE_LINES}))) == 1
     function = "def f():\n" + "    x = 1\n" * rules.FUNCTION_CODE_LINES
     assert len(rules.sizes(plant(tmp_path, {"minray/a.py": function}))) == 1
+
+
+def test_a_core_path_that_is_too_long_is_seen(tmp_path: Path) -> None:
+    def complaints(page: str, exceptions: dict[str, str]) -> int:
+        plant(tmp_path, {rules.CORE_PATH_PAGE: page})
+        return len(rules.core_path(tmp_path, exceptions))
+
+    function = "def f():\n" + "    x = 1\n" * rules.CORE_FUNCTION_CODE_LINES
+    plant(tmp_path, {"minray/a.py": "x = 1\n" * (rules.CORE_FILE_CODE_LINES + 1), "minray/b.py": function})
+    assert complaints("# Order\n## One\n`minray/a.py`\n## Two\n`minray/a.py` `minray/b.py`", {}) == 2
+    allowed = {"minray/a.py": "because", "minray/b.py:f": "because"}
+    assert complaints("# Order\n## One\n`minray/a.py`\n## Two\n`minray/a.py` `minray/b.py`", allowed) == 0
+    assert complaints("# Order\n## One\n`minray/b.py`", allowed) == 1
+    names = [f"minray/c{number}.py" for number in range(40)]
+    plant(tmp_path, dict.fromkeys(names, "x = 1\n" * rules.CORE_FILE_CODE_LINES))
+    assert complaints("# Order\n## One\n" + "\n".join(names[:5]), {}) == 0
+    assert complaints("# Order\n## One\n" + "\n".join(names[:6]), {}) == 1
+    assert complaints("# Order\n" + "\n".join(f"## Chapter\n{name}" for name in names), {}) == 1
 
 
 def test_a_dead_file_is_seen(tmp_path: Path) -> None:
