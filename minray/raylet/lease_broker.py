@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +27,6 @@ from minray.common.ids import short
 from minray.common.labels import labels_of
 from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT, ResourceSet
 from minray.common.state_table import StateMachine
-from minray.common.tombstones import remember
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Platform, PlatformError
 from minray.protocol.base import Address, Done
@@ -36,7 +35,6 @@ from minray.protocol.gcs import PREEMPTION, NodeDrain, WorkerDeath
 from minray.protocol.raylet import (
     CANCELLED,
     GRANTED,
-    GROUP_REMOVED,
     MAX_CALLS,
     REJECTED,
     SPILLBACK,
@@ -49,6 +47,7 @@ from minray.raylet.ended_leases import CANCELLED_EARLY, RETURNED, End, EndedLeas
 from minray.raylet.lease_arguments import LeaseArguments
 from minray.raylet.log_monitor import LogMonitor
 from minray.raylet.memory_monitor import Candidate
+from minray.raylet.refusals import IN_REMOVED_GROUP, Refusals
 from minray.raylet.worker_pool import DYING, IDLE, LEASED, WORKER_STATES, Worker, WorkerPool
 from minray.raylet.worker_processes import Death, WorkerProcesses
 from minray.rpc.connection import Peers
@@ -63,13 +62,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PRESTART = 8
 """Most workers that a raylet starts ahead of need by default."""
-MAX_DEAD_OWNERS = 100_000
-"""Most dead owners that are remembered; the oldest are dropped first."""
 MAX_PENDING_SHAPES = 100
 """Most different needs of waiting requests in one resource report."""
-
-
-IN_REMOVED_GROUP = LeaseReply(GROUP_REMOVED, reason="its placement group was removed")
 
 
 @dataclass(slots=True, eq=False)
@@ -149,10 +143,7 @@ class LeaseBroker:
         self.processes = WorkerProcesses(platform, config, endpoint, peers, log_monitor, self.on_worker_exit)
         self.entries: dict[bytes, Entry] = {}
         self._ended = EndedLeases()
-        self._dead_owners: dict[bytes, None] = {}
-        """Dead owners: the gcs keeps their death certificates, or they died here. Their late requests are refused."""
-        self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
-        """Removed placement groups, in which nothing is leased any more."""
+        self.refusals = Refusals(self.nodes, self.pool)
         self._revoking: dict[bytes, None] = {}
         """Owners that were asked for idle leases and have not answered yet."""
         self._timer: asyncio.Handle | None = None
@@ -178,7 +169,7 @@ class LeaseBroker:
         end = self._ended.get(lease_id)
         if end is not None:
             return end.reply
-        refusal = self._refusal(message)
+        refusal = self.refusals.refusal(message)
         if refusal is not None:
             return refusal
         request = LeaseRequest(
@@ -195,17 +186,6 @@ class LeaseBroker:
         self.arguments.add(lease_id, message.dependencies, request.level)
         self.cluster.submit(request)
         self.advance()
-        return None
-
-    def _refusal(self, message: RequestWorkerLease) -> LeaseReply | None:
-        """Return the refusal if the owner is dead, its job is over or its group was removed; else None."""
-        node = self.nodes.get(message.owner.node_id)
-        if message.owner.worker_id in self._dead_owners or (node is not None and not node.alive):
-            return LeaseReply(CANCELLED, reason="its owner is dead")
-        if self.pool.is_over(message.shape.job_id):
-            return LeaseReply(CANCELLED, reason="its job has finished")
-        if message.shape.strategy.group_id in self._removed_groups:
-            return IN_REMOVED_GROUP
         return None
 
     def cancel(self, lease_id: bytes) -> None:
@@ -293,11 +273,9 @@ class LeaseBroker:
     def on_owner_death(self, worker_id: bytes, is_dead: bool, reason: str) -> None:
         """Reclaim the leases of a dead owner; ``is_dead`` False: the gcs no longer keeps its death certificate."""
         if not is_dead:
-            self._dead_owners.pop(worker_id, None)
+            self.refusals.forget_dead_owner(worker_id)
             return
-        self._dead_owners[worker_id] = None
-        if len(self._dead_owners) > MAX_DEAD_OWNERS:
-            del self._dead_owners[next(iter(self._dead_owners))]
+        self.refusals.add_dead_owner(worker_id)
         self._peers.on_death_of(worker_id, reason)
         over = LeaseReply(CANCELLED, reason=f"its owner is dead: {reason}")
         self._reclaim_where(lambda entry: entry.owner.worker_id == worker_id, over)
@@ -316,10 +294,8 @@ class LeaseBroker:
 
     def on_group_removed(self, group_id: bytes) -> None:
         """End all leases of a removed placement group: the waiting ones, and the granted ones by killing their workers."""
-        if group_id not in self._removed_groups:
-            remember(self._removed_groups, group_id, None)
-            if self.works_in_group(group_id):
-                self._reclaim_where(lambda entry: entry.request.shape.strategy.group_id == group_id, IN_REMOVED_GROUP)
+        if self.refusals.add_removed_group(group_id) and self.works_in_group(group_id):
+            self._reclaim_where(lambda entry: entry.request.shape.strategy.group_id == group_id, IN_REMOVED_GROUP)
 
     def drain(self, drain: NodeDrain) -> None:
         """Drain this node: waiting requests go to other nodes, and idle workers are asked to end."""
@@ -356,7 +332,7 @@ class LeaseBroker:
         entry = self.entries.get(worker.lease_id)
         if entry is not None:
             self.local.end(worker.lease_id)
-            group_removed = entry.request.shape.strategy.group_id in self._removed_groups
+            group_removed = self.refusals.is_removed(entry.request.shape.strategy.group_id)
             preempted = self._why_closed is not None and self.leaving is not None and self.leaving.reason == PREEMPTION
             certificate = death.certificate(
                 worker.lease_id, worker.doom, worker.memory_usage, group_removed, self._why_closed, preempted

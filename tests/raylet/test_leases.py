@@ -28,7 +28,7 @@ from minray.protocol.raylet import (
     LeaseReply,
     RegisterDriver,
 )
-from minray.raylet import lease_broker
+from minray.raylet import refusals
 from tests.raylet.scene import Scene, scenario
 
 # --- Granting ----------------------------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ async def test_only_so_many_dead_owners_are_remembered_the_oldest_not(scene: Sce
     broker = scene.raylets["head"]._broker
     owners = [await scene.other_owner(bytes([number]) * 16) for number in range(1, 4)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lease_broker, "MAX_DEAD_OWNERS", 2)
+        patch.setattr(refusals, "MAX_DEAD_OWNERS", 2)
         for owner in owners:
             broker.on_owner_death(owner.worker_id, True, "it is gone")
     assert [(await scene.lease({}, owner=owner))[1].kind for owner in owners] == [GRANTED, CANCELLED, CANCELLED]

@@ -220,7 +220,7 @@ class Watch:
                     self._expect_lease(granted.get(core.address.worker_id), core.receiver._lease_id, f"{name} has a task")
 
     def _expect_group(self, broker: Any, lease_id: bytes, group_id: bytes) -> None:
-        if group_id in broker._removed_groups and broker.states.get(lease_id) == GRANTED:
+        if broker.refusals.is_removed(group_id) and broker.states.get(lease_id) == GRANTED:
             self.on_broken("G106", f"lease {short(lease_id)} goes on in placement group {short(group_id)}, which is removed")
 
     def _expect_lease(self, granted: bytes | None, lease_id: bytes, what: str) -> None:
