@@ -125,16 +125,6 @@ class CoreWorker:
         self._closes: list[Callable[[], None]] = [self._dispatcher.close]
         """What is done when a driver leaves."""
 
-    @property
-    def address(self) -> Address:
-        """Where others reach this process."""
-        return self.process.address
-
-    @property
-    def is_exiting(self) -> bool:
-        """Whether this process leaves its cluster, or has lost it."""
-        return self.process.is_exiting
-
     # --- life
 
     async def start(self, job_config: JobConfig | None = None) -> None:
@@ -148,17 +138,14 @@ class CoreWorker:
         self._build_explanations()
         self._closes.append(self.patient.close)
         if job_config is not None:
-            registered = await self.gcs.call(RegisterJob(self.address, self.platform.processes.pid, job_config))
-            pid, started_at = self.platform.processes.pid, self.platform.host.time()
-            self.context.enter(
-                JobInfo(
-                    job_id=registered.job_id, driver=self.address, driver_pid=pid, config=job_config, start_time=started_at
-                )
-            )
-            driver = await self.raylet.call(RegisterDriver(self.address, pid, registered.job_id))
+            address, pid = self.process.address, self.platform.processes.pid
+            registered = await self.gcs.call(RegisterJob(address, pid, job_config))
+            job_id, started_at = registered.job_id, self.platform.host.time()
+            self.context.enter(JobInfo(job_id, driver=address, driver_pid=pid, config=job_config, start_time=started_at))
+            driver = await self.raylet.call(RegisterDriver(address, pid, job_id))
             self.process.raylet_address = driver.address
         else:
-            reply = await self.raylet.call(RegisterWorker(self.address, self.platform.processes.pid))
+            reply = await self.raylet.call(RegisterWorker(self.process.address, self.platform.processes.pid))
             self.process.raylet_address = reply.address
             if reply.refused:
                 self._lose_cluster(reply.refused)
@@ -169,12 +156,12 @@ class CoreWorker:
 
     async def _listen(self) -> None:
         network, config = self.platform.network, self.config
-        listener = await network.listen(self.address.endpoint, config.worker_id, self._dispatcher)
+        listener = await network.listen(self.process.address.endpoint, config.worker_id, self._dispatcher)
         self._listeners.append(listener)
         if config.tcp_host:
             tcp = await network.listen(f"tcp:{config.tcp_host}:0", config.worker_id, self._dispatcher)
             self._listeners.append(tcp)
-            self.process.address = Address(config.worker_id, config.node_id, self.address.endpoint, tcp.endpoint)
+            self.process.address = Address(config.worker_id, config.node_id, self.process.address.endpoint, tcp.endpoint)
 
     def _build_ownership(self) -> None:
         """Make the parts that know who holds an object, and where its value is."""

@@ -169,7 +169,7 @@ def test_what_is_unfinished_fails_when_the_cluster_is_lost_though_nothing_is_ask
             return [await outcome_of(ref) for ref in (impossible, taking)]
 
         first, second = driver.do(story())
-        assert isinstance(first, LocalRayletDiedError) and what in str(first) and driver.worker.is_exiting
+        assert isinstance(first, LocalRayletDiedError) and what in str(first) and driver.worker.process.is_exiting
         assert isinstance(second, LocalRayletDiedError | RayTaskError)
         assert not driver.worker.tasks.tasks
 
@@ -212,7 +212,7 @@ def test_without_its_store_a_worker_says_so_and_ends_and_a_driver_does_not(
     for core in (worker, driver):
         core.process.call_soon(core.worker.provider._client._on_unreachable, "no arena")
     cluster.settle(1)
-    assert not worker.process.alive and driver.process.alive and not driver.worker.is_exiting
+    assert not worker.process.alive and driver.process.alive and not driver.worker.process.is_exiting
     assert "this worker ends: no arena" in caplog.text
 
 
@@ -442,7 +442,7 @@ def test_what_a_driver_has_done_with_its_groups_is_said_before_it_leaves(cluster
 
 def test_without_its_node_a_driver_leaves_without_a_word(cluster: Cores, driver: Core) -> None:
     cluster.kill("raylet/head")
-    cluster.wait_until(lambda: driver.worker.is_exiting)
+    cluster.wait_until(lambda: driver.worker.process.is_exiting)
     words = sent(cluster, "driver")
     leave(cluster, driver, SOON_S)
     assert words == []

@@ -61,7 +61,7 @@ class Holders:
         hear_of_death, free_value = references.on_death, core.borrowing._on_freed
 
         def on_forgotten(object_id: bytes, reference: Any) -> None:
-            if reference.owner is None and not self._is_undecidable and not core.is_exiting:
+            if reference.owner is None and not self._is_undecidable and not core.process.is_exiting:
                 self._look(process.name, core, object_id)
 
         def on_death(worker_or_node_id: bytes, effects: Any) -> None:

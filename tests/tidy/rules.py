@@ -130,7 +130,7 @@ LARGE_ON_THE_CORE_PATH = {
     "minray/object_store/store.py": "one method for each request of a client; the rules are in object_table.py",
     "minray/object_store/object_table.py": "the life of a copy is one table, with every rule that moves it",
     "minray/core_worker/submission/outcomes.py": "every way in which an attempt ends, and what follows from it",
-    "minray/core_worker/core_worker.py": "composition, one statement for each part, and the events that lead from part to part",
+    "minray/core_worker/core_worker.py": "composition, and the events that lead from part to part",
 }  # fmt: skip
 """A path, or a path and a function -> why it is larger than the core path allows."""
 

@@ -17,7 +17,7 @@ class StoppingWatch(Watch):
     def leases_of_the_dead(self) -> str:
         """Leases of living raylets whose owners have ended; after a while there should be none. Empty: there is none."""
         ended = self._ended()
-        dead = {core.address.worker_id: name for name, core in self.cluster.cores.items() if name in ended}
+        dead = {core.process.address.worker_id: name for name, core in self.cluster.cores.items() if name in ended}
         for node, raylet in self.cluster.raylets.items():
             for entry in raylet._broker.entries.values():
                 if f"raylet/{node}" not in ended and entry.owner.worker_id in dead:
