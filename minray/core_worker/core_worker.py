@@ -125,6 +125,11 @@ class CoreWorker:
         self._closes: list[Callable[[], None]] = [self._dispatcher.close]
         """What is done when a driver leaves."""
 
+    @property
+    def address(self) -> Address:
+        """Where others reach this process."""
+        return self.process.address
+
     # --- life
 
     async def start(self, job_config: JobConfig | None = None) -> None:

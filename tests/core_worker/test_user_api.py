@@ -311,7 +311,7 @@ def test_an_owner_who_says_nothing_is_asked_for_so_long_where_his_objects_are(cl
 
 def is_at(cluster: Cores, process: Any, ref: Any) -> bool:
     core = cluster.cores.get(process.name)
-    return core is not None and core.address == ref._owner
+    return core is not None and core.process.address == ref._owner
 
 
 def test_what_goes_wrong_on_the_loop_is_raised_in_the_thread_that_asked(driver: Core) -> None:

@@ -27,7 +27,7 @@ def is_freed_at_owner(reference_id: bytes, owner: Any) -> bool:
     from minray.protocol.core_worker import FREED, GetObject, ObjectReply
 
     async def ask() -> ObjectReply:
-        return await driver.peers.to(owner).call(GetObject(reference_id, driver.address, 0, 0.0, b"status"))
+        return await driver.peers.to(owner).call(GetObject(reference_id, driver.process.address, 0, 0.0, b"status"))
 
     return bool(api().run_on_loop(ask).status == FREED)
 

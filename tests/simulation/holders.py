@@ -56,7 +56,7 @@ class Holders:
 
     def add(self, process: SimProcess, core: Any) -> None:
         """A core worker has started."""
-        self._cores[core.address.worker_id] = process, core
+        self._cores[core.process.address.worker_id] = process, core
         references = core.references
         hear_of_death, free_value = references.on_death, core.borrowing._on_freed
 
@@ -135,14 +135,14 @@ class Holders:
         reference = submitter.references.get(object_id)
         if reference is None or reference.owner is None:
             return True
-        return self._is_protected(submitter, object_id, reference, {**asked, core.address.worker_id: None})
+        return self._is_protected(submitter, object_id, reference, {**asked, core.process.address.worker_id: None})
 
 
 def _is_pushed_to(pending: Any, task: Any, core: Any) -> bool:
     """Whether its submitter means this lease, or this push of a call: a caller may have given up an earlier one."""
     if pending.prepared.client is None:
         return bool(pending.worker.lease_id == core.receiver._lease_id)
-    return bool(pending.worker.address == core.address and pending.sequence == task.sequence)
+    return bool(pending.worker.address == core.process.address and pending.sequence == task.sequence)
 
 
 def _describe(reference: Any) -> str:

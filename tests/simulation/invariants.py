@@ -217,7 +217,7 @@ class Watch:
                 for worker in core.submitter.leased_workers():
                     self._expect_lease(granted.get(worker.address.worker_id), worker.lease_id, f"{name} holds a worker")
                 if any(task.reply is None for task in core.receiver._tasks.values()):
-                    self._expect_lease(granted.get(core.address.worker_id), core.receiver._lease_id, f"{name} has a task")
+                    self._expect_lease(granted.get(core.process.address.worker_id), core.receiver._lease_id, f"{name} has a task")
 
     def _expect_group(self, broker: Any, lease_id: bytes, group_id: bytes) -> None:
         if broker.refusals.is_removed(group_id) and broker.states.get(lease_id) == GRANTED:

@@ -140,7 +140,7 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
 def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
     """What a gcs takes for jobs that run, although their drivers are gone."""
     gcs: Any = cluster.gcs
-    living = {core.address.worker_id for name, core in cluster.cores.items() if name in alive}
+    living = {core.process.address.worker_id for name, core in cluster.cores.items() if name in alive}
     jobs = [job for job in gcs._jobs.running() if job.driver.worker_id not in living]
     return [f"job {short(job.job_id)} runs without a driver" for job in jobs]
 

@@ -126,7 +126,7 @@ def test_g110_a_driver_that_ends_after_its_job_is_missed_by_a_restarted_gcs() ->
         cluster.run(lambda: None)
         cluster.settle()
         driver = next(core for name, core in cluster.cores.items() if name.startswith("driver/"))
-        assert cluster.gcs is not None and cluster.gcs.worker_death(driver.address) is not None
+        assert cluster.gcs is not None and cluster.gcs.worker_death(driver.process.address) is not None
 
 
 @pytest.mark.parametrize("seed", seeds(3))

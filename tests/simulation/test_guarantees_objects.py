@@ -179,7 +179,7 @@ def test_g62_when_an_owner_dies_all_copies_of_its_objects_go(seed: int) -> None:
         if owner is None:
             cluster.world.loop.world.call_later(0.1, strike, cluster)
             return
-        (name,) = [name for name, core in cluster.cores.items() if core.address.worker_id == owner]
+        (name,) = [name for name, core in cluster.cores.items() if core.process.address.worker_id == owner]
         cluster.world.loop.world.call_later(1 + seed, cluster.kill, name)
 
     nodes: list[dict[str, Any]] = [READER, MAKER, {"num_cpus": 2}]

@@ -145,7 +145,7 @@ def test_an_object_of_a_dead_owner_is_left_out() -> None:
         return [before, get_object_locations([ref])]
 
     def strike(cluster: SimCluster) -> None:
-        names = [name for name, core in cluster.cores.items() if core.address.worker_id == judge.kept.get("owner")]
+        names = [name for name, core in cluster.cores.items() if core.process.address.worker_id == judge.kept.get("owner")]
         if names:
             cluster.kill(names[0])
             judge.kept["killed"] = True
