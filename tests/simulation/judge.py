@@ -22,18 +22,18 @@ from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.protocol.gcs import job_namespace
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
+from tests.simulation import roles
 from tests.simulation.invariants import Watch
 from tests.simulation.needs import NOTHING, Needs, needs_of_detached
 from tests.simulation.rest import unrest
+from tests.simulation.roles import Cluster
 
 T = TypeVar("T")
 
 SETTLE_S = 150.0
 """Longer than any death takes to be noticed: a node that says nothing is declared dead after a minute."""
 LIMIT_S = 1500.0
-kept: dict[str, Any] = {}
-"""What tasks keep beyond their ends: a module's globals are shared by all simulated processes. Emptied by its users."""
-
+kept = roles.kept
 
 INTERRUPTED = "RayTaskError(TaskCancelledError)"
 """The outcome of what was cancelled when it ran; of what had not begun it is TaskCancelledError."""
@@ -48,9 +48,9 @@ def outcome_of(ref: Any, timeout: float | None = None) -> Any:
 
 
 def drive(
-    cluster: SimCluster,
+    cluster: Cluster,
     body: Callable[[], T],
-    strike: Callable[[SimCluster], None] | None = None,
+    strike: Callable[[Cluster], Any] | None = None,
     settle_s: float = SETTLE_S,
     driver_node: str = "head",
     watch: Callable[[SimCluster], Watch] = Watch,
@@ -88,7 +88,7 @@ def drive(
 
 def judged(
     body: Callable[[], T],
-    strike: Callable[[SimCluster], None] | None = None,
+    strike: Callable[[Cluster], Any] | None = None,
     *,
     nodes: Sequence[dict[str, Any]] | int = 2,
     seed: int = 0,
@@ -97,10 +97,10 @@ def judged(
     driver_node: str = "head",
     watch: Callable[[SimCluster], Watch] = Watch,
     **options: Any,
-) -> tuple[T, SimCluster]:
+) -> tuple[T, Cluster]:
     """The whole life of a cluster; the body's result and what remains of the cluster (its trace)."""
     described = [{"num_cpus": 2}] * nodes if isinstance(nodes, int) else nodes
-    with SimCluster(described, seed, faults, show_output=False, **options) as cluster:
+    with Cluster(described, seed, faults, show_output=False, **options) as cluster:
         result = drive(cluster, body, strike, settle_s, driver_node, watch)
     return result, cluster
 

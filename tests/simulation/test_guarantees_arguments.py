@@ -15,11 +15,11 @@ import pytest
 import minray
 from minray.protocol.base import decode
 from minray.protocol.raylet import SPILLBACK, LeaseReply
-from minray.simulation import FaultPlan, SimCluster
-from minray.simulation.channel import CALL
+from minray.simulation import FaultPlan
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000, "min_spilling_size": 16_000}
@@ -67,13 +67,13 @@ def on(name: str, function: Any) -> Any:
 class Wire:
     """What was sent, counted; and how much the arguments of running leases took at most."""
 
-    def __init__(self, trouble: Callable[[SimCluster], None] | None = None) -> None:
+    def __init__(self, trouble: Callable[[Cluster], None] | None = None) -> None:
         self.words: Counter[str] = Counter()
         self.spillbacks = 0
         self.most_pinned = 0
         self._trouble = trouble
 
-    def watch(self, cluster: SimCluster) -> None:
+    def watch(self, cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             self.words[word] += 1
             if word == "RequestWorkerLease reply":
@@ -281,7 +281,7 @@ def test_no_pin_is_left_when_the_owner_of_a_lease_dies(when: str, seed: int) -> 
         minray.wait(refs, num_returns=4, fetch_local=False)
         return outcome_of(on("a", own).remote(refs))
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         arguments = cluster.raylets["n2"]._broker.arguments
         is_due = arguments._questions if when == "fetching" else arguments.manager._active_count == 2
         if is_due:
@@ -312,11 +312,11 @@ def test_no_pin_is_left_of_what_is_cancelled_on_its_way(seed: int) -> None:
 def test_g112_requests_with_arguments_that_come_late_or_twice(trouble: str, seed: int) -> None:
     words = ["RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "GetObjectLocations", "PinObjects"]
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if trouble == "break":
-            break_channels(cluster, [*words, *(f"{word} reply" for word in words)], budget=12, one_in=5)
+            cluster.when(*words, *(f"{word} reply" for word in words)).break_channels(at_most=12, one_in=5)
         else:
-            replay_requests(cluster, words, one_in=2)
+            cluster.when(*words).replay()
 
     def body() -> list[int]:
         refs = [on("a", make).remote(number) for number in range(12)]
@@ -331,18 +331,9 @@ def test_g112_requests_with_arguments_that_come_late_or_twice(trouble: str, seed
 @pytest.mark.parametrize("number", [1, 8, 20])
 def test_g109_nodes_die_while_arguments_are_on_their_way(victim: str, number: int) -> None:
     """A task that was to run on the node that dies runs elsewhere; one whose arguments are gone has a typed error."""
-    count = 0
 
-    def strike(cluster: SimCluster) -> None:
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            nonlocal count
-            if word == "ReadChunk" and message.kind == CALL:
-                count += 1
-                if count == number:
-                    cluster.world.lose_node(victim)
-            return bool(end.pipe.source.alive)
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        cluster.when("ReadChunk").number(number).node(victim).lose()
 
     def body() -> list[Any]:
         refs = [on("a", make).options(max_retries=0, resources={"a": 1}).remote(number) for number in range(4)]

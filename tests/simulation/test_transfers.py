@@ -17,10 +17,11 @@ import minray
 from minray.object_manager.pull import CHUNKS_AT_ONCE
 from minray.protocol.base import decode
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT, PinObjects, ReadChunk
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.simulation.channel import CALL
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 CHUNK, CHUNKS = 1000, 40
@@ -50,7 +51,7 @@ def wake() -> None:
     """Have a worker ready, so that tasks begin at the same time."""
 
 
-def living_raylets(cluster: SimCluster) -> list[Any]:
+def living_raylets(cluster: Cluster) -> list[Any]:
     return [process for process in cluster.world.loop.processes if process.alive and process.name.startswith("raylet/")]
 
 
@@ -65,7 +66,7 @@ def on(name: str, function: Any) -> Any:
 class Chunks:
     """Which chunks were sent from where to where, and what happens when one is."""
 
-    def __init__(self, strike: Callable[[SimCluster, Chunks], None] | None = None) -> None:
+    def __init__(self, strike: Callable[[Cluster, Chunks], None] | None = None) -> None:
         self.sent: Counter[tuple[str, str]] = Counter()
         """By the nodes of sender and receiver."""
         self.asked: Counter[tuple[str, int]] = Counter()
@@ -75,7 +76,7 @@ class Chunks:
         self._strike = strike
         """Called before each chunk that is sent."""
 
-    def watch(self, cluster: SimCluster) -> None:
+    def watch(self, cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             if word == "ReadChunk" and message.kind == CALL:
                 self.asked[end.pipe.source.node, decode(ReadChunk, message.payload).start] += 1
@@ -164,7 +165,7 @@ def test_without_lanes_chunks_go_the_way_of_all_messages() -> None:
         return minray.get(on("b", read).remote(on("a", make).remote()))
 
     class Occupied(Chunks):
-        def watch(self, cluster: SimCluster) -> None:
+        def watch(self, cluster: Cluster) -> None:
             super().watch(cluster)
             cluster.world.wire.listeners["sim:n1/bulk-1"] = cluster.world.wire.listeners["sim:n1/raylet"]
 
@@ -203,7 +204,7 @@ def test_g87_raylets_are_told_what_objects_are_wanted_for() -> None:
     purposes = Counter[tuple[str, int]]()
 
     class Purposes(Chunks):
-        def watch(self, cluster: SimCluster) -> None:
+        def watch(self, cluster: Cluster) -> None:
             def on_send(end: Any, message: Any, word: str) -> bool:
                 if word == "PinObjects":
                     purposes[end.pipe.source.node, decode(PinObjects, message.payload).purpose] += 1
@@ -234,13 +235,13 @@ def test_g87_bundles_that_do_not_fit_together_come_one_after_the_other(seed: int
 # --- with faults
 
 
-def killing(name: str, at: int, to: str = "") -> Callable[[SimCluster, Chunks], None]:
+def killing(name: str, at: int, to: str = "") -> Callable[[Cluster, Chunks], None]:
     """A raylet dies when it is about to send that chunk (counted for one receiver, if named)."""
 
-    def strike(cluster: SimCluster, chunks: Chunks) -> None:
+    def strike(cluster: Cluster, chunks: Chunks) -> None:
         sent = chunks.sent[name, to] if to else chunks.sent_by(name)
         if sent == at and name in {process.node for process in living_raylets(cluster)}:
-            cluster.kill(f"raylet/{name}")
+            cluster.raylet(name).kill()
 
     return strike
 
@@ -254,7 +255,7 @@ def test_g66_when_a_source_dies_the_rest_comes_from_another_copy(at: int) -> Non
         minray.get(on("b", read).remote(made))
         return minray.get(on("c", read).remote(made))
 
-    def strike(cluster: SimCluster, chunks: Chunks) -> None:
+    def strike(cluster: Cluster, chunks: Chunks) -> None:
         if len(living_raylets(cluster)) == 4:
             killing("n1", at, "n3")(cluster, chunks)
             killing("n2", at, "n3")(cluster, chunks)
@@ -290,14 +291,14 @@ def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_rep
     Nor if the question where the copy is comes again when it is long over.
     """
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         questions: list[tuple[Any, Any]] = []
 
         def on_send(end: Any, message: Any, word: str) -> bool:
             if word == "GetObjectLocations" and end.pipe.source.node == "n2":
                 questions.append((end, message))
             if word == "PushTask reply" and end.pipe.source.node == "n2":
-                cluster.world.loop.world.call_later(3, cluster.kill, "raylet/n1")
+                cluster.after(3).raylet("n1").kill()
                 for asking, question in questions[:is_repeated]:
                     cluster.world.loop.world.call_later(1, asking.pipe.put, question)
             return True
@@ -326,7 +327,7 @@ def test_g62_when_the_owner_dies_in_the_middle_nothing_is_left() -> None:
         minray.wait([made], fetch_local=False)
         return outcome_of(made)
 
-    def strike(cluster: SimCluster, chunks: Chunks) -> None:
+    def strike(cluster: Cluster, chunks: Chunks) -> None:
         if chunks.sent.total() == CHUNKS // 2:
             for worker in cluster.workers("n2"):
                 worker.exit(None, 9)
@@ -352,12 +353,12 @@ def test_g112_chunks_that_are_lost_or_asked_for_twice(trouble: str, seed: int) -
     words = ["ReadChunk", "GetObjectLocations", "UpdateObjectLocations", "FreeObjects"]
 
     class Troubled(Chunks):
-        def watch(self, cluster: SimCluster) -> None:
+        def watch(self, cluster: Cluster) -> None:
             super().watch(cluster)
             if trouble == "break":
-                break_channels(cluster, [*words, *(f"{word} reply" for word in words)], budget=12, one_in=5)
+                cluster.when(*words, *(f"{word} reply" for word in words)).break_channels(at_most=12, one_in=5)
             else:
-                replay_requests(cluster, words, one_in=2)
+                cluster.when(*words).replay()
 
     def body() -> list[int]:
         made = [on("a", make).remote(number) for number in range(2)]
