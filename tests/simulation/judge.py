@@ -114,7 +114,7 @@ def printed(cluster: SimCluster) -> list[str]:
 
 
 def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[str] = ()) -> list[str]:
-    """What a healthy, idle cluster without references would not have; one line each.
+    """List what a healthy, idle cluster without references would not have; one line each.
 
     ``but_detached``: that may have detached actors, and then has exactly what they need. ``lost``: the names of processes
     that have lost their cluster, and are not asked.
@@ -138,7 +138,7 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
 
 
 def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
-    """What a gcs takes for jobs that run, although their drivers are gone."""
+    """List the jobs that run for the gcs although their drivers are gone."""
     gcs: Any = cluster.gcs
     living = {core.address.worker_id for name, core in cluster.cores.items() if name in alive}
     jobs = [job for job in gcs._jobs.running() if job.driver.worker_id not in living]
@@ -274,7 +274,7 @@ def raylet_leftovers(raylet: Any, needs: Needs = NOTHING) -> list[str]:
 
 
 def _sums(raylet: Any) -> dict[str, int]:
-    """What is counted of things that come and go: nothing, when they are gone."""
+    """Gauges of things that come and go: zero when these are gone."""
     table, spilling, local = raylet.store.table, raylet.io_workers._manager, raylet._broker.local
     pulls, pushes = raylet.objects.pulls, raylet.objects._pushes
     return {

@@ -49,7 +49,7 @@ def argument(seconds: float) -> None:
 
 @minray.remote(max_retries=0, num_cpus=0)
 def make(options: dict[str, Any]) -> None:
-    """Its process owns the actor, and keeps it by a name only: whoever finds it keeps nothing alive."""
+    """Own the actor, and keep it by a name only: a handle found by name keeps nothing alive."""
     handles.append(Subject.options(**options).remote())
 
 
@@ -123,7 +123,7 @@ def play(cause: str, options: dict[str, Any]) -> tuple[list[Any], str]:
 
 
 def striking(cause: str) -> Callable[[Cluster], None] | None:
-    """What the world does to the actor."""
+    """Give the fault that strikes the actor, if the cause is one."""
 
     return {
         "worker crash": lambda cluster: cluster.after(STRIKE_S).actor().kill(),

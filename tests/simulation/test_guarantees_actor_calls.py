@@ -212,7 +212,7 @@ def test_g38_the_call_counts_before_the_method_before_the_actor_before_the_class
 
 @minray.remote(max_restarts=-1, max_task_retries=3)
 class Moody:
-    """Its second call crashes, the others raise."""
+    """An actor whose second call crashes; the others raise."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -353,7 +353,7 @@ class Meeting:
 
 @minray.remote
 class AsyncMeeting:
-    """The same, in coroutines."""
+    """A ``Meeting`` of coroutines."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

@@ -24,7 +24,7 @@ LIFE = ["RegisterActor", "CreateActor", "RequestWorkerLease", "PushTask", "PushA
 
 
 def restart_gcs_at(cluster: Cluster, word: str, number: int = 1) -> None:
-    """It dies when it is about to say this, and comes back."""
+    """Kill the gcs when it is about to send this message, and start the next one."""
     cluster.when(word).of("gcs").kill(number)
 
     def revive() -> None:
@@ -66,7 +66,7 @@ def test_g110_living_actors_never_notice_that_the_gcs_restarts(seed: int) -> Non
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("word", FROM_GCS)
 def test_g110_ray_9286_a_gcs_that_dies_while_it_creates_or_ends_an_actor_goes_on(word: str, number: int) -> None:
-    """Its leases are known by what it has stored: the actor is made once, and nothing is left."""
+    """The next gcs knows the leases from storage: the actor is made once, and nothing is left."""
     strike = lambda cluster: restart_gcs_at(cluster, word, number)  # noqa: E731
     result, cluster = judged(whole_life, strike, storage="gcs.db")
     assert result == [1, 2, 3] and printed(cluster).count("made 0") == 1

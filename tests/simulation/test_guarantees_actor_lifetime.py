@@ -279,7 +279,7 @@ class Maker:
 
 
 def test_g25_g26_what_a_detached_actor_has_made_lives_as_long_as_that() -> None:
-    """And what its driver has made beside it ends with him."""
+    """Actors that the driver has made beside the detached one end with the driver."""
 
     def first() -> int:
         others = [Counter.options(name="other", namespace="x", max_restarts=-1).remote()]
@@ -428,7 +428,7 @@ def test_g29_ray_17369_an_actor_may_be_killed_at_every_moment_of_its_creation(af
 
 
 def test_g29_kill_is_heard_although_the_actor_is_still_being_registered() -> None:
-    """The gcs cannot store it for a while; whoever has a handle may kill it meanwhile."""
+    """The gcs cannot store the actor for a while; a process with a handle may kill it meanwhile."""
 
     def body() -> str:
         time.sleep(2)

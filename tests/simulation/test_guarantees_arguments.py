@@ -51,7 +51,7 @@ def where(array: Any, pause_s: float = 0.0) -> str:
 
 @minray.remote
 def through(refs: list[Any]) -> str:
-    """Of a borrowed object, passed on."""
+    """Pass a borrowed object on."""
     result: str = minray.get(where.remote(refs[0]))
     return result
 
@@ -65,7 +65,7 @@ def on(name: str, function: Any) -> Any:
 
 
 class Wire:
-    """What was sent, counted; and how much the arguments of running leases took at most."""
+    """Counts the messages sent, and the most bytes that arguments of running leases took."""
 
     def __init__(self, trouble: Callable[[Cluster], None] | None = None) -> None:
         self.words: Counter[str] = Counter()
@@ -149,7 +149,7 @@ def test_g103_affinity_and_spreading_override_locality() -> None:
 
 
 def test_g103_a_full_node_sends_its_owner_on() -> None:
-    """What it waits for runs elsewhere meanwhile, and the arguments are brought there before."""
+    """The awaited task runs elsewhere meanwhile; its arguments are brought there before."""
 
     @minray.remote
     def rest() -> None:
@@ -238,7 +238,7 @@ def test_g86_who_waits_for_a_resource_does_not_keep_back_what_its_holder_waits_f
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g86_more_arguments_than_memory_come_from_another_node(seed: int) -> None:
-    """What came too early has made room for others, and is brought once more before its task begins."""
+    """Arguments that came too early have made room for others; they come once more before their task begins."""
 
     def body() -> list[int]:
         refs = [on("a", make).remote(number) for number in range(40)]
@@ -266,7 +266,10 @@ def test_an_argument_that_no_store_can_hold_is_an_error() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("when", ["fetching", "running"])
 def test_no_pin_is_left_when_the_owner_of_a_lease_dies(when: str, seed: int) -> None:
-    """Its leased workers are killed, and their requests withdrawn (a worker that was killed leaked pins in Ray: #62093)."""
+    """The leased workers of a dead owner are killed, and its requests withdrawn.
+
+    A worker that was killed leaked pins in Ray: #62093.
+    """
 
     @minray.remote
     def forever(array: Any) -> None:

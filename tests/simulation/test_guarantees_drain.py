@@ -163,7 +163,7 @@ class Opened:
 
 @minray.remote(resources={"there": 1}, max_retries=0)
 def make_detached(at: str, value: Any, is_lent: bool = False) -> None:
-    """Of a value that travels in the call; or the call lends what belongs to this worker, and the actor keeps none of it."""
+    """Make a detached actor with a value that travels in the call, or with one that this worker lends."""
     here = NodeAffinitySchedulingStrategy(node(at)["NodeID"], soft=False)
     options = {"name": "n", "namespace": "x", "lifetime": "detached", "max_restarts": 1}
     actor_class, argument = (Opened, [minray.put(value)]) if is_lent else (Made, minray.put(value))

@@ -69,7 +69,7 @@ def borrow_and_die(refs: list[Any]) -> None:
 
 
 def test_g110_a_death_that_the_gcs_was_told_of_is_known_when_it_is_there_again() -> None:
-    """It crashes when it has answered the raylet, and the news does not reach the owner, who has lent to the dead."""
+    """The gcs crashes when it has answered the raylet. The owner has lent to the dead worker, and hears nothing."""
     is_told = False
 
     def strike(cluster: Cluster) -> None:
@@ -141,7 +141,7 @@ def test_g110_every_request_to_the_gcs_may_be_answered_into_the_void(seed: int) 
 
 @pytest.mark.parametrize("storage", ["gcs.db", ""])
 def test_g110_a_driver_hears_why_its_raylet_has_ended(storage: str) -> None:
-    """Refused by a gcs that has found an empty disk; or without one."""
+    """The raylet is refused by a gcs that has found an empty disk; or the cluster has no storage."""
 
     def begin_anew(cluster: Cluster) -> None:
         cluster.now.gcs.kill()
@@ -174,7 +174,7 @@ def test_g110_without_storage_the_end_of_the_gcs_is_the_end_of_the_cluster() -> 
 
 @pytest.mark.parametrize("seed", seeds(5))
 def test_g110_a_task_that_ran_when_the_cluster_ended_fails_with_its_cluster(seed: int) -> None:
-    """Its raylet kills its worker, whose channels break before it is seen dead: meanwhile the raylet can be asked."""
+    """The raylet kills the worker, and channels break before it is seen dead: meanwhile the raylet can be asked."""
     plan = FaultPlan({"reap": 1.0})
     with Cluster([{"num_cpus": 1}], seed, storage="", show_output=False, faults=plan) as cluster:
         cluster.after(5).gcs.kill()
@@ -198,7 +198,7 @@ def test_g111_a_raylet_that_cannot_reach_the_gcs_for_a_minute_ends(node: str) ->
 @pytest.mark.parametrize("with_its_node", [False, True])
 @pytest.mark.parametrize("seed", seeds(3))
 def test_g108_what_a_dead_driver_had_is_free_again(seed: int, with_its_node: bool) -> None:
-    """It has leases on all nodes, and tasks that wait; a lost node tells nobody that its driver is dead."""
+    """The driver has leases on all nodes, and tasks that wait; a lost node tells nobody that its driver is dead."""
     with Cluster([{"num_cpus": 2}] * 2, seed, show_output=False) as cluster:
         cluster.start_driver(lambda: minray.get([work.remote(i, 1000) for i in range(10)]), "driver/x", "n1")
         survivor = cluster.start_driver(lambda: [outcome_of(work.remote(i, 1)) for i in range(3)], "driver/y")
@@ -211,7 +211,7 @@ def test_g108_what_a_dead_driver_had_is_free_again(seed: int, with_its_node: boo
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_g108_a_raylet_that_dies_takes_its_workers_along(seed: int) -> None:
-    """Its orphans live on for up to a second, and may answer meanwhile."""
+    """Orphaned workers live on for up to a second, and may answer meanwhile."""
     plan = FaultPlan({"orphan": 1.0, "delay": 0.1})
 
     result, cluster = judged(

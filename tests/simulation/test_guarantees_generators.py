@@ -78,7 +78,7 @@ def with_references(most: int) -> Iterator[Any]:
 
 
 def read(generator: Any) -> list[Any]:
-    """Everything that it has, as outcomes."""
+    """Read a generator to its end, as outcomes."""
     return [outcome_of(ref) for ref in generator]
 
 

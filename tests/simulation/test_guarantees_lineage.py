@@ -74,7 +74,7 @@ def lose(seconds: float = 1.0, name: str = "n1") -> None:
 def lineage(
     body: Callable[[], Any], strike: Any = None, config: dict[str, Any] | None = None, **options: Any
 ) -> tuple[Any, Counter[str]]:
-    """What a body returns, and how often each task has run."""
+    """Return the result of a body, and the number of runs of each task."""
     losses = 0
 
     def listen(cluster: Cluster) -> None:
@@ -191,7 +191,7 @@ def test_g67_only_what_is_lost_is_made_again() -> None:
 
 
 def test_g67_a_task_that_is_to_run_again_keeps_what_was_put_for_it() -> None:
-    """What is put cannot be made again: lineage holds the value itself. Small values are part of the task."""
+    """A value that was put cannot be made again: lineage holds the value itself. Small values are part of the task."""
 
     def body() -> list[Any]:
         large, small, inside = (minray.put(np.full(size, 1, np.uint8)) for size in (SIZE, 1, SIZE))
@@ -232,7 +232,7 @@ def look_later(refs: list[Any], read: Any) -> Any:
 
 
 def lose_what_is_known(count: int = 1) -> None:
-    """When so many tasks know where it is."""
+    """Lose the node once this number of tasks knows where the value is."""
     while judge.kept.get("known", 0) < count:
         time.sleep(0.1)
     lose()
@@ -417,7 +417,7 @@ def test_g70_a_crash_while_it_is_made_again_uses_one_more(seed: int) -> None:
 
 
 def test_g68_what_was_put_cannot_be_made_again() -> None:
-    """Its file is gone."""
+    """The spill file of the value is gone."""
 
     def body() -> list[str]:
         refs = [minray.put(np.full(4000, number, np.uint8)) for number in range(8)]
@@ -610,7 +610,7 @@ def waver(then: str) -> Any:
 
 @pytest.mark.parametrize(("then", "outcome"), [("error", "RayTaskError(ValueError)"), ("small", 2), ("large", 2)])
 def test_g67_a_second_attempt_that_ends_otherwise_is_what_counts(then: str, outcome: Any) -> None:
-    """Those who know the object's first place, and wait there, see what has become of it: the owner and a borrower."""
+    """The owner and a borrower know the object's first place, and wait there: both see its new value."""
 
     def body() -> list[Any]:
         ref = making(waver).remote(then)

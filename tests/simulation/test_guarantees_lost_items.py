@@ -113,7 +113,7 @@ def test_g94_g74_lost_items_are_made_again_once_and_no_others(seed: int, disturb
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g93_g94_items_that_are_lost_while_their_task_runs_come_again(seed: int) -> None:
-    """What is lost before the retry begins, comes with it; what is lost, or known to be, later costs another one."""
+    """Items lost before the retry begins come with it; items lost later, or known to be, cost another one."""
 
     def body() -> list[Any]:
         generator = large.options(max_retries=-1).remote(8, 0.5)

@@ -26,7 +26,7 @@ def work(seconds: float) -> str:
 
 
 def short_of_memory(kills: int) -> Callable[[Cluster], None]:
-    """The head has no memory until so many of its workers with leases have died of it."""
+    """The head has no memory until this number of its leased workers has died of it."""
 
     def strike(cluster: Cluster) -> None:
         node = cluster.world.nodes[HEAD]

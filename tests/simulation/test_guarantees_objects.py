@@ -351,7 +351,7 @@ def test_g16_the_attempt_that_answers_is_the_one_that_is_read(number: int) -> No
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_g40_a_cancelled_task_leaves_no_result_that_it_has_put(seed: int) -> None:
-    """It has written the first of two and waits for room for the second one."""
+    """The task has written the first of two values, and waits for room for the second one."""
 
     @minray.remote(max_retries=0, num_returns=2)
     def two() -> list[Any]:
@@ -373,7 +373,7 @@ def test_g40_a_cancelled_task_leaves_no_result_that_it_has_put(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g112_who_is_interrupted_while_it_waits_for_room_gets_none_later(seed: int) -> None:
-    """Its request is in the queue of the store when the interrupt takes it back."""
+    """The task's request is in the queue of the store when the interrupt takes it back."""
 
     @minray.remote(max_retries=0)
     def wait_for_room() -> None:

@@ -557,7 +557,7 @@ def test_g104_making_and_removing_many_groups_waits_for_nobody() -> None:
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_g106_what_a_driver_removes_last_is_removed(seed: int) -> None:
-    """Its farewell comes after the word of it, also if that has to be said again."""
+    """The driver's farewell comes after the removal, also if that has to be said again."""
     with Cluster([{"num_cpus": 1}], seed) as cluster:
         cluster.run(lambda: placement_group([{"CPU": 1}], name="kept", lifetime="detached").wait(), 60)
         cluster.when("RemovePlacementGroup", "RemovePlacementGroup reply").break_channels(at_most=1, one_in=1)

@@ -89,7 +89,7 @@ def test_g57_g62_when_an_owner_dies_its_objects_are_lost_and_only_those(seed: in
 
 
 def tolerating(body: Any) -> Any:
-    """The same body again, when a crash strikes it before it has anything to say; references in results become words."""
+    """Run the body again if a crash strikes it before it returns; references in results become words."""
 
     def again() -> list[Any]:
         while True:
@@ -226,7 +226,7 @@ class Keeper:
 
 
 def test_g58_what_a_node_had_borrowed_that_died_is_given_back() -> None:
-    """Nobody says so of each of its processes; the judge sees what is left of the object."""
+    """No process of the node says that it is dead; the judge sees what is left of the object."""
 
     def body() -> str:
         keeper = Keeper.remote()
@@ -243,7 +243,7 @@ def test_g58_what_a_node_had_borrowed_that_died_is_given_back() -> None:
 
 
 def test_a_question_for_what_does_not_exist_yet_is_asked_once() -> None:
-    """It is kept open, and answered when there is something to say."""
+    """The question is kept open, and answered when the value exists."""
     asked: list[str] = []
 
     result, _ = judged(

@@ -20,9 +20,9 @@ from tests.simulation.seeds import seeds
 
 STORE_BYTES = 100_000
 WORDS = 1000
-"""An object has so many numbers of 8 bytes."""
+"""Numbers of 8 bytes in an object."""
 LOST = "ObjectReconstructionFailedError"
-"""What becomes of values that were put."""
+"""Outcome of a value that is lost and was put."""
 SPILLING = {"max_direct_call_object_size": 100, "min_spilling_size": 16_000}
 
 
@@ -458,7 +458,7 @@ def test_g82_a_file_whose_objects_are_all_freed_while_it_is_written_is_removed()
 
 
 kept: list[Any] = []
-"""What a driver still has when it ends."""
+"""Values that a driver still has when it ends."""
 
 
 def test_nothing_is_left_of_a_driver_that_leaves_with_its_references() -> None:

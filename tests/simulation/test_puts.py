@@ -1,4 +1,4 @@
-"""Putting large values: what it waits for, and that whoever reads a value that is being sealed gets all of it."""
+"""Putting large values: what it waits for, and that a reader of a value that is being sealed gets all of it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_g62_who_dies_when_it_seals_takes_its_value_along(number: int) -> None:
 
 
 def test_values_of_others_are_sealed_before_they_are_told_of() -> None:
-    """A result belongs to whoever has submitted the task, and stays when its maker dies at once."""
+    """A result belongs to the submitter of its task, and stays when its maker dies at once."""
 
     @minray.remote
     def make() -> Any:

@@ -78,7 +78,7 @@ def put(value: int = 0) -> Any:
 
 
 def seen(body: Callable[[], Any], strike: Any = None, **options: Any) -> Any:
-    """What a body returns that runs on a cluster of three nodes with one resource each."""
+    """Return the result of a body on three nodes with one resource each."""
     result, _ = judged(body, strike, nodes=[HERE, THERE, ELSEWHERE], **{"system_config": LARGE, **options})
     return result
 
@@ -347,7 +347,7 @@ def repeating(cluster: Cluster) -> None:
 @pytest.mark.parametrize("interfere", [None, breaking, repeating])
 @pytest.mark.parametrize("seed", seeds(4))
 def test_freeing_races_with_readers_pulls_and_results(seed: int, interfere: Any) -> None:
-    """Whoever reads meanwhile gets the value or the error; who reads later gets the error; nothing is left (S5, S6, L2)."""
+    """A reader gets the value or the error meanwhile, and the error later; nothing is left (S5, S6, L2)."""
 
     def body() -> list[Any]:
         refs = [put(1), at(make, "there").remote(SIZE * 3), at(make, "elsewhere").remote(SIZE, 0.01)]

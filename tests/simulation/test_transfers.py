@@ -31,7 +31,7 @@ SEEDS = seeds(3)
 
 @minray.remote(max_retries=0)
 def make(number: int = 1, size: int = (CHUNKS - 1) * CHUNK) -> Any:
-    """So many chunks, the last of which has a few bytes."""
+    """Number of chunks; the last one has a few bytes."""
     return np.full(size, number, np.uint8)
 
 
@@ -72,7 +72,7 @@ class Chunks:
         self.asked: Counter[tuple[str, int]] = Counter()
         """How often a node has asked for the chunk that begins there."""
         self.channels: dict[Any, Counter[str]] = {}
-        """What the raylet of the second node has asked others, by channel."""
+        """Requests of the second node's raylet to others, by channel."""
         self._strike = strike
         """Called before each chunk that is sent."""
 
@@ -177,7 +177,7 @@ def test_without_lanes_chunks_go_the_way_of_all_messages() -> None:
 
 
 def test_g87_a_get_that_times_out_again_and_again_gets_its_object() -> None:
-    """A pull goes on while nobody waits for it, so that whoever polls does not begin anew each time."""
+    """A pull goes on while nobody waits for it, so that a reader that polls does not begin anew each time."""
 
     def body() -> int:
         made = on("a", make).remote(size=1 << 20)
@@ -248,7 +248,7 @@ def killing(name: str, at: int, to: str = "") -> Callable[[Cluster, Chunks], Non
 
 @pytest.mark.parametrize("at", [1, CHUNKS // 2, CHUNKS - 1])
 def test_g66_when_a_source_dies_the_rest_comes_from_another_copy(at: int) -> None:
-    """What has come is kept: only the chunks on their way are asked for again."""
+    """Chunks that have come are kept: only those on their way are asked for again."""
 
     def body() -> int:
         made = on("a", make).remote()
@@ -286,7 +286,7 @@ def test_when_the_only_source_dies_the_object_is_lost() -> None:
 
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_repeated: bool) -> None:
-    """It has no room; when the only copy is lost afterwards, nobody is left who might have another.
+    """The receiver has no room; when the only copy is lost afterwards, no node has another.
 
     Nor if the question where the copy is comes again when it is long over.
     """
