@@ -9,7 +9,7 @@ What may be lost with the dead, and is no problem
     task's references are good for nothing, and so are those of the tasks that it has submitted. The same holds for calls.
   * An answer of a process that is dead is not awaited: its tickets are doubtful until the receiver has said whether it came.
   * An actor that was killed for good is dead for its callers before its process is: what that holds is good for nothing.
-  * Once a living process has been declared dead, processes that hear of it may void its tickets. From then on nothing is judged.
+  * Processes that hear that a living process was declared dead may void its tickets. From then on nothing is judged.
 """
 
 from __future__ import annotations
