@@ -36,7 +36,7 @@ help:
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
 	@echo "make examples-on-both  the examples on minray and on Ray, with nothing changed but the import"
 	@echo "make trace-equality  the simulation's traces under two hash seeds"
-	@echo "make specification   write the names of the tests into docs/specification.md"
+	@echo "make specification   write docs/specification_trace.md from the names of the tests"
 	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"
 	@echo "make mutants         plant small mistakes in protocol files, and show those that nothing catches"
 	@echo "make reach           where in the protocol the campaign's scenarios come, and where they do not"

@@ -81,18 +81,18 @@ def test_g67_so_is_a_chain_of_which_only_the_end_is_held(head: Cluster, log: Pat
     assert log.read_text().splitlines() == once * 3
 
 
+@minray.remote(resources={"owner": 1})
+def own(log: str) -> list[Any]:
+    ref = make.remote(5, log)
+    exist(ref)
+    return [ref]
+
+
 def test_g71_a_borrower_gets_it_from_its_owner(head: Cluster, log: Path) -> None:
     """The owner is a worker on a node that lives."""
     node = head.add_node(num_cpus=1, resources={"a": 1})
     head.add_node(num_cpus=1, resources={"owner": 1})
-
-    @minray.remote(resources={"owner": 1})
-    def own() -> list[Any]:
-        ref = make.remote(5, str(log))
-        exist(ref)
-        return [ref]
-
-    (ref,) = minray.get(own.remote(), timeout=30)
+    (ref,) = minray.get(own.remote(str(log)), timeout=30)
     replace(head, node)
     assert minray.get([total.remote(ref), total.remote(ref)], timeout=30) == [5 * WORDS] * 2
     assert (minray.get(ref, timeout=30) == 5).all()

@@ -67,7 +67,7 @@ def test_a_driver_that_has_joined_knows_its_job_and_its_node(cluster: Cores, dri
     known = driver.do(core.gcs.call(GetJob(core.context.job_id))).job
     assert known is not None and core.context.job is not None
     assert known == msgspec.structs.replace(core.context.job, start_time=known.start_time)
-    assert known.job_id == core.context.job_id == job_of(core.context.task_ids.next()) and known.driver == core.process.address
+    assert known.job_id == core.context.job_id == job_of(core.context.task_ids.next()) and known.driver == core.address
     assert core.process.raylet_address == cluster.raylets["head"].address
 
 

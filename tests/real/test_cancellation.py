@@ -80,19 +80,19 @@ def test_g40_a_task_that_no_node_can_run_is_cancelled() -> None:
     assert isinstance(outcome(task), TaskCancelledError)
 
 
+@ray.remote(resources={"one": 1}, max_retries=0)
+def step(number: int, journal: Any, release: Any) -> int:
+    if number == 0:
+        release.wait()
+    elif number > 0:
+        journal.note(number)
+    return number
+
+
 def test_g40_c6_tasks_sent_ahead_to_a_worker_never_start(files: Files) -> None:
     journal, release = files.journal(), files.signal("release")
-
-    @ray.remote(resources={"one": 1}, max_retries=0)
-    def step(number: int) -> int:
-        if number == 0:
-            release.wait()
-        elif number > 0:
-            journal.note(number)
-        return number
-
-    quick(step, -1)
-    refs = [step.remote(number) for number in range(20)]
+    quick(step, -1, journal, release)
+    refs = [step.remote(number, journal, release) for number in range(20)]
     wait_until_sent_ahead()
     for reference in refs[1::2]:
         ray.cancel(reference)
@@ -122,6 +122,24 @@ class Destroyed:
     def __del__(self) -> None:
         for _ in range(20):
             pass
+
+
+@ray.remote
+def note_an_interrupt(started: Any, seen: Any, release: Any) -> None:
+    try:
+        started.set()
+        release.wait()
+    except KeyboardInterrupt:
+        seen.set()
+        raise
+
+
+def test_g41_a_cancelled_task_sees_keyboard_interrupt_and_get_raises(files: Files) -> None:
+    started, seen, release = files.signal("started"), files.signal("seen"), files.signal("release")
+    task = note_an_interrupt.remote(started, seen, release)
+    started.wait()
+    ray.cancel(task)
+    assert isinstance(outcome(task), TaskCancelledError) and seen.is_set()
 
 
 @pytest.mark.parametrize("doing", ["python", "destructors", "puts", "waiting", "get", "nested get"])
@@ -285,19 +303,19 @@ def test_g41_g48_interrupts_in_the_middle_of_the_runtimes_work_break_nothing() -
 # --- force
 
 
+@ray.remote(max_retries=-1)
+def be_deaf(started: Any, journal: Any, holding_the_gil: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    journal.note(os.getpid())
+    started.set()
+    while True:
+        (ctypes.PyDLL if holding_the_gil else ctypes.CDLL)(None).pause()
+
+
 @pytest.mark.parametrize("holding_the_gil", [False, True])
 def test_g42_c4_force_ends_the_worker(files: Files, holding_the_gil: bool) -> None:
     started, journal = files.signal("started"), files.journal()
-
-    @ray.remote(max_retries=-1)
-    def be_deaf() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        journal.note(os.getpid())
-        started.set()
-        while True:
-            (ctypes.PyDLL if holding_the_gil else ctypes.CDLL)(None).pause()
-
-    task = be_deaf.remote()
+    task = be_deaf.remote(started, journal, holding_the_gil)
     started.wait()
     ray.cancel(task, force=True)
     assert isinstance(outcome(task), CANCELLED)
@@ -483,19 +501,19 @@ def test_g48_every_cancelled_reference_comes_to_an_end(files: Files) -> None:
             assert isinstance(result, (int, RayTaskError, *CANCELLED)), result
 
 
+@ray.remote(max_retries=-1, retry_exceptions=True)
+def raise_when_interrupted(journal: Any, started: Any, release: Any) -> None:
+    journal.note("ran")
+    try:
+        started.set()
+        release.wait()
+    except KeyboardInterrupt:
+        raise ValueError("as one may") from None
+
+
 def test_g19_a_cancelled_task_runs_no_second_time(files: Files) -> None:
     journal, started, release = files.journal(), files.signal("started"), files.signal("release")
-
-    @ray.remote(max_retries=-1, retry_exceptions=True)
-    def work() -> None:
-        journal.note("ran")
-        try:
-            started.set()
-            release.wait()
-        except KeyboardInterrupt:
-            raise ValueError("as one may") from None
-
-    task = work.remote()
+    task = raise_when_interrupted.remote(journal, started, release)
     started.wait()
     ray.cancel(task)
     assert isinstance(outcome(task), (TaskCancelledError, RayTaskError))

@@ -1,4 +1,4 @@
-"""What must hold of actors at every moment of a simulated run: the part of a ``Watch`` that looks at their calls.
+"""Invariants of actors at every moment of a simulated run: the part of a ``Watch`` that looks at their calls.
 
 | | looked at when | |
 |---|---|---|
@@ -27,7 +27,7 @@ class ActorWatch:
     def __init__(self, on_broken: OnBroken, rows: Callable[[], dict[bytes, Any]]) -> None:
         self._on_broken = on_broken
         self._rows = rows
-        """Of the gcs that lives, by actor."""
+        """State of each actor at the living gcs."""
         self._begun: set[tuple[bytes, int]] = set()
         """Calls and their attempts."""
         self._running: dict[bytes, bytes] = {}

@@ -60,7 +60,7 @@ class Counter:
 
 
 def gcs_states(cluster: SimCluster) -> list[str]:
-    """Of all actors that the gcs knows, oldest first."""
+    """States of all actors that the gcs knows, oldest first."""
     gcs: Any = cluster.gcs
     return [row.info.state for row in gcs._actors.rows()]
 

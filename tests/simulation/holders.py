@@ -1,15 +1,15 @@
 """S7, by looking into all processes at once: an object is freed only if nobody else holds, borrows or carries a reference.
 
-Whenever an owner forgets an object of its own, or frees its value and keeps its lineage, every other living process is
-asked whether it holds a reference to it, and every answer on its way whether it brings one. That is a privilege of the
-simulation: the owner itself knows nothing but its tickets.
+An owner forgets an object of its own, or frees its value and keeps its lineage. At that moment the watch asks every other
+living process whether it holds a reference, and every answer on its way whether it brings one. Only a simulation can do
+so: the owner itself knows nothing but its tickets.
 
 What may be lost with the dead, and is no problem
   * A task that was pushed holds its arguments by its submitter alone. Has the submitter died, or given the worker up, the
     task's references are good for nothing, and so are those of the tasks that it has submitted. The same holds for calls.
   * An answer of a process that is dead is not awaited: its tickets are doubtful until the receiver has said whether it came.
   * An actor that was killed for good is dead for its callers before its process is: what that holds is good for nothing.
-  * Once a living process has been declared dead, whoever heard of that may void its tickets. From then on nothing is judged.
+  * Processes that hear that a living process was declared dead may void its tickets. From then on nothing is judged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minray.simulation.channel import REPLY
 from minray.simulation.loop import SimProcess
 
 CARRIERS = ("PushTask", "GetObject", "GetObjects")
-"""Whose replies bring references along."""
+"""Methods whose replies bring references along."""
 
 
 class Watched(dict[bytes, Any]):

@@ -1,4 +1,4 @@
-"""What must hold at every moment of a simulated run. A ``Watch`` looks at one cluster from its start.
+"""Invariants at every moment of a simulated run. A ``Watch`` looks at one cluster from its start.
 
 It sees each message before it is sent, each grant, each cancellation and each freed object, and says at once what is
 broken, as a number of ``docs/specification.md`` and a sentence. What must hold when a run is over is ``judge``'s to say.
@@ -47,7 +47,7 @@ from tests.simulation.objects import Objects
 MOST_MESSAGES = 30_000
 """Three times what the largest scenario of a campaign sends."""
 MESSAGES_EACH = 500
-"""So many for each task and call, if that is more."""
+"""Messages for each task and call, if that is more."""
 MOST_PROBLEMS = 5
 
 
@@ -78,12 +78,12 @@ class Watch:
         self._cancelled: dict[bytes, tuple[bytes, int]] = {}
         """Task -> the lease and the attempt with which its cancellation found it pushed; ``b""``: it was not."""
         self._processes: dict[str, SimProcess] = {}
-        """Of all core workers."""
+        """Processes of all core workers, by name."""
         for process in cluster.world.loop.processes:
             if process.name in cluster.cores:
                 self._add(process, cluster.cores[process.name])
         self._durable: dict[tuple[str, ...], str] = {}
-        """What a gcs that is dead has known: row -> state."""
+        """Rows of a dead gcs: row -> state."""
         self._watch_gcs(cluster.processes[GCS])
         start_gcs = cluster.start_gcs
         cluster.start_gcs = lambda: self._watch_gcs(start_gcs())  # type: ignore[method-assign]
@@ -217,7 +217,7 @@ class Watch:
                 for worker in core.submitter.leased_workers():
                     self._expect_lease(granted.get(worker.address.worker_id), worker.lease_id, f"{name} holds a worker")
                 if any(task.reply is None for task in core.receiver._tasks.values()):
-                    self._expect_lease(granted.get(core.process.address.worker_id), core.receiver._lease_id, f"{name} has a task")
+                    self._expect_lease(granted.get(core.address.worker_id), core.receiver._lease_id, f"{name} has a task")
 
     def _expect_group(self, broker: Any, lease_id: bytes, group_id: bytes) -> None:
         if broker.refusals.is_removed(group_id) and broker.states.get(lease_id) == GRANTED:
@@ -233,7 +233,7 @@ def _raise(error: Broken) -> None:
 
 
 def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:
-    """What a gcs holds to be durable, with its state."""
+    """Rows that a gcs holds to be durable, with their states."""
     rows = {("node", node_id.hex()): "there" if node.alive else "over" for node_id, node in gcs._nodes._nodes.items()}
     rows |= {("job", job_id.hex()): "over" if job.end_time else "there" for job_id, job in gcs._jobs._jobs.items()}
     groups = gcs._groups.all()

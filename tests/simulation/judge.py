@@ -22,18 +22,18 @@ from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.protocol.gcs import job_namespace
 from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.trace import OUTPUT
+from tests.simulation import roles
 from tests.simulation.invariants import Watch
 from tests.simulation.needs import NOTHING, Needs, needs_of_detached
 from tests.simulation.rest import unrest
+from tests.simulation.roles import Cluster
 
 T = TypeVar("T")
 
 SETTLE_S = 150.0
 """Longer than any death takes to be noticed: a node that says nothing is declared dead after a minute."""
 LIMIT_S = 1500.0
-kept: dict[str, Any] = {}
-"""What tasks keep beyond their ends: a module's globals are shared by all simulated processes. Emptied by its users."""
-
+kept = roles.kept
 
 INTERRUPTED = "RayTaskError(TaskCancelledError)"
 """The outcome of what was cancelled when it ran; of what had not begun it is TaskCancelledError."""
@@ -48,9 +48,9 @@ def outcome_of(ref: Any, timeout: float | None = None) -> Any:
 
 
 def drive(
-    cluster: SimCluster,
+    cluster: Cluster,
     body: Callable[[], T],
-    strike: Callable[[SimCluster], None] | None = None,
+    strike: Callable[[Cluster], Any] | None = None,
     settle_s: float = SETTLE_S,
     driver_node: str = "head",
     watch: Callable[[SimCluster], Watch] = Watch,
@@ -88,7 +88,7 @@ def drive(
 
 def judged(
     body: Callable[[], T],
-    strike: Callable[[SimCluster], None] | None = None,
+    strike: Callable[[Cluster], Any] | None = None,
     *,
     nodes: Sequence[dict[str, Any]] | int = 2,
     seed: int = 0,
@@ -97,10 +97,10 @@ def judged(
     driver_node: str = "head",
     watch: Callable[[SimCluster], Watch] = Watch,
     **options: Any,
-) -> tuple[T, SimCluster]:
+) -> tuple[T, Cluster]:
     """The whole life of a cluster; the body's result and what remains of the cluster (its trace)."""
     described = [{"num_cpus": 2}] * nodes if isinstance(nodes, int) else nodes
-    with SimCluster(described, seed, faults, show_output=False, **options) as cluster:
+    with Cluster(described, seed, faults, show_output=False, **options) as cluster:
         result = drive(cluster, body, strike, settle_s, driver_node, watch)
     return result, cluster
 
@@ -114,7 +114,7 @@ def printed(cluster: SimCluster) -> list[str]:
 
 
 def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[str] = ()) -> list[str]:
-    """What a healthy, idle cluster without references would not have; one line each.
+    """List what a healthy, idle cluster without references would not have; one line each.
 
     ``but_detached``: that may have detached actors, and then has exactly what they need. ``lost``: the names of processes
     that have lost their cluster, and are not asked.
@@ -138,7 +138,7 @@ def leftovers(cluster: SimCluster, but_detached: bool = False, lost: Container[s
 
 
 def _jobs_of_the_dead(cluster: SimCluster, alive: Container[str]) -> list[str]:
-    """What a gcs takes for jobs that run, although their drivers are gone."""
+    """List the jobs that run for the gcs although their drivers are gone."""
     gcs: Any = cluster.gcs
     living = {core.process.address.worker_id for name, core in cluster.cores.items() if name in alive}
     jobs = [job for job in gcs._jobs.running() if job.driver.worker_id not in living]
@@ -274,7 +274,7 @@ def raylet_leftovers(raylet: Any, needs: Needs = NOTHING) -> list[str]:
 
 
 def _sums(raylet: Any) -> dict[str, int]:
-    """What is counted of things that come and go: nothing, when they are gone."""
+    """Gauges of things that come and go: zero when these are gone."""
     table, spilling, local = raylet.store.table, raylet.io_workers._manager, raylet._broker.local
     pulls, pushes = raylet.objects.pulls, raylet.objects._pushes
     return {

@@ -1,4 +1,4 @@
-"""What detached actors need when everybody else is through: so much may be left of a run."""
+"""Needs of detached actors when all drivers have ended: exactly this may be left of a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 
 class Needs(NamedTuple):
-    """What detached actors have, as long as they live; of a cluster that is at rest."""
+    """Resources and rows that living detached actors have in a cluster at rest."""
 
     rows: Mapping[bytes, Any] = MappingProxyType({})
-    """Of the gcs, by actor."""
+    """Rows of the gcs, by actor."""
     constructors: Set[bytes] = frozenset()
     """Calls that their makers keep, because they may have to be made again,"""
     objects: Set[bytes] = frozenset()

@@ -1,4 +1,4 @@
-"""What must hold of the object stores at every moment of a simulated run; a part of the ``Watch`` (see ``invariants``).
+"""Invariants of the object stores at every moment of a simulated run; a part of the ``Watch`` (see ``invariants``).
 
 S5: a copy does not change between the moment in which it is sealed and that in which its memory is given back, and all
 copies of one attempt are equal. S6: what the copies of a node take is what its allocators have given out, never more than
@@ -25,7 +25,7 @@ class Objects:
         """How many copies were looked at."""
         self._on_broken = on_broken
         self._sums: dict[tuple[bytes, int], int] = {}
-        """What each attempt has made of an object."""
+        """Checksum of the copies that each attempt has made of an object."""
 
     def add(self, name: str, raylet: Any) -> None:
         """A node has started."""

@@ -24,8 +24,8 @@ TASKS = {
     "driver": {"driver": 1, "follow": 2, FOLLOW_ACTORS: 1},
     "worker": {"worker": 1, "follow": 2, FOLLOW_ACTORS: 1},
 }
-"""Role -> names of the tasks that last, and how many of them there may be. Whoever lends follows the deaths of others, and
-whoever has called an actor follows those of its job, each job once."""
+"""Role -> names of the tasks that last, and how many of them there may be. A lender follows the deaths of others. A
+caller of actors follows those of its job, each job once."""
 TIMERS = {
     "gcs": ("Timeout._on_timeout",),
     "raylet": ("Timeout._on_timeout", "_set_result_unless_cancelled"),
@@ -38,13 +38,13 @@ MESSAGE = "Pipe._look"
 IDLE_WORDS = ("Poll", "CheckAlive", "ReportResources")
 """Requests of an idle cluster."""
 WINDOW_S = 5.0
-"""So long nothing else was sent."""
+"""Virtual seconds in which nothing else was sent."""
 LATE_S = 10.0
-"""What is repeated later may come after the end."""
+"""Messages repeated later than this may come after the end."""
 
 
 def unrest(cluster: SimCluster) -> list[str]:
-    """What a cluster at rest would not show; one line each.
+    """List what a cluster at rest would not show; one line each.
 
     A node that is to leave is not at rest: as long as somebody needs one of its workers, it asks that to go. Nor is a raylet
     that has a worker which has used up its calls, for the same reason.

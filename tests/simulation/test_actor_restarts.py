@@ -12,10 +12,8 @@ import pytest
 import minray
 from minray.api import calls as worker
 from minray.core_worker.user_threads.actor_api import ActorApi
-from minray.simulation import SimCluster
-from tests.simulation.actors import actor_process
-from tests.simulation.interference import kill_sender
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "actor_restarts.md"
 ONE: list[dict[str, Any]] = [{"num_cpus": 2, "resources": {"actor": 1}}]
@@ -55,7 +53,7 @@ def argument(seconds: float) -> None:
 
 @minray.remote(max_retries=0, num_cpus=0)
 def make(options: dict[str, Any]) -> None:
-    """Its process owns the actor."""
+    """Own the actor: the process of this task does, as long as it lives."""
     handles.append(Subject.options(**options).remote())
 
 
@@ -128,31 +126,14 @@ def play(cause: str, options: dict[str, Any]) -> tuple[list[Any], str]:
     return outcomes, info.state
 
 
-def striking(cause: str) -> Callable[[SimCluster], None]:
-    """What the world does to the actor."""
+def striking(cause: str) -> Callable[[Cluster], None] | None:
+    """Give the fault that strikes the actor, if the cause is one."""
 
-    def strike(cluster: SimCluster) -> None:
-        actions = {"worker crash": crash, "node loss": lose_node, "owner death": kill_owner}
-        if cause in actions:
-            cluster.world.loop.world.call_later(STRIKE_S, actions[cause], cluster)
-
-    return strike
-
-
-def crash(cluster: SimCluster) -> None:
-    cluster.kill(actor_process(cluster))
-
-
-def lose_node(cluster: SimCluster) -> None:
-    name = actor_process(cluster)
-    node = next(process.node for process in cluster.workers() if process.name == name)
-    cluster.kill(f"raylet/{node}")
-
-
-def kill_owner(cluster: SimCluster) -> None:
-    gcs: Any = cluster.gcs
-    owner = gcs._actors.rows()[0].info.owner.worker_id
-    cluster.kill(next(name for name, core in cluster.cores.items() if core.config.worker_id == owner))
+    return {
+        "worker crash": lambda cluster: cluster.after(STRIKE_S).actor().kill(),
+        "node loss": lambda cluster: cluster.after(STRIKE_S).node_of_actor().kill_raylet(),
+        "owner death": lambda cluster: cluster.after(STRIKE_S).owner_of_actor().kill(),
+    }.get(cause)
 
 
 FINISHED = [row for row in rows() if row[3]["finished"] != NOTHING]
@@ -166,5 +147,5 @@ def test_g36_g37_g39a_a_finished_call_whose_answer_is_lost_ends_as_the_page_says
         actor = Subject.options(max_restarts=restarts, max_task_retries=retries).remote()
         return outcome_of(actor.work.remote("finished"))
 
-    result, cluster = judged(body, lambda cluster: kill_sender(cluster, "PushActorTask reply", 1))
+    result, cluster = judged(body, lambda cluster: cluster.when("PushActorTask reply").of("worker").kill())
     assert f"{printed(cluster).count('finished')}, {result}" == row["finished"]

@@ -1,7 +1,7 @@
-"""What ``get`` had just returned was not ready for a ``wait`` that does not wait.
+"""A value that ``get`` had just returned was not ready for a ``wait`` without time.
 
-A large value of another node was brought here by ``get``, but only ``wait`` noted that it had come, so a ``wait`` with a
-time-out of 0 began to fetch it once more and gave up at once. (Found by a campaign with generators.)
+``get`` brought a large value from another node here, but only ``wait`` noted that it had come. So a ``wait`` with a time-out
+of 0 began to fetch it once more, and gave up at once. A campaign with generators found this.
 """
 
 from __future__ import annotations

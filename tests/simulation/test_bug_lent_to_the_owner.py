@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import minray
-from tests.simulation.interference import kill_sender
 from tests.simulation.judge import judged
 
 
@@ -35,4 +34,4 @@ def test_a_ticket_of_a_dead_lender_does_not_outlive_it(word: str) -> None:
             return minray.get(minray.get(give_back.remote([mine])))
         return [minray.get(minray.get(ref)) for ref in yield_back.remote([mine])][0]
 
-    assert judged(body, lambda cluster: kill_sender(cluster, word, 1))[0] == [1]
+    assert judged(body, lambda cluster: cluster.when(word).of("worker").kill())[0] == [1]

@@ -15,8 +15,9 @@ import pytest
 
 import minray
 from minray.exceptions import RaySystemError
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from tests.simulation.judge import outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 
@@ -37,9 +38,9 @@ def test_bug_every_task_ends_once_when_the_cluster_is_lost(seed: int) -> None:
         return outcomes
 
     plan = FaultPlan({"orphan": 1.0, "delay": 0.2, "preempt": 0.1})
-    with SimCluster([{"num_cpus": 2}] * 2, seed, plan, show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, seed, plan, show_output=False) as cluster:
         driver = cluster.start_driver(program)
-        cluster.world.loop.world.call_later(0.05 + 0.05 * seed, cluster.kill, "raylet/head")
+        cluster.after(0.05 + 0.05 * seed).raylet("head").kill()
         outcomes = cluster.wait_for(driver)
     lost = ("LocalRayletDiedError", "RayTaskError(LocalRayletDiedError)")
     assert all(outcome in (i % 4 + i // 4 + 1, *lost) for i, outcome in enumerate(outcomes))
@@ -56,8 +57,8 @@ def test_bug_who_asks_a_cluster_that_is_gone_is_told_soon(seed: int) -> None:
                 time.sleep(0.1)
         return time.monotonic() - began
 
-    with SimCluster([{"num_cpus": 2}], seed, show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}], seed, show_output=False) as cluster:
         driver = cluster.start_driver(program)
-        cluster.world.loop.world.call_later(0.5, cluster.kill, "gcs")
-        cluster.world.loop.world.call_later(0.5 + 0.5 * seed, cluster.kill, "raylet/head")
+        cluster.after(0.5).gcs.kill()
+        cluster.after(0.5 + 0.5 * seed).raylet("head").kill()
         assert cluster.wait_for(driver) < 5

@@ -7,15 +7,14 @@ messages are repeated until they arrive, or the gcs says that their receiver is 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 import pytest
 
 import minray
-from minray.simulation import SimCluster
 from tests.simulation.judge import judged
+from tests.simulation.roles import Cluster
 
 
 @minray.remote(resources={"there": 1}, max_retries=-1)
@@ -30,10 +29,10 @@ def test_bug_what_is_said_in_a_partition_is_heard_after_it(seconds: float) -> No
     """The driver on n2 and its worker on n1 cannot reach each other; the gcs on the head reaches both."""
     nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"there": 1}}, {"num_cpus": 0}]
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.wait_until(lambda: bool(cluster.raylets["n1"]._broker.entries))
-        cluster.world.loop.run_until_complete(asyncio.sleep(1))
-        cluster.world.wire.cut("n1", "n2", seconds)
+    def strike(cluster: Cluster) -> None:
+        cluster.until_leased("n1")
+        cluster.wait(1)
+        cluster.partition("n1", "n2", seconds)
 
     def body() -> list[int]:
         return minray.get(hold.remote([minray.put(7)], 20.0))

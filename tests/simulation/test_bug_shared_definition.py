@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 
@@ -23,6 +24,6 @@ def test_bug_a_definition_may_be_exported_by_several_processes_at_once(seed: int
     def program() -> list[int]:
         return [minray.get(double.options(name=f"double {i}").remote(i)) for i in range(4)]
 
-    with SimCluster(seed=seed, faults=FaultPlan({"preempt": 0.5}), show_output=False) as cluster:
+    with Cluster(seed=seed, faults=FaultPlan({"preempt": 0.5}), show_output=False) as cluster:
         drivers = [cluster.start_driver(program, f"driver/{i}") for i in range(3)]
         assert [cluster.wait_for(driver) for driver in drivers] == [[0, 2, 4, 6]] * 3

@@ -16,7 +16,7 @@ def speak() -> int:
 
 
 def told(plan: FaultPlan, overrides: dict[Key, int] | None = None) -> tuple[list[Key], Trace]:
-    """What struck while one task was run, and the trace of it."""
+    """Run one task; return the faults that struck, and the trace."""
     with SimCluster(seed=3, faults=plan, overrides=overrides, show_output=False) as cluster:
         assert cluster.run(lambda: minray.get(speak.remote())) == 5
     return list(cluster.oracle.answers), cluster.trace

@@ -1,4 +1,4 @@
-"""What a task costs, however large the cluster is: messages are counted."""
+"""A task costs the same number of messages, however large the cluster is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_SLOT: Mapping[str, Any] = {"num_cpus": 0}
 TASKS = 400
 PERIOD_S = SystemConfig().raylet_report_resources_period_milliseconds / 1000
 PER_NODE = ("Poll", "ReportResources", "CheckAlive")
-"""What nodes and the gcs tell each other, whether or not there are tasks."""
+"""Messages between nodes and the gcs, whether or not there are tasks."""
 
 
 @minray.remote
@@ -26,7 +26,7 @@ def nap() -> None:
 
 
 def messages_of_tasks(nodes: Sequence[Mapping[str, Any]]) -> tuple[Counter[str], float]:
-    """Of a number of short tasks, when workers have started: requests by method, and how long it took."""
+    """Run short tasks on started workers; return the requests by method, and the seconds."""
     count: Counter[str] = Counter()
 
     def program() -> tuple[Counter[str], float]:

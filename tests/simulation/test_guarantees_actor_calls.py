@@ -12,10 +12,11 @@ import pytest
 
 import minray
 from minray.exceptions import PendingCallsLimitExceeded, RayError
-from minray.simulation import FaultPlan, SimCluster
-from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from minray.simulation import FaultPlan
+from tests.simulation.actors import DEAD, UNAVAILABLE, Counter
+from tests.simulation.interference import replay_requests
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
@@ -23,15 +24,15 @@ CALLS = ["PushActorTask", "PushActorTask reply"]
 QUIET = FaultPlan({"delay": 0.2, "preempt": 0.1, "stall": 0.01})
 
 
-def breaking(cluster: SimCluster) -> None:
-    break_channels(cluster, CALLS, budget=10, one_in=3)
+HERE_AND_THERE: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"r": 1}}]
+
+
+def breaking(cluster: Cluster) -> None:
+    cluster.when(*CALLS).break_channels(at_most=10, one_in=3)
 
 
 def crash_actor(after_s: float) -> Any:
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.world.call_later(after_s, lambda: cluster.kill(actor_process(cluster)))
-
-    return strike
+    return lambda cluster: cluster.after(after_s).actor().kill()
 
 
 @minray.remote
@@ -182,27 +183,24 @@ def test_g37_retries_end_with_the_restarts() -> None:
     assert result == DEAD and printed(cluster) == ["work"] * 3
 
 
+@minray.remote(max_restarts=-1, max_task_retries=1)
+class Fragile:
+    def plain(self) -> None:
+        print("plain")
+        os._exit(1)
+
+    @minray.method(max_task_retries=2)
+    def decorated(self) -> None:
+        print("decorated")
+        os._exit(1)
+
+
 def test_g38_the_call_counts_before_the_method_before_the_actor_before_the_class() -> None:
-    @minray.remote(max_restarts=-1, max_task_retries=1)
-    class Fragile:
-        def plain(self) -> None:
-            print("plain")
-            os._exit(1)
-
-        @minray.method(max_task_retries=2)
-        def decorated(self) -> None:
-            print("decorated")
-            os._exit(1)
-
     def body() -> list[Any]:
         by_class, by_actor = Fragile.remote(), Fragile.options(max_task_retries=3).remote()
+        methods = [by_class.plain, by_actor.plain, by_actor.decorated, by_actor.decorated.options(max_task_retries=0)]
         outcomes = []
-        for method in (
-            by_class.plain,
-            by_actor.plain,
-            by_actor.decorated,
-            by_actor.decorated.options(max_task_retries=0),
-        ):
+        for method in methods:
             outcomes.append(outcome_of(method.remote()))
             time.sleep(3)  # A call that is made while the actor is being restarted uses up a retry.
         return outcomes
@@ -212,25 +210,28 @@ def test_g38_the_call_counts_before_the_method_before_the_actor_before_the_class
     assert result == [UNAVAILABLE] * 4 and counts == [2 + 4, 3 + 1]
 
 
+@minray.remote(max_restarts=-1, max_task_retries=3)
+class Moody:
+    """An actor whose second call crashes; the others raise."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @minray.method(retry_exceptions=[ValueError])
+    def work(self) -> None:
+        print("work")
+        self.calls += 1
+        if self.calls == 2:
+            os._exit(1)
+        raise ValueError("moody")
+
+    @minray.method(retry_exceptions=[KeyError])
+    def other(self) -> None:
+        print("other")
+        raise ValueError("not listed")
+
+
 def test_g39_exceptions_and_crashes_share_one_budget() -> None:
-    @minray.remote(max_restarts=-1, max_task_retries=3)
-    class Moody:
-        def __init__(self) -> None:
-            self.calls = 0
-
-        @minray.method(retry_exceptions=[ValueError])
-        def work(self) -> None:
-            print("work")
-            self.calls += 1
-            if self.calls == 2:
-                os._exit(1)
-            raise ValueError("moody")
-
-        @minray.method(retry_exceptions=[KeyError])
-        def other(self) -> None:
-            print("other")
-            raise ValueError("not listed")
-
     def body() -> list[Any]:
         actor = Moody.remote()
         return [outcome_of(actor.work.remote()), outcome_of(actor.other.remote())]
@@ -248,7 +249,7 @@ def test_g39a_a_call_that_finished_before_the_crash_is_not_run_again(number: int
         actor = Counter.options(max_restarts=1, max_task_retries=-1).remote()
         return [outcome_of(actor.add.remote(i)) for i in range(6)]
 
-    result, cluster = judged(body, lambda cluster: kill_sender(cluster, "PushActorTask reply", number))
+    result, cluster = judged(body, lambda cluster: cluster.when("PushActorTask reply").of("worker").kill(number))
     begun = [line for line in printed(cluster) if "begin" in line]
     assert begun.count(f"begin {number - 1}") == 2 and len(begun) == 7
     assert result == [*range(1, number), *range(1, 8 - number)]
@@ -257,37 +258,20 @@ def test_g39a_a_call_that_finished_before_the_crash_is_not_run_again(number: int
 @pytest.mark.parametrize("retries", [0, -1])
 @pytest.mark.parametrize("seed", seeds(2))
 def test_g39b_an_actor_that_cannot_be_reached_is_unavailable_and_comes_back(seed: int, retries: int) -> None:
-    nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"r": 1}}]
-
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.world.call_later(2, cut)
-        watch_sends(cluster, lambda end, message, word: not is_cut or word != "PushActorTask" or shut(end))
-        wires.append(cluster.world.wire)
-
-    wires: list[Any] = []
-    is_cut: list[bool] = []
-
-    def cut() -> None:
-        is_cut.append(True)
-        wires[0].cut("n1", "head", 45)
-
-    def shut(end: Any) -> bool:
-        end.pipe.shut()
-        end.other.pipe.shut()
-        is_cut.clear()
-        return False
+    def strike(cluster: Cluster) -> None:
+        cluster.after(2).partition("n1", "head", 45)
+        cluster.after(2).do(cluster.when("PushActorTask").lose_with_channel)
 
     def body() -> list[Any]:
         actor = Counter.options(resources={"r": 1}, num_cpus=0, max_task_retries=retries).remote()
-        outcomes = [outcome_of(actor.add.remote("before"))]
-        time.sleep(2.5)
-        outcomes.append(outcome_of(actor.add.remote("while")))
-        time.sleep(60)
-        return [*outcomes, outcome_of(actor.add.remote("after"))]
+        outcomes = []
+        for pause_s in (0, 2.5, 60):
+            time.sleep(pause_s)
+            outcomes.append(outcome_of(actor.add.remote()))
+        return outcomes
 
-    result, cluster = judged(body, strike, nodes=nodes, seed=seed)
-    assert result == ([1, 2, 3] if retries else [1, UNAVAILABLE, 2])
-    assert printed(cluster).count("made 0") == 1
+    result, cluster = judged(body, strike, nodes=HERE_AND_THERE, seed=seed)
+    assert result == ([1, 2, 3] if retries else [1, UNAVAILABLE, 2]) and printed(cluster).count("made 0") == 1
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -300,11 +284,11 @@ def test_g58_g39b_what_is_in_an_answer_that_its_caller_has_given_up_is_let_go(ag
             time.sleep(works_s)
             return values
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.world.call_later(2, lambda: cluster.world.wire.cut("n1", "head", 45))
+    def strike(cluster: Cluster) -> None:
+        cluster.after(2).partition("n1", "head", 45)
         clusters.append(cluster)
 
-    clusters: list[SimCluster] = []
+    clusters: list[Cluster] = []
 
     def is_known(object_id: bytes) -> bool:
         (driver,) = (core for name, core in clusters[0].cores.items() if name.startswith("driver"))
@@ -369,7 +353,7 @@ class Meeting:
 
 @minray.remote
 class AsyncMeeting:
-    """The same, in coroutines."""
+    """A ``Meeting`` of coroutines."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

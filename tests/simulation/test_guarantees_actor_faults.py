@@ -12,10 +12,10 @@ import pytest
 
 import minray
 from minray.protocol import actor as protocol
-from minray.simulation import FaultPlan, SimCluster
-from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, deaths, gcs_states
-from tests.simulation.interference import break_channels, kill_sender, replay_requests
+from minray.simulation import FaultPlan
+from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, deaths, gcs_states
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
@@ -23,23 +23,17 @@ FROM_GCS = ["RegisterActor reply", "CreateActor reply", "RequestWorkerLease", "P
 LIFE = ["RegisterActor", "CreateActor", "RequestWorkerLease", "PushTask", "PushActorTask", "ReturnWorkerLease", "EndActor"]
 
 
-def restart_gcs(cluster: SimCluster, after_s: float, pause_s: float) -> None:
-    world = cluster.world.loop.world
-    world.call_later(after_s, cluster.kill, "gcs")
-    world.call_later(after_s + pause_s, cluster.start_gcs)
-
-
-def restart_gcs_at(cluster: SimCluster, word: str, number: int = 1) -> None:
-    """It dies when it is about to say this, and comes back."""
-    kill_sender(cluster, word, number, role="gcs")
+def restart_gcs_at(cluster: Cluster, word: str, number: int = 1) -> None:
+    """Kill the gcs when it is about to send this message, and start the next one."""
+    cluster.when(word).of("gcs").kill(number)
 
     def revive() -> None:
         if not cluster.processes["gcs"].alive:
             cluster.start_gcs()
         else:
-            cluster.world.loop.world.call_later(1, revive)
+            cluster.after(1).do(revive)
 
-    cluster.world.loop.world.call_later(1, revive)
+    cluster.after(1).do(revive)
 
 
 def whole_life() -> list[Any]:
@@ -64,7 +58,7 @@ def test_g110_living_actors_never_notice_that_the_gcs_restarts(seed: int) -> Non
         return [*counts, minray.get(minray.get_actor("n", "x").get.remote())]
 
     plan = FaultPlan({"delay": 0.2, "unsynced": 0.5, "crash_prefix": 0.5})
-    strike = lambda cluster: restart_gcs(cluster, 2 + seed, 8)  # noqa: E731
+    strike = lambda cluster: cluster.after(2 + seed).gcs.restart(8)  # noqa: E731
     result, cluster = judged(body, strike, seed=seed, faults=plan, storage="gcs.db")
     assert result == [*range(1, 21), 20] and printed(cluster).count("made 0") == 1
 
@@ -72,7 +66,7 @@ def test_g110_living_actors_never_notice_that_the_gcs_restarts(seed: int) -> Non
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("word", FROM_GCS)
 def test_g110_ray_9286_a_gcs_that_dies_while_it_creates_or_ends_an_actor_goes_on(word: str, number: int) -> None:
-    """Its leases are known by what it has stored: the actor is made once, and nothing is left."""
+    """The next gcs knows the leases from storage: the actor is made once, and nothing is left."""
     strike = lambda cluster: restart_gcs_at(cluster, word, number)  # noqa: E731
     result, cluster = judged(whole_life, strike, storage="gcs.db")
     assert result == [1, 2, 3] and printed(cluster).count("made 0") == 1
@@ -93,10 +87,10 @@ def test_g110_what_happens_to_actors_while_the_gcs_is_away_is_known_afterwards(s
         outcomes += [outcome_of(actor.add.remote(), timeout=100) for actor in (again, once, new)]
         return outcomes
 
-    def strike(cluster: SimCluster) -> None:
-        restart_gcs(cluster, 2, 10)
+    def strike(cluster: Cluster) -> None:
+        cluster.after(2).gcs.restart(10)
         for _ in range(2):
-            cluster.world.loop.world.call_later(2.5, kill_one_that_counts_from_0, cluster)
+            cluster.after(2.5).do(kill_one_that_counts_from_0, cluster)
 
     result, cluster = judged(body, strike, seed=seed, nodes=2, faults=FaultPlan({"delay": 0.1}), storage="gcs.db")
     assert result == [1, 1, 8, 1, DEAD, 1]
@@ -116,21 +110,21 @@ def test_g35_g110_a_worker_that_dies_in_the_constructor_while_the_gcs_is_away_us
         actor = Born.options(max_restarts=max_restarts).remote()
         return outcome_of(actor.__ray_ready__.options(max_task_retries=-1).remote(), timeout=100)
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: printed(cluster) == ["born"])
-        cluster.kill("gcs")
-        cluster.kill(next(name for name, core in cluster.cores.items() if core.executor.current is not None))
-        cluster.world.loop.world.call_later(3, cluster.start_gcs)
+        cluster.now.gcs.kill()
+        cluster.process(next(name for name, core in cluster.cores.items() if core.executor.current is not None)).kill()
+        cluster.after(3).gcs.start()
 
     outcome, cluster = judged(body, strike, storage="gcs.db")
     assert outcome == (DEAD if max_restarts == 0 else True) and len(printed(cluster)) == 1 + max_restarts
 
 
-def kill_one_that_counts_from_0(cluster: SimCluster) -> None:
+def kill_one_that_counts_from_0(cluster: Cluster) -> None:
     alive = {process.name for process in cluster.workers()}
     for name, core in cluster.cores.items():
         if name in alive and core.executor.actor is not None and core.executor.actor.count == 1:
-            cluster.kill(name)
+            cluster.process(name).kill()
             return
 
 
@@ -149,9 +143,9 @@ def test_g26_g110_detached_actors_survive_their_driver_and_the_gcs(seed: int) ->
         minray.kill(actor)
         return counts
 
-    with SimCluster([{"num_cpus": 2}] * 2, seed, show_output=False, storage="gcs.db") as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, seed, show_output=False, storage="gcs.db") as cluster:
         assert cluster.run(first) == 1
-        restart_gcs(cluster, 1 + seed, 5)
+        cluster.after(1 + seed).gcs.restart(5)
         cluster.settle(60)
         assert gcs_states(cluster) == [protocol.ALIVE]
         assert cluster.run(second) == [2, 1]
@@ -166,9 +160,9 @@ def test_g26_g110_detached_actors_survive_their_driver_and_the_gcs(seed: int) ->
 def test_g112_every_message_about_actors_may_come_twice_or_be_answered_into_the_void(seed: int) -> None:
     words = [*LIFE, *FROM_GCS, "KillActor", "ReportActorExit", "GetNamedActor"]
 
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, [word for name in words for word in (name, f"{name} reply")], budget=15, one_in=3)
-        replay_requests(cluster)
+    def strike(cluster: Cluster) -> None:
+        cluster.when(*[word for name in words for word in (name, f"{name} reply")]).break_channels(at_most=15, one_in=3)
+        cluster.when().replay()
 
     def body() -> list[Any]:
         named, other = Counter.options(name="n", namespace="x").remote(), Counter.options(max_restarts=1).remote()
@@ -185,11 +179,11 @@ def test_g112_every_message_about_actors_may_come_twice_or_be_answered_into_the_
 @pytest.mark.parametrize("role", ["worker/", "gcs"])
 @pytest.mark.parametrize("word", ["PushTask", "PushTask reply", "PushActorTask reply", "ReportActorExit", "CreateActor"])
 def test_s3_s10_processes_may_die_at_every_message_of_an_actors_life(word: str, role: str) -> None:
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if role == "gcs":
             restart_gcs_at(cluster, word)
         else:
-            kill_sender(cluster, word, 1, 3, role=role)
+            cluster.when(word).of(role).kill(1, 3)
 
     def body() -> list[Any]:
         actor = Counter.options(max_restarts=-1, max_task_retries=-1).remote()
@@ -234,14 +228,8 @@ def test_s2_s3_s8_s10_whatever_fails_every_call_resolves_and_nothing_is_left(see
 def test_s3_s10_an_isolated_node_is_dead_and_its_actors_live_on_elsewhere(seed: int) -> None:
     nodes: list[dict[str, Any]] = [{"num_cpus": 1}, *[{"num_cpus": 1, "resources": {"r": 1}}] * 2]
 
-    def strike(cluster: SimCluster) -> None:
-        def isolate() -> None:
-            name = actor_process(cluster)
-            node = next(process.node for process in cluster.workers() if process.name == name)
-            for other in {"head", "n1", "n2"} - {node}:
-                cluster.world.wire.cut(node, other, 90)
-
-        cluster.world.loop.world.call_later(2 + 0.1 * seed, isolate)
+    def strike(cluster: Cluster) -> None:
+        cluster.after(2 + 0.1 * seed).node_of_actor().isolate(90)
 
     def body() -> list[Any]:
         options = {"max_restarts": 1, "max_task_retries": -1, "resources": {"r": 1}, "num_cpus": 0}

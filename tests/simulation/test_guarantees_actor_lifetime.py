@@ -19,9 +19,10 @@ from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from minray.protocol import actor as protocol
 from minray.simulation import FaultPlan, SimCluster
 from tests.simulation import judge
-from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, actor_process, deaths, gcs_states
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, deaths, gcs_states
+from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
@@ -33,8 +34,8 @@ WORDS = [
 ]
 
 
-def breaking(cluster: SimCluster) -> None:
-    break_channels(cluster, WORDS, budget=8, one_in=3)
+def breaking(cluster: Cluster) -> None:
+    cluster.when(*WORDS).break_channels(at_most=8, one_in=3)
 
 
 # --- G24: by scope
@@ -154,10 +155,9 @@ def test_g24_the_handle_that_an_actor_has_of_itself_keeps_nothing_alive() -> Non
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.004, 1.0])
 def test_g24_g110_an_actor_whose_handles_are_dropped_around_a_restart_of_the_gcs_ends(pause_s: float) -> None:
-    def strike(cluster: SimCluster) -> None:
-        world = cluster.world.loop.world
-        world.call_later(2 + pause_s, cluster.kill, "gcs")
-        world.call_later(7, cluster.start_gcs)
+    def strike(cluster: Cluster) -> None:
+        cluster.after(2 + pause_s).gcs.kill()
+        cluster.after(7).gcs.start()
 
     def body() -> int:
         actor = Counter.remote()
@@ -230,7 +230,7 @@ def test_g25_an_actor_dies_with_its_owner_whatever_max_restarts_says(max_restart
     def body() -> list[Any]:
         return owner_dies(max_restarts=max_restarts)
 
-    result, cluster = judged(body, lambda cluster: kill_owner(cluster, 2.0))
+    result, cluster = judged(body, lambda cluster: cluster.after(2.0).owner_of_actor().kill())
     assert result == [2, DEAD] and deaths(cluster) == [protocol.OWNER_DIED]
 
 
@@ -244,19 +244,8 @@ def test_g26_a_detached_actor_outlives_its_owner_and_is_restarted_without_it() -
         minray.kill(actor)
         return [*outcomes, outcome_of(actor.add.remote())]
 
-    result, cluster = judged(body, lambda cluster: kill_owner(cluster, 2.0))
+    result, cluster = judged(body, lambda cluster: cluster.after(2.0).owner_of_actor().kill())
     assert result == [2, 3, 1, DEAD] and deaths(cluster) == [protocol.KILLED]
-
-
-def kill_owner(cluster: SimCluster, after_s: float) -> None:
-    """Of the first actor."""
-
-    def strike() -> None:
-        gcs: Any = cluster.gcs
-        owner = gcs._actors.rows()[0].info.owner.worker_id
-        cluster.kill(next(name for name, core in cluster.cores.items() if core.config.worker_id == owner))
-
-    cluster.world.loop.world.call_later(after_s, strike)
 
 
 def test_g26_a_detached_actor_outlives_its_driver() -> None:
@@ -270,7 +259,7 @@ def test_g26_a_detached_actor_outlives_its_driver() -> None:
         minray.kill(actor)
         return [*counts, outcome_of(actor.add.remote())]
 
-    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
         assert cluster.run(first) == 1
         cluster.settle()
         assert cluster.run(second) == [2, DEAD]
@@ -291,7 +280,7 @@ class Maker:
 
 
 def test_g25_g26_what_a_detached_actor_has_made_lives_as_long_as_that() -> None:
-    """And what its driver has made beside it ends with him."""
+    """Actors that the driver has made beside the detached one end with the driver."""
 
     def first() -> int:
         others = [Counter.options(name="other", namespace="x", max_restarts=-1).remote()]
@@ -306,7 +295,7 @@ def test_g25_g26_what_a_detached_actor_has_made_lives_as_long_as_that() -> None:
         minray.kill(maker)
         return [names, asked]
 
-    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
         assert cluster.run(first) == 1
         cluster.settle()
         assert cluster.run(second) == [["made", "maker"], 2]
@@ -336,14 +325,14 @@ def test_g26_g31_a_detached_actor_whose_maker_dies_before_its_arguments_are_ther
 
     def strike() -> None:
         if restarts:
-            cluster.kill("gcs")
-        cluster.kill("driver/first")
+            cluster.now.gcs.kill()
+        cluster.process("driver/first").kill()
         if restarts:
             cluster.start_gcs()
 
-    with SimCluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
         cluster.start_driver(first, "driver/first")
-        cluster.world.loop.world.call_later(5, strike)
+        cluster.after(5).do(strike)
         assert cluster.run(second) == [DEAD, 1]
         cluster.settle()
         assert judge.leftovers(cluster) == []
@@ -355,9 +344,9 @@ def test_g25_an_actor_dies_with_its_driver() -> None:
         minray.get(actor.add.remote())
         time.sleep(1000)
 
-    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
         cluster.start_driver(first, "driver/first")
-        cluster.world.loop.world.call_later(5, cluster.kill, "driver/first")
+        cluster.after(5).process("driver/first").kill()
         cluster.settle(60)
         assert judge.leftovers(cluster) == [] and deaths(cluster)[0] in (protocol.OWNER_DIED, protocol.JOB_FINISHED)
 
@@ -404,12 +393,13 @@ def test_g28_an_actor_that_takes_too_long_to_end_is_killed() -> None:
     assert 30 <= waited_s <= 33 and printed(cluster) == ["begins to end"]
 
 
+@minray.remote
+def kill(handles: list[Any]) -> None:
+    minray.kill(handles[0])
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g29_g30_kill_interrupts_running_calls_from_any_handle(seed: int) -> None:
-    @minray.remote
-    def kill(handles: list[Any]) -> None:
-        minray.kill(handles[0])
-
     def body() -> list[Any]:
         actor = Counter.remote()
         minray.get(actor.add.remote("first"))
@@ -439,7 +429,7 @@ def test_g29_ray_17369_an_actor_may_be_killed_at_every_moment_of_its_creation(af
 
 
 def test_g29_kill_is_heard_although_the_actor_is_still_being_registered() -> None:
-    """The gcs cannot store it for a while; whoever has a handle may kill it meanwhile."""
+    """The gcs cannot store the actor for a while; a process with a handle may kill it meanwhile."""
 
     def body() -> str:
         time.sleep(2)
@@ -448,10 +438,9 @@ def test_g29_kill_is_heard_although_the_actor_is_still_being_registered() -> Non
         time.sleep(5)
         return str(outcome_of(actor.add.remote()))
 
-    def strike(cluster: SimCluster) -> None:
-        head = cluster.world.nodes["head"]
-        cluster.world.loop.world.call_later(1, setattr, head, "disk_full", True)
-        cluster.world.loop.world.call_later(3, setattr, head, "disk_full", False)
+    def strike(cluster: Cluster) -> None:
+        cluster.after(1).node("head").set(disk_full=True)
+        cluster.after(3).node("head").set(disk_full=False)
 
     result, cluster = judged(body, strike, storage="gcs.db")
     assert result == DEAD and gcs_states(cluster) == [protocol.DEAD]
@@ -685,19 +674,6 @@ def make_and_call() -> Any:
 
 
 def test_g31_a_creator_that_is_cancelled_before_its_actor_is_registered_leaves_the_name_free() -> None:
-    def strike(cluster: SimCluster) -> None:
-        is_first = True
-
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            nonlocal is_first
-            if word != "RegisterActor reply" or not is_first:
-                return True
-            is_first = False
-            end.pipe.put(message, 1.0)
-            return False
-
-        watch_sends(cluster, on_send)
-
     def body() -> Any:
         made = make_and_call.remote()
         time.sleep(0.3)
@@ -706,7 +682,8 @@ def test_g31_a_creator_that_is_cancelled_before_its_actor_is_registered_leaves_t
         time.sleep(0.1)
         return outcome, minray.get(Counter.options(name="n", namespace="x").remote(5).add.remote())
 
-    assert judged(body, strike)[0] == (judge.INTERRUPTED, 6)
+    result, _ = judged(body, lambda cluster: cluster.when("RegisterActor reply").delay(1.0))
+    assert result == (judge.INTERRUPTED, 6)
 
 
 def test_g32_names_are_visible_in_their_namespace_only() -> None:
@@ -736,7 +713,7 @@ def test_g33_concurrent_creators_get_one_and_the_same_actor(seed: int) -> None:
         minray.kill(minray.get_actor("n", "x"))
 
     plan = FaultPlan({"delay": 0.5, "preempt": 0.2})
-    with SimCluster([{"num_cpus": 2}] * 2, seed, plan, show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, seed, plan, show_output=False) as cluster:
         breaking(cluster)
         drivers = [cluster.start_driver(program, f"driver/{i}") for i in range(3)]
         results = [cluster.wait_for(driver) for driver in drivers]
@@ -751,7 +728,7 @@ def test_what_ended_before_it_was_registered_is_not_begun_by_another_gcs(is_kill
     """The gcs cannot store it at first, hears that it shall end, agrees, and dies; then it is to be registered again."""
     restarts = 0
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         head, world = cluster.world.nodes["head"], cluster.world.loop.world
 
         def on_send(end: Any, message: Any, word: str) -> bool:
@@ -827,7 +804,7 @@ def test_g34_g62_a_constructor_that_has_lost_the_owner_of_its_argument_cannot_ru
             return [error.actor_init_failed, "OwnerDiedError" in str(error)]
         return ["alive"]
 
-    with SimCluster([{"num_cpus": 2}], show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}], show_output=False) as cluster:
         cluster.run(first)
         cluster.settle()
         assert cluster.run(second) == [True, True] and printed(cluster) == ["made of 1000000"]
@@ -897,16 +874,14 @@ def test_g35_g109_an_actor_of_a_lost_node_is_restarted_elsewhere(seed: int) -> N
         time.sleep(3)
         return [*counts, minray.get(actor.add.remote())]
 
-    result, cluster = judged(body, lose_actors_node, nodes=nodes, seed=seed, faults=FaultPlan({"delay": 0.1}))
+    result, cluster = judged(
+        body,
+        lambda cluster: cluster.after(2).node_of_actor().lose(),
+        nodes=nodes,
+        seed=seed,
+        faults=FaultPlan({"delay": 0.1}),
+    )
     assert result == [1, 1] and printed(cluster).count("made 0") == 2
-
-
-def lose_actors_node(cluster: SimCluster) -> None:
-    def lose() -> None:
-        name = actor_process(cluster)
-        cluster.world.lose_node(next(process.node for process in cluster.workers() if process.name == name))
-
-    cluster.world.loop.world.call_later(2, lose)
 
 
 def test_g37_a_call_without_retries_of_a_lost_node_is_unavailable() -> None:
@@ -917,4 +892,4 @@ def test_g37_a_call_without_retries_of_a_lost_node_is_unavailable() -> None:
         minray.get(actor.add.remote())
         return outcome_of(actor.add.remote("slow", 100.0))
 
-    assert judged(body, lose_actors_node, nodes=nodes)[0] == UNAVAILABLE
+    assert judged(body, lambda cluster: cluster.after(2).node_of_actor().lose(), nodes=nodes)[0] == UNAVAILABLE

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import minray
-from minray.simulation import SimCluster
-from tests.simulation.interference import watch_sends
 from tests.simulation.judge import outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 from tests.simulation.test_guarantees_lineage import LOST, MAKER, SIZE, lineage, lose, made
 
@@ -106,19 +105,10 @@ def test_g49_a_call_whose_argument_is_lost_keeps_its_place(seed: int) -> None:
             reader.read.remote(value)
         return minray.get(reader.all.remote())
 
-    def strike(cluster: SimCluster) -> None:
-        pushed = 0
-
-        def lose_what_is_pushed(end: Any, message: Any, word: str) -> bool:
-            nonlocal pushed
-            pushed += word == "PushActorTask"
-            if pushed == 3:
-                pushed += 1
-                cluster.kill("raylet/n1")
-                cluster.add_node("spare", **MAKER)
-            return True
-
-        watch_sends(cluster, lose_what_is_pushed)
+    def strike(cluster: Cluster) -> None:
+        third_call = cluster.when("PushActorTask").number(3)
+        third_call.node("spare").join(**MAKER)
+        third_call.raylet("n1").kill()
 
     result, runs = lineage(body, strike, seed=seed)
     assert result == [0, 1, 3, 2, 4] and set(runs.values()) == {2}

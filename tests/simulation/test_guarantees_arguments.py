@@ -15,11 +15,11 @@ import pytest
 import minray
 from minray.protocol.base import decode
 from minray.protocol.raylet import SPILLBACK, LeaseReply
-from minray.simulation import FaultPlan, SimCluster
-from minray.simulation.channel import CALL
+from minray.simulation import FaultPlan
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000, "min_spilling_size": 16_000}
@@ -51,7 +51,7 @@ def where(array: Any, pause_s: float = 0.0) -> str:
 
 @minray.remote
 def through(refs: list[Any]) -> str:
-    """Of a borrowed object, passed on."""
+    """Pass a borrowed object on."""
     result: str = minray.get(where.remote(refs[0]))
     return result
 
@@ -65,15 +65,15 @@ def on(name: str, function: Any) -> Any:
 
 
 class Wire:
-    """What was sent, counted; and how much the arguments of running leases took at most."""
+    """Counts the messages sent, and the most bytes that arguments of running leases took."""
 
-    def __init__(self, trouble: Callable[[SimCluster], None] | None = None) -> None:
+    def __init__(self, trouble: Callable[[Cluster], None] | None = None) -> None:
         self.words: Counter[str] = Counter()
         self.spillbacks = 0
         self.most_pinned = 0
         self._trouble = trouble
 
-    def watch(self, cluster: SimCluster) -> None:
+    def watch(self, cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             self.words[word] += 1
             if word == "RequestWorkerLease reply":
@@ -149,7 +149,7 @@ def test_g103_affinity_and_spreading_override_locality() -> None:
 
 
 def test_g103_a_full_node_sends_its_owner_on() -> None:
-    """What it waits for runs elsewhere meanwhile, and the arguments are brought there before."""
+    """The awaited task runs elsewhere meanwhile; its arguments are brought there before."""
 
     @minray.remote
     def rest() -> None:
@@ -238,7 +238,7 @@ def test_g86_who_waits_for_a_resource_does_not_keep_back_what_its_holder_waits_f
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g86_more_arguments_than_memory_come_from_another_node(seed: int) -> None:
-    """What came too early has made room for others, and is brought once more before its task begins."""
+    """Arguments that came too early have made room for others; they come once more before their task begins."""
 
     def body() -> list[int]:
         refs = [on("a", make).remote(number) for number in range(40)]
@@ -266,7 +266,10 @@ def test_an_argument_that_no_store_can_hold_is_an_error() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("when", ["fetching", "running"])
 def test_no_pin_is_left_when_the_owner_of_a_lease_dies(when: str, seed: int) -> None:
-    """Its leased workers are killed, and their requests withdrawn (a worker that was killed leaked pins in Ray: #62093)."""
+    """The leased workers of a dead owner are killed, and its requests withdrawn.
+
+    A worker that was killed leaked pins in Ray: #62093.
+    """
 
     @minray.remote
     def forever(array: Any) -> None:
@@ -281,7 +284,7 @@ def test_no_pin_is_left_when_the_owner_of_a_lease_dies(when: str, seed: int) -> 
         minray.wait(refs, num_returns=4, fetch_local=False)
         return outcome_of(on("a", own).remote(refs))
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         arguments = cluster.raylets["n2"]._broker.arguments
         is_due = arguments._questions if when == "fetching" else arguments.manager._active_count == 2
         if is_due:
@@ -312,11 +315,11 @@ def test_no_pin_is_left_of_what_is_cancelled_on_its_way(seed: int) -> None:
 def test_g112_requests_with_arguments_that_come_late_or_twice(trouble: str, seed: int) -> None:
     words = ["RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "GetObjectLocations", "PinObjects"]
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if trouble == "break":
-            break_channels(cluster, [*words, *(f"{word} reply" for word in words)], budget=12, one_in=5)
+            cluster.when(*words, *(f"{word} reply" for word in words)).break_channels(at_most=12, one_in=5)
         else:
-            replay_requests(cluster, words, one_in=2)
+            cluster.when(*words).replay()
 
     def body() -> list[int]:
         refs = [on("a", make).remote(number) for number in range(12)]
@@ -331,18 +334,9 @@ def test_g112_requests_with_arguments_that_come_late_or_twice(trouble: str, seed
 @pytest.mark.parametrize("number", [1, 8, 20])
 def test_g109_nodes_die_while_arguments_are_on_their_way(victim: str, number: int) -> None:
     """A task that was to run on the node that dies runs elsewhere; one whose arguments are gone has a typed error."""
-    count = 0
 
-    def strike(cluster: SimCluster) -> None:
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            nonlocal count
-            if word == "ReadChunk" and message.kind == CALL:
-                count += 1
-                if count == number:
-                    cluster.world.lose_node(victim)
-            return bool(end.pipe.source.alive)
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        cluster.when("ReadChunk").number(number).node(victim).lose()
 
     def body() -> list[Any]:
         refs = [on("a", make).options(max_retries=0, resources={"a": 1}).remote(number) for number in range(4)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -16,8 +15,8 @@ import minray
 from minray.core_worker.service import CoreWorkerService
 from minray.protocol.core_worker import CancelTask, CancelTaskReply
 from minray.rpc.service import Call
-from minray.simulation import FaultPlan, SimCluster
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from minray.simulation import FaultPlan
+from tests.simulation.interference import replay_requests
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
 from tests.simulation.seeds import seeds
 
@@ -56,7 +55,7 @@ def test_g40_a_task_that_is_cancelled_before_it_starts_never_starts(seed: int) -
             minray.cancel(ref)
         return [outcome_of(ref) for ref in busy + queued]
 
-    result, cluster = judged(body, lambda cluster: break_channels(cluster, LEASES, budget=4), seed=seed)
+    result, cluster = judged(body, lambda cluster: cluster.when(*LEASES).break_channels(at_most=4), seed=seed)
     assert result == [0, 1, 2, 3, *["TaskCancelledError"] * 4]
     assert sorted(printed(cluster)) == [f"rest {i}" for i in range(4)]
 
@@ -83,7 +82,7 @@ def test_g47_a_borrower_may_cancel_and_twice(seed: int) -> None:
         return [outcome_of(ref), outcome_of(canceller)]
 
     words = ["CancelObject", "CancelObject reply", "CancelTask", "CancelTask reply"]
-    result, cluster = judged(body, lambda cluster: break_channels(cluster, words, budget=3), seed=seed)
+    result, cluster = judged(body, lambda cluster: cluster.when(*words).break_channels(at_most=3), seed=seed)
     assert result == [INTERRUPTED, None]
     assert printed(cluster).count("rest 1") == 1, "a cancelled task is not tried again"
 
@@ -114,7 +113,7 @@ def test_g48_a_pushed_task_resolves_when_its_worker_dies_of_the_cancellation(see
         minray.cancel(ref)
         return outcome_of(ref)
 
-    result, cluster = judged(body, lambda cluster: kill_sender(cluster, "CancelTask reply", 1), seed=seed)
+    result, cluster = judged(body, lambda cluster: cluster.when("CancelTask reply").of("worker").kill(), seed=seed)
     assert result == "TaskCancelledError"
     assert printed(cluster).count("rest 1") == 1
 
@@ -128,10 +127,10 @@ def test_g46_children_are_cancelled_too(seed: int, force: bool) -> None:
         minray.cancel(ref, force=force, recursive=True)
         return outcome_of(ref)
 
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, ["CancelTask", "CancelTask reply"], budget=2)
-
-    assert judged(body, strike, seed=seed)[0] in CANCELLED
+    assert (
+        judged(body, lambda cluster: cluster.when("CancelTask", "CancelTask reply").break_channels(at_most=2), seed=seed)[0]
+        in CANCELLED
+    )
 
 
 def test_g46_a_constructor_goes_on_when_the_task_that_calls_it_is_cancelled() -> None:
@@ -157,10 +156,7 @@ def test_g46_a_constructor_goes_on_when_the_task_that_calls_it_is_cancelled() ->
 
 
 def test_g42_a_worker_that_ends_itself_when_it_is_told_to_is_told_once_and_not_killed() -> None:
-    words: Counter[str] = Counter()
-
-    def strike(cluster: SimCluster) -> None:
-        watch_sends(cluster, lambda end, message, word: words.update([word]) is None)
+    words: list[str] = []
 
     def body() -> str:
         ref = rest.remote(1, 1000)
@@ -168,8 +164,8 @@ def test_g42_a_worker_that_ends_itself_when_it_is_told_to_is_told_once_and_not_k
         minray.cancel(ref, force=True)
         return str(outcome_of(ref))
 
-    result, _ = judged(body, strike, nodes=1)
-    assert result in CANCELLED and words["CancelTask"] == 1 and words["KillWorker"] == 0
+    result, _ = judged(body, lambda cluster: cluster.when().note(words), nodes=1)
+    assert result in CANCELLED and words.count("CancelTask") == 1 and words.count("KillWorker") == 0
 
 
 @minray.remote
@@ -201,10 +197,10 @@ def test_g46_an_actor_that_a_cancelled_task_has_made_is_not_cancelled_but_ends_w
         minray.cancel(ref)
         return outcome_of(ref)
 
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, ["CancelTask", "CancelTask reply"], budget=2)
-
-    assert judged(body, strike, seed=seed)[0] in CANCELLED
+    assert (
+        judged(body, lambda cluster: cluster.when("CancelTask", "CancelTask reply").break_channels(at_most=2), seed=seed)[0]
+        in CANCELLED
+    )
 
 
 @minray.remote
@@ -240,10 +236,13 @@ def test_g48_a_generator_of_an_actor_ends_when_it_is_cancelled(
         minray.cancel(items)
         return [outcome_of(items.completed()), minray.get(metronome.was_closed.remote())]
 
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, ["CancelTask", "CancelTask reply", "ReportGeneratorItem", "WaitForReader"], budget=3)
-
-    assert judged(body, strike, seed=seed)[0] == [INTERRUPTED, True]
+    assert judged(
+        body,
+        lambda cluster: cluster.when(
+            "CancelTask", "CancelTask reply", "ReportGeneratorItem", "WaitForReader"
+        ).break_channels(at_most=3),
+        seed=seed,
+    )[0] == [INTERRUPTED, True]
 
 
 def test_g41_a_cancellation_that_is_answered_badly_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

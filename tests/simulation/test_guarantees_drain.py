@@ -13,15 +13,15 @@ import pytest
 import minray
 from minray.protocol import gcs as protocol
 from minray.protocol.gcs import IDLE_TERMINATION
-from minray.simulation import FaultPlan, SimCluster
-from minray.simulation.cluster import GCS
+from minray.simulation import FaultPlan
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from minray.util.state import list_actors
 from tests.simulation.actors import Counter as CountingActor
-from tests.simulation.interference import break_channels, replay_requests
+from tests.simulation.interference import replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.leaving import ask_to_leave, node
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(4)
@@ -41,7 +41,7 @@ def lose_one_after_the_other(*names: str) -> None:
         until_gone(name)
 
 
-def let_others_join(cluster: SimCluster, *names: str) -> None:
+def let_others_join(cluster: Cluster, *names: str) -> None:
     """n1 is there."""
     for last, name in zip(["n1", *names], names, strict=False):
         cluster.wait_until(lambda last=last: bool(cluster.raylets[last].reason))  # type: ignore[misc]
@@ -83,7 +83,7 @@ def test_g21_what_runs_on_a_node_that_leaves_may_end_and_the_next_runs_elsewhere
         later = [where.remote() for _ in range(3)]
         return accepted, minray.get([*running, *waiting, *later]), until_gone("n1")
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: len(printed(cluster)) == 2)
         cluster.add_node("n2", **THERE)
 
@@ -94,13 +94,13 @@ def test_g21_what_runs_on_a_node_that_leaves_may_end_and_the_next_runs_elsewhere
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("disturb", [lambda cluster: None, replay_requests], ids=["quiet", "replayed"])
-def test_g21_a_preemption_uses_up_no_retry(seed: int, disturb: Callable[[SimCluster], None]) -> None:
+def test_g21_a_preemption_uses_up_no_retry(seed: int, disturb: Callable[[Cluster], None]) -> None:
     def body() -> tuple[Any, list[int]]:
         ref = where.options(max_retries=1).remote(20.0)
         lose_one_after_the_other("n1", "n2", "n3")
         return outcome_of(ref), until_gone("n1", "n2", "n3")
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         disturb(cluster)
         let_others_join(cluster, "n2", "n3", "n4")
 
@@ -135,9 +135,9 @@ def test_g21_a_node_that_dies_long_before_its_time_was_not_preempted() -> None:
         outcome_of(ref)
         return reasons
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.wait_until(lambda: cluster.raylets["n1"]._broker.leaving is not None)
-        cluster.kill("raylet/n1")
+    def strike(cluster: Cluster) -> None:
+        cluster.until_leaving("n1")
+        cluster.raylet("n1").kill()
 
     reasons, _ = judged(holding, strike, nodes=[HEAD, THERE])
     assert reasons == [protocol.UNEXPECTED_TERMINATION]
@@ -163,7 +163,7 @@ class Opened:
 
 @minray.remote(resources={"there": 1}, max_retries=0)
 def make_detached(at: str, value: Any, is_lent: bool = False) -> None:
-    """Of a value that travels in the call; or the call lends what belongs to this worker, and the actor keeps none of it."""
+    """Make a detached actor with a value that travels in the call, or with one that this worker lends."""
     here = NodeAffinitySchedulingStrategy(node(at)["NodeID"], soft=False)
     options = {"name": "n", "namespace": "x", "lifetime": "detached", "max_restarts": 1}
     actor_class, argument = (Opened, [minray.put(value)]) if is_lent else (Made, minray.put(value))
@@ -323,9 +323,9 @@ def test_g21_objects_are_freed_and_nodes_die_while_a_node_leaves(seed: int) -> N
         until_gone("n1")
         return [int(minray.get(ref)[-1]) for ref in refs]
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.wait_until(lambda: cluster.raylets["n1"]._broker.leaving is not None)
-        cluster.kill("raylet/n2")
+    def strike(cluster: Cluster) -> None:
+        cluster.until_leaving("n1")
+        cluster.raylet("n2").kill()
         cluster.add_node("n3", **THERE)
 
     values, _ = judged(body, strike, nodes=[HEAD, THERE, {"num_cpus": 0}], seed=seed, faults=FAULTY)
@@ -344,7 +344,7 @@ def test_g35_a_preempted_actor_begins_anew_without_using_up_a_restart(seed: int)
         lose_one_after_the_other("n1", "n2", "n3")
         return minray.get(actor.add.remote()), list_actors()[0].num_restarts
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         let_others_join(cluster, "n2", "n3", "n4")
 
     result, _ = judged(body, strike, nodes=[HEAD, THERE], seed=seed, faults=FAULTY)
@@ -382,11 +382,11 @@ def test_g110_a_gcs_that_dies_meanwhile_still_knows_who_leaves(seed: int) -> Non
         refs += [where.remote() for _ in range(2)]
         return minray.get(refs), until_gone("n1")
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: bool(printed(cluster)))
-        break_channels(cluster, ["DrainNode", "DrainNode reply", "DrainRaylet", "LeaveNode", "UnregisterNode"], budget=4)
-        cluster.wait_until(lambda: cluster.raylets["n1"]._broker.leaving is not None)
-        cluster.kill(GCS)
+        cluster.when("DrainNode", "DrainNode reply", "DrainRaylet", "LeaveNode", "UnregisterNode").break_channels(at_most=4)
+        cluster.until_leaving("n1")
+        cluster.now.gcs.kill()
         cluster.start_gcs()
 
     result, _ = judged(body, strike, nodes=[HEAD, THERE, THERE], seed=seed, faults=FAULTY, storage="gcs.db")

@@ -19,10 +19,11 @@ from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.exceptions import StreamingGeneratorReplayInconsistentError
 from minray.protocol.base import decode
 from minray.protocol.core_worker import ReportGeneratorItem
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from tests.simulation import judge
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
@@ -77,7 +78,7 @@ def with_references(most: int) -> Iterator[Any]:
 
 
 def read(generator: Any) -> list[Any]:
-    """Everything that it has, as outcomes."""
+    """Read a generator to its end, as outcomes."""
     return [outcome_of(ref) for ref in generator]
 
 
@@ -144,7 +145,7 @@ def test_g91_with_backpressure_only_so_many_items_are_unread(limit: int) -> None
             next(generator)
         return yielded
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         judge.kept["yielded"] = lambda: len(printed(cluster))
 
     assert judged(body, strike)[0] == [min(number + limit, 8) for number in range(8)]
@@ -154,9 +155,9 @@ def test_g91_with_backpressure_only_so_many_items_are_unread(limit: int) -> None
 def test_g91_backpressure_holds_nobody_up_for_good(seed: int) -> None:
     """Reports, their answers, and the word that there is room are lost with their channels, or come twice."""
 
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, [*REPORTS, "WaitForReader", "WaitForReader reply"], budget=6)
-        replay_requests(cluster, REPORTS)
+    def strike(cluster: Cluster) -> None:
+        cluster.when(*REPORTS, "WaitForReader", "WaitForReader reply").break_channels(at_most=6)
+        cluster.when(*REPORTS).replay()
 
     def body() -> list[Any]:
         return read(count.options(_generator_backpressure_num_objects=2).remote(20, 0.01))
@@ -214,10 +215,11 @@ def test_g93_when_the_last_worker_has_died_the_last_item_is_the_error(seed: int)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g93_a_worker_that_dies_in_the_middle_leaves_what_it_has_said(seed: int) -> None:
-    def strike(cluster: SimCluster) -> None:
-        kill_sender(cluster, "ReportGeneratorItem", 3)
-
-    result, _ = judged(lambda: read(count.options(max_retries=0).remote(6)), strike, seed=seed)
+    result, _ = judged(
+        lambda: read(count.options(max_retries=0).remote(6)),
+        lambda cluster: cluster.when("ReportGeneratorItem").of("worker").kill(3),
+        seed=seed,
+    )
     assert result == [1, 2, "WorkerCrashedError"]
 
 
@@ -229,16 +231,16 @@ def test_g93_what_a_dead_attempt_has_put_but_not_reported_is_found(max_retries: 
         generator = large.options(max_retries=max_retries).remote(3)
         return [value if isinstance(value, str) else value[:1] for value in read(generator)]
 
-    result, _ = judged(body, lambda cluster: kill_sender(cluster, "ReportGeneratorItem", 2))
+    result, _ = judged(body, lambda cluster: cluster.when("ReportGeneratorItem").of("worker").kill(2))
     assert result == ([b"\1", b"\2", b"\3"] if max_retries else [b"\1", "WorkerCrashedError"])
 
 
 @pytest.mark.parametrize("max_retries", [0, 1])
 def test_g93_a_node_that_dies_takes_only_what_has_not_arrived(max_retries: int) -> None:
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: len(printed(cluster)) == 3)
         (busy,) = [name for name, raylet in cluster.raylets.items() if raylet._broker.entries]
-        cluster.world.lose_node(busy)
+        cluster.node(busy).lose()
 
     def body() -> list[Any]:
         return read(count.options(max_retries=max_retries, resources={"there": 1}).remote(5, 1.0))
@@ -251,33 +253,34 @@ def test_g93_a_node_that_dies_takes_only_what_has_not_arrived(max_retries: int) 
 # --- G94, G95
 
 
+def item_ids(generator: Any, count: int) -> list[bytes]:
+    return [item_id(generator.task_id().binary(), index) for index in range(1, count + 1)]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("number", [1, 3, 7])
 def test_g94_a_retry_makes_the_same_items_and_repeats_none(seed: int, number: int) -> None:
-    """Killed at the n-th report: the reader sees each item once, under the id that follows from its position."""
     reports: list[str] = []
 
-    def strike(cluster: SimCluster) -> None:
-        kill_sender(cluster, "ReportGeneratorItem", number)
-        watch_sends(cluster, lambda end, message, word: reports.append(word) is None)
+    def strike(cluster: Cluster) -> None:
+        cluster.when("ReportGeneratorItem").of("worker").kill(number)
+        cluster.when("ReportGeneratorItem").note(reports)
 
     def body() -> Any:
         generator = count.remote(6)
         refs = list(generator)
-        ids = [item_id(generator.task_id().binary(), index) for index in range(1, 7)]
-        return minray.get(refs), [ref.binary() for ref in refs] == ids
+        return minray.get(refs), [ref.binary() for ref in refs] == item_ids(generator, 6)
 
     result, cluster = judged(body, strike, seed=seed)
-    assert result == ([1, 2, 3, 4, 5, 6], True)
-    assert printed(cluster).count("yield 1") == 2
-    assert reports.count("ReportGeneratorItem") == 8, "six items, the end, and the one that was never sent"
+    assert result == ([1, 2, 3, 4, 5, 6], True) and printed(cluster).count("yield 1") == 2
+    assert len(reports) == 8, "six items, the end, and the one that was never sent"
 
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_g94_reports_may_be_lost_late_and_twice_and_workers_may_crash(seed: int) -> None:
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, REPORTS, budget=4)
-        replay_requests(cluster, REPORTS, one_in=1)
+    def strike(cluster: Cluster) -> None:
+        cluster.when(*REPORTS).break_channels(at_most=4)
+        cluster.when(*REPORTS).replay(one_in=1)
 
     def body() -> list[Any]:
         generators = [count.remote(8, 0.02), with_references.remote(5), large.remote(4, 0.05)]
@@ -294,7 +297,7 @@ def test_g94_what_an_attempt_that_is_over_still_says_is_refused(seed: int) -> No
     """A worker is cut off for long enough to be given up; its reports arrive when the next attempt is at work."""
     delayed: list[Any] = []
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             if word == "ReportGeneratorItem" and len(delayed) < 2:
                 delayed.append(message)
@@ -307,7 +310,7 @@ def test_g94_what_an_attempt_that_is_over_still_says_is_refused(seed: int) -> No
 
         watch_sends(cluster, on_send)
 
-    def repeat(cluster: SimCluster, owner: Any, message: Any) -> None:
+    def repeat(cluster: Cluster, owner: Any, message: Any) -> None:
         """As if it had been on its way all the time."""
         core = cluster.cores[owner.pipe.source.name]
         request = decode(ReportGeneratorItem, message.payload)
@@ -394,10 +397,7 @@ def test_g97_a_dropped_generator_is_retried_like_any_task(seed: int) -> None:
         next(generator)
         return outcome_of(generator.completed())
 
-    def strike(cluster: SimCluster) -> None:
-        kill_sender(cluster, "PushTask reply", 1)
-
-    result, cluster = judged(body, strike, seed=seed)
+    result, cluster = judged(body, lambda cluster: cluster.when("PushTask reply").of("worker").kill(), seed=seed)
     assert result is None and Counter(printed(cluster))["yield 6"] == 2
 
 
@@ -414,6 +414,18 @@ def test_g97_a_generator_may_be_dropped_at_any_time_of_its_life() -> None:
 
 
 # --- G98, C3, wait, cancel
+
+
+def test_g98_a_generator_cannot_be_pickled_sent_to_thrown_into_or_closed() -> None:
+    def body() -> list[int]:
+        generator = count.remote(1)
+        refused = [lambda: minray.put(generator), lambda: generator.send(1), lambda: generator.throw(KeyError())]
+        for action in [*refused, generator.close]:
+            with pytest.raises((TypeError, NotImplementedError)):
+                action()
+        return read(generator)
+
+    assert judged(body)[0] == [1]
 
 
 def test_g98_a_generator_cannot_be_pickled_or_sent_to() -> None:
@@ -496,10 +508,9 @@ def test_g48_a_cancelled_generator_ends(seed: int, limit: int) -> None:
         outcomes = read(generator)
         return first, outcomes[-1], outcome_of(generator.completed()), outcomes[:-1] == list(range(2, len(outcomes) + 1))
 
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, ["CancelTask", "CancelTask reply", *REPORTS], budget=3)
-
-    assert judged(body, strike, seed=seed)[0] == (1, INTERRUPTED, INTERRUPTED, True)
+    assert judged(
+        body, lambda cluster: cluster.when("CancelTask", "CancelTask reply", *REPORTS).break_channels(at_most=3), seed=seed
+    )[0] == (1, INTERRUPTED, INTERRUPTED, True)
 
 
 # --- num_returns=k
@@ -599,7 +610,7 @@ def test_g90_g92_an_asynchronous_iterator_is_read_like_any_other(seed: int) -> N
         return read(large.remote(3))[2][:1], read(fail_after.remote(2)), read(many)[-1]
 
     plan = FaultPlan({"delay": 0.3, "duplicate": 0.2, "preempt": 0.2})
-    result, _ = judged(body, lambda cluster: break_channels(cluster, REPORTS, budget=3), seed=seed, faults=plan)
+    result, _ = judged(body, lambda cluster: cluster.when(*REPORTS).break_channels(at_most=3), seed=seed, faults=plan)
     assert result == (b"\3", [1, 2, "RayTaskError(ValueError)"], 2 * GENERATOR_REPORTS_IN_FLIGHT)
 
 
@@ -655,7 +666,7 @@ def test_g93_g94_an_actor_that_is_restarted_goes_on_where_its_call_may(kind: str
         actor = KINDS[kind].options(max_restarts=1, max_task_retries=retries).remote()
         return read(actor.count.remote(5))
 
-    result, cluster = judged(body, lambda cluster: kill_sender(cluster, "ReportGeneratorItem", 3))
+    result, cluster = judged(body, lambda cluster: cluster.when("ReportGeneratorItem").of("worker").kill(3))
     assert result == ([1, 2, 3, 4, 5] if retries else [1, 2, "ActorUnavailableError"])
     assert printed(cluster).count("yield 1") == 1 + retries
 

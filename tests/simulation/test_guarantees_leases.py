@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.simulation.channel import CALL
 from minray.simulation.trace import SEND, STATE, first_difference
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
@@ -44,7 +44,7 @@ def bursts() -> list[Any]:
 EXPECTED = [10 * burst + i for burst in range(3) for i in range(6)]
 
 
-def once(cluster: SimCluster) -> bool:
+def once(cluster: Cluster) -> bool:
     return set(Counter(printed(cluster)).values()) == {1}
 
 
@@ -52,7 +52,7 @@ def once(cluster: SimCluster) -> bool:
 @pytest.mark.parametrize("seed", seeds(4))
 def test_g112_a_request_answered_into_the_void_is_made_again_and_does_nothing_twice(seed: int, word: str) -> None:
     results, cluster = judged(
-        bursts, lambda cluster: break_channels(cluster, [word, f"{word} reply"], budget=6), seed=seed, nodes=1 + seed
+        bursts, lambda cluster: cluster.when(word, f"{word} reply").break_channels(at_most=6), seed=seed, nodes=1 + seed
     )
     assert results == EXPECTED and once(cluster)
 
@@ -62,8 +62,8 @@ def test_g112_every_request_may_come_twice(seed: int) -> None:
     """No worker is killed by a repetition, no task runs twice, and the sums are right all the time."""
     accounts = []
 
-    def strike(cluster: SimCluster) -> None:
-        replay_requests(cluster, one_in=1)
+    def strike(cluster: Cluster) -> None:
+        cluster.when().replay(one_in=1)
         accounts.append(Account(cluster))
 
     plan = FaultPlan({"delay": 0.2, "preempt": 0.1})
@@ -79,7 +79,7 @@ def test_g112_a_repeated_return_does_not_end_somebody_else_s_lease(seed: int) ->
     """Ray PR #55469: a ReturnWorkerLease comes again when its worker serves the next lease."""
     returns = 0
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             nonlocal returns
             if word == "ReturnWorkerLease" and message.kind == CALL:
@@ -107,7 +107,7 @@ def test_g112_a_cancellation_that_overtakes_its_request_cancels_it(seed: int) ->
     """The request comes again, after its cancellation: nothing is granted, and nothing waits."""
     requests: list[Any] = []
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             if word == "RequestWorkerLease":
                 requests.append((end, message))
@@ -144,15 +144,11 @@ def test_g112_a_cancellation_that_overtakes_its_request_cancels_it(seed: int) ->
 def test_l1_a_spillback_to_a_node_that_dies_comes_home(seed: int) -> None:
     """Ray #63405: the raylet that was named is lost before it is asked, and says nothing at all."""
 
-    def strike(cluster: SimCluster) -> None:
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            name = end.pipe.target.name
-            if word == "RequestWorkerLease" and name == "raylet/n1":
-                cluster.world.loop.world.call_soon(cluster.world.lose_node, "n1")
-                return seed % 2 == 0
-            return True
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        requests = cluster.when("RequestWorkerLease").to("raylet/n1")
+        if seed % 2:
+            requests.lose_all()
+        requests.always.soon.node("n1").lose()
 
     results, cluster = judged(
         lambda: [outcome_of(ref) for ref in [work.remote(i, 1.0) for i in range(6)]], strike, seed=seed
@@ -173,10 +169,10 @@ def test_l3_no_lease_is_lost_in_a_partition(seconds: float, others: tuple[str, .
         spread = work.options(scheduling_strategy="SPREAD", max_retries=-1)
         return [outcome_of(ref) for ref in [spread.remote(i, 15.0) for i in range(6)]]
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.run_until_complete(asyncio.sleep(5))
+    def strike(cluster: Cluster) -> None:
+        cluster.wait(5)
         for other in others:
-            cluster.world.wire.cut("n1", other, seconds)
+            cluster.partition("n1", other, seconds)
 
     assert judged(body, strike, nodes=3, settle_s=300, driver_node="n2")[0] == list(range(6))
 
@@ -185,7 +181,7 @@ def test_l3_no_lease_is_lost_in_a_partition(seconds: float, others: tuple[str, .
 def test_the_same_seed_gives_the_same_run_with_interference_too(seed: int) -> None:
     plan = FaultPlan({"crash": 0.01, "delay": 0.2, "preempt": 0.1, "long_delay": 0.005}, budget=2)
 
-    def story() -> tuple[list[Any], SimCluster]:
+    def story() -> tuple[list[Any], Cluster]:
         return judged(bursts, replay_requests, seed=seed, faults=plan)
 
     (one, first), (other, second) = story(), story()

@@ -16,11 +16,12 @@ import pytest
 
 import minray
 from minray.exceptions import ObjectReconstructionFailedError
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.simulation import judge
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
@@ -73,19 +74,19 @@ def lose(seconds: float = 1.0, name: str = "n1") -> None:
 def lineage(
     body: Callable[[], Any], strike: Any = None, config: dict[str, Any] | None = None, **options: Any
 ) -> tuple[Any, Counter[str]]:
-    """What a body returns, and how often each task has run."""
+    """Return the result of a body, and the number of runs of each task."""
     losses = 0
 
-    def listen(cluster: SimCluster) -> None:
+    def listen(cluster: Cluster) -> None:
         nonlocal losses
         name = judge.kept.pop("lose", None)
         if name is not None:
             losses += 1
-            cluster.kill(f"raylet/{name}")
+            cluster.raylet(name).kill()
             cluster.add_node(f"spare{losses}", **(MAKER if name == "n1" or name.startswith("spare") else READER))
         cluster.world.loop.world.call_later(0.05, listen, cluster)
 
-    def strikes(cluster: SimCluster) -> None:
+    def strikes(cluster: Cluster) -> None:
         listen(cluster)
         if strike is not None:
             strike(cluster)
@@ -132,12 +133,10 @@ def test_g67_a_whole_machine_may_go_without_a_word() -> None:
         time.sleep(100)
         return values_of(ref)
 
-    def strike(cluster: SimCluster) -> None:
-        if judge.kept.pop("go", None):
-            cluster.world.lose_node("n1")
-            cluster.add_node("n3", **MAKER)
-        else:
-            cluster.world.loop.world.call_later(0.1, strike, cluster)
+    def strike(cluster: Cluster) -> None:
+        told = cluster.told("go")
+        told.node("n1").lose()
+        told.node("n3").join(**MAKER)
 
     assert lineage(body, strike) == ([8], {"make 8": 2})
 
@@ -155,10 +154,10 @@ def test_g101_who_fetches_what_is_lost_lends_its_cpu_to_the_task_that_makes_it_a
     def node_affinity(name: str, soft: bool) -> NodeAffinitySchedulingStrategy:
         return NodeAffinitySchedulingStrategy(judge.kept[name], soft=soft)
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         judge.kept.update({name: raylet.address.node_id.hex() for name, raylet in cluster.raylets.items()})
         cluster.wait_until(lambda: "go" in judge.kept)
-        cluster.world.lose_node("n1")
+        cluster.node("n1").lose()
 
     assert lineage(body, strike, nodes=[{"num_cpus": 1}] * 2) == (8, {"make 8": 2})
 
@@ -192,7 +191,7 @@ def test_g67_only_what_is_lost_is_made_again() -> None:
 
 
 def test_g67_a_task_that_is_to_run_again_keeps_what_was_put_for_it() -> None:
-    """What is put cannot be made again: lineage holds the value itself. Small values are part of the task."""
+    """A value that was put cannot be made again: lineage holds the value itself. Small values are part of the task."""
 
     def body() -> list[Any]:
         large, small, inside = (minray.put(np.full(size, 1, np.uint8)) for size in (SIZE, 1, SIZE))
@@ -233,7 +232,7 @@ def look_later(refs: list[Any], read: Any) -> Any:
 
 
 def lose_what_is_known(count: int = 1) -> None:
-    """When so many tasks know where it is."""
+    """Lose the node once this number of tasks knows where the value is."""
     while judge.kept.get("known", 0) < count:
         time.sleep(0.1)
     lose()
@@ -325,12 +324,12 @@ def test_g67_a_crash_while_one_result_is_made_again_leaves_the_other_where_it_is
         time.sleep(1)
         return values_of(one, two)
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if judge.kept.pop("add", None):
             cluster.add_node("n2", num_cpus=2, resources={"making": 2, "reading": 2})
         if judge.kept.pop("kill", None):
-            cluster.kill("raylet/n1")
-            kill_sender(cluster, "PushTask reply", 1)
+            cluster.raylet("n1").kill()
+            cluster.when("PushTask reply").of("worker").kill()
         cluster.world.loop.world.call_later(0.05, strike, cluster)
 
     nodes = [{"num_cpus": 0}, MAKER]
@@ -411,11 +410,14 @@ def test_g70_a_crash_while_it_is_made_again_uses_one_more(seed: int) -> None:
         lose()
         return values_of(ref)
 
-    assert lineage(body, lambda cluster: kill_sender(cluster, "PushTask reply", 2), seed=seed) == ([1], {"make 1": 3})
+    assert lineage(body, lambda cluster: cluster.when("PushTask reply").of("worker").kill(2), seed=seed) == (
+        [1],
+        {"make 1": 3},
+    )
 
 
 def test_g68_what_was_put_cannot_be_made_again() -> None:
-    """Its file is gone."""
+    """The spill file of the value is gone."""
 
     def body() -> list[str]:
         refs = [minray.put(np.full(4000, number, np.uint8)) for number in range(8)]
@@ -423,13 +425,8 @@ def test_g68_what_was_put_cannot_be_made_again() -> None:
         time.sleep(2)
         return sorted({reason_of(ref) for ref in refs})
 
-    def strike(cluster: SimCluster) -> None:
-        if judge.kept.pop("spilled", None):
-            cluster.world.nodes["head"].files.clear()
-        else:
-            cluster.world.loop.world.call_later(0.5, strike, cluster)
-
     nodes = [{"num_cpus": 2, "object_store_memory": 10_000}]
+    strike = lambda cluster: cluster.told("spilled", every_s=0.5).node("head").lose_files()  # noqa: E731
     assert lineage(body, strike, {"min_spilling_size": 4000}, nodes=nodes)[0] == ["PUT", "none"]
 
 
@@ -510,7 +507,7 @@ def test_g71_only_the_owner_makes_it_again_and_everybody_gets_it() -> None:
 
 def test_g71_a_task_of_a_borrower_waits_until_its_argument_is_made_again() -> None:
     """And is not tried in vain all the time."""
-    pushes = 0
+    pushes: list[str] = []
 
     def submit(ref: Any) -> int:
         return int(minray.get(reading(first).remote(ref)))
@@ -522,16 +519,8 @@ def test_g71_a_task_of_a_borrower_waits_until_its_argument_is_made_again() -> No
         lose_what_is_known()
         return int(minray.get(borrower))
 
-    def strike(cluster: SimCluster) -> None:
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            nonlocal pushes
-            pushes += word == "PushTask"
-            return True
-
-        watch_sends(cluster, on_send)
-
-    assert lineage(body, strike)[0] == 2
-    assert pushes <= 6
+    assert lineage(body, lambda cluster: cluster.when("PushTask").note(pushes))[0] == 2
+    assert len(pushes) <= 6
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.01, 0.1])
@@ -553,15 +542,9 @@ def test_g67_whoever_reads_it_at_that_moment_gets_it_later(delay: float) -> None
 def test_g67_what_is_made_again_where_it_is_awaited_stays_there() -> None:
     """A raylet has asked where it is, and has it when it hears the answer: it does not say that it has none."""
 
-    def strike(cluster: SimCluster) -> None:
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            if word != "GetObjectLocations" or not cluster.processes["raylet/n1"].alive:
-                return True
-            cluster.kill("raylet/n1")
-            end.pipe.put(message, 1.0)
-            return False
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        cluster.when("GetObjectLocations").delay(1.0)
+        cluster.when("GetObjectLocations").then.raylet("n1").kill()
 
     def body() -> list[Any]:
         elsewhere = next(one["NodeID"] for one in minray.nodes() if one["NodeName"] == "n1")
@@ -586,18 +569,18 @@ def test_g67_a_task_that_waits_for_a_lost_argument_leaves_its_place_to_the_one_t
         judge.kept["add"] = True
         return [minray.get(making(first).remote(ref)), outcome_of(block)]
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if judge.kept.pop("add", None):
             cluster.add_node("n2", num_cpus=1, resources={"making": 1})
             watch_sends(cluster, lambda end, message, said: said != word or kill_first(cluster, end, message))
         else:
             cluster.world.loop.world.call_later(0.1, strike, cluster)
 
-    def kill_first(cluster: SimCluster, end: Any, message: Any) -> bool:
+    def kill_first(cluster: Cluster, end: Any, message: Any) -> bool:
         if judge.kept.get("killed"):
             return True
         judge.kept["killed"] = True
-        cluster.kill("raylet/n1")
+        cluster.raylet("n1").kill()
         cluster.world.loop.world.call_later(2, end.pipe.put, message)
         return False
 
@@ -627,7 +610,7 @@ def waver(then: str) -> Any:
 
 @pytest.mark.parametrize(("then", "outcome"), [("error", "RayTaskError(ValueError)"), ("small", 2), ("large", 2)])
 def test_g67_a_second_attempt_that_ends_otherwise_is_what_counts(then: str, outcome: Any) -> None:
-    """Those who know the object's first place, and wait there, see what has become of it: the owner and a borrower."""
+    """The owner and a borrower know the object's first place, and wait there: both see its new value."""
 
     def body() -> list[Any]:
         ref = making(waver).remote(then)
@@ -699,13 +682,13 @@ WORDS = (
 )  # fmt: skip
 
 
-def repeating(cluster: SimCluster) -> None:
-    replay_requests(cluster, [*WORDS, "PushTask"], one_in=2)
+def repeating(cluster: Cluster) -> None:
+    cluster.when(*WORDS, "PushTask").replay()
 
 
-def breaking(cluster: SimCluster) -> None:
+def breaking(cluster: Cluster) -> None:
     words = [f"{word}{reply}" for word in (*WORDS, "PushTask") for reply in ("", " reply")]
-    break_channels(cluster, words, budget=6, one_in=3)
+    cluster.when(*words).break_channels(at_most=6, one_in=3)
 
 
 def work() -> list[Any]:
@@ -734,18 +717,8 @@ def test_g112_late_and_repeated_messages_change_nothing(seed: int, interfere: An
 def test_g67_another_node_dies_while_it_is_made_again(word: str, number: int) -> None:
     """The one that took the lost node's place, at each message of its own."""
 
-    def strike(cluster: SimCluster) -> None:
-        count = 0
-
-        def on_send(end: Any, message: Any, said: str) -> bool:
-            nonlocal count
-            if said == word and end.other.pipe.source.node == "spare1":
-                count += 1
-                if count == number:
-                    judge.kept["lose"] = "spare1"
-            return True
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        cluster.when(word).to_node("spare1").number(number).do(judge.kept.update, {"lose": "spare1"})
 
     value, runs = lineage(work, strike)
     assert value == [4, 1, 3, 7, 4, 7] and max(runs.values()) <= 3

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from tests.simulation import judge
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(4)
@@ -71,16 +72,16 @@ def ask_for_a_strike() -> None:
         time.sleep(0.1)
 
 
-def lose_copies(cluster: SimCluster, count: Callable[[], bool] = lambda: "due" in judge.kept) -> None:
+def lose_copies(cluster: Cluster, count: Callable[[], bool] = lambda: "due" in judge.kept) -> None:
     """The node with the items dies."""
     cluster.wait_until(count)
     (node,) = [name for name, raylet in cluster.raylets.items() if raylet.store.table.primaries()]
-    cluster.world.lose_node(node)
+    cluster.node(node).lose()
     cluster.wait_until(lambda: not known_copies(cluster, node))
     judge.kept["struck"] = True
 
 
-def known_copies(cluster: SimCluster, node: str) -> bool:
+def known_copies(cluster: Cluster, node: str) -> bool:
     """Whether a driver believes that copies are there."""
     node_id = cluster.raylets[node].address.node_id
     drivers = [core for name, core in cluster.cores.items() if name.startswith("driver")]
@@ -89,7 +90,7 @@ def known_copies(cluster: SimCluster, node: str) -> bool:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("disturb", [lambda cluster: None, replay_requests], ids=["quiet", "replayed"])
-def test_g94_g74_lost_items_are_made_again_once_and_no_others(seed: int, disturb: Callable[[SimCluster], None]) -> None:
+def test_g94_g74_lost_items_are_made_again_once_and_no_others(seed: int, disturb: Callable[[Cluster], None]) -> None:
     def body() -> tuple[bool, list[Any], list[Any], Any]:
         generator = large.remote(6)
         minray.get(generator.completed())
@@ -101,7 +102,7 @@ def test_g94_g74_lost_items_are_made_again_once_and_no_others(seed: int, disturb
         values = [first_of(ref) for ref in again + again]
         return [ref.hex() for ref in refs] == [ids[0], *ids[2:]], values[:5], values[5:], next(generator, None)
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         disturb(cluster)
         lose_copies(cluster)
 
@@ -112,14 +113,14 @@ def test_g94_g74_lost_items_are_made_again_once_and_no_others(seed: int, disturb
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g93_g94_items_that_are_lost_while_their_task_runs_come_again(seed: int) -> None:
-    """What is lost before the retry begins, comes with it; what is lost, or known to be, later costs another one."""
+    """Items lost before the retry begins come with it; items lost later, or known to be, cost another one."""
 
     def body() -> list[Any]:
         generator = large.options(max_retries=-1).remote(8, 0.5)
         refs = [next(generator)]
         return [first_of(ref) for ref in [*refs, *generator]]
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         lose_copies(cluster, lambda: len(printed(cluster)) == 4)
 
     values, _ = judged(body, strike, nodes=NODES, seed=seed, faults=FAULTY)

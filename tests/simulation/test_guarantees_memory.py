@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 
 import minray
-from minray.simulation import SimCluster
 from minray.simulation.cluster import HEAD
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 WATCHING = {"memory_monitor_refresh_ms": 250}
@@ -26,15 +25,15 @@ def work(seconds: float) -> str:
     return "done"
 
 
-def short_of_memory(kills: int) -> Callable[[SimCluster], None]:
-    """The head has no memory until so many of its workers with leases have died of it."""
+def short_of_memory(kills: int) -> Callable[[Cluster], None]:
+    """The head has no memory until this number of its leased workers has died of it."""
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         node = cluster.world.nodes[HEAD]
         for _ in range(kills):
             cluster.wait_until(lambda: any(entry.worker for entry in cluster.raylets[HEAD]._broker.entries.values()))
             leased = [entry.worker for entry in cluster.raylets[HEAD]._broker.entries.values() if entry.worker]
-            cluster.world.loop.run_until_complete(asyncio.sleep(0.5))
+            cluster.wait(0.5)
             node.memory_used = node.memory_bytes - 1
             cluster.wait_until(lambda leased=leased: leased[0].worker_id not in cluster.raylets[HEAD]._broker.pool.workers)
             node.memory_used = 0
@@ -42,7 +41,7 @@ def short_of_memory(kills: int) -> Callable[[SimCluster], None]:
     return strike
 
 
-def memory_judged(body: Callable[[], Any], kills: int, seed: int) -> tuple[Any, SimCluster]:
+def memory_judged(body: Callable[[], Any], kills: int, seed: int) -> tuple[Any, Cluster]:
     return judged(body, short_of_memory(kills), seed=seed, nodes=1, system_config=WATCHING)
 
 
@@ -105,7 +104,7 @@ def test_g89_idle_workers_are_killed_before_tasks() -> None:
         minray.get(warm)
         return outcome_of(work.remote(2))
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         broker = cluster.raylets[HEAD]._broker
         cluster.wait_until(lambda: len(printed(cluster)) == 3)
         cluster.wait_until(lambda: any(not worker.lease_id for worker in broker.pool.workers.values()))

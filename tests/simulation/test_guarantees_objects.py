@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from tests.simulation import judge
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
@@ -61,12 +61,12 @@ def large(body: Any, strike: Any = None, **options: Any) -> Any:
     return judged(body, strike, system_config=config, **options)[0]
 
 
-def breaking(cluster: SimCluster) -> None:
-    break_channels(cluster, STORE_WORDS, budget=10, one_in=3)
+def breaking(cluster: Cluster) -> None:
+    cluster.when(*STORE_WORDS).break_channels(at_most=10, one_in=3)
 
 
-def repeating(cluster: SimCluster) -> None:
-    replay_requests(cluster, [word for word in STORE_WORDS if not word.endswith("reply")], one_in=2)
+def repeating(cluster: Cluster) -> None:
+    cluster.when(*[word for word in STORE_WORDS if not word.endswith("reply")]).replay()
 
 
 # --- values
@@ -118,7 +118,7 @@ def test_g60_what_is_inside_a_large_value_lives_as_long_as_it() -> None:
 
 
 def test_g61_a_view_outlives_its_reference_and_its_memory_is_free_when_it_dies() -> None:
-    clusters: list[SimCluster] = []
+    clusters: list[Cluster] = []
 
     def copies() -> int:
         time.sleep(1)
@@ -174,13 +174,13 @@ def test_g62_when_an_owner_dies_all_copies_of_its_objects_go(seed: int) -> None:
         after = [outcome_of(refs[0]), outcome_of(read.remote(refs[0])), outcome_of(spread.remote(refs)), int(view[0])]
         return [before, after]
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         owner = judge.kept.pop("owner", None)
         if owner is None:
             cluster.world.loop.world.call_later(0.1, strike, cluster)
             return
         (name,) = [name for name, core in cluster.cores.items() if core.process.address.worker_id == owner]
-        cluster.world.loop.world.call_later(1 + seed, cluster.kill, name)
+        cluster.after(1 + seed).process(name).kill()
 
     nodes: list[dict[str, Any]] = [READER, MAKER, {"num_cpus": 2}]
     before, after = large(body, strike, nodes=nodes, seed=seed)
@@ -206,15 +206,9 @@ def test_g66_when_the_node_of_the_first_copy_dies_another_copy_stands_in(copies:
         del fill
         return [*before, *after]
 
-    def strike(cluster: SimCluster) -> None:
-        if judge.kept.pop("go", None):
-            cluster.world.lose_node("n1")
-        else:
-            cluster.world.loop.world.call_later(0.1, strike, cluster)
-
     nodes = [{"num_cpus": 2}, MAKER, READER]
     expected = [8] * 4 if copies else ["RayTaskError(ObjectReconstructionFailedError)"] * 2
-    assert large(body, strike, nodes=nodes, seed=seed) == expected
+    assert large(body, lambda cluster: cluster.told("go").node("n1").lose(), nodes=nodes, seed=seed) == expected
 
 
 @pytest.mark.parametrize("number", range(1, 4))
@@ -237,7 +231,7 @@ def test_g66_nodes_die_at_every_message_of_a_transfer(word: str, number: int) ->
         return value if isinstance(value, str) else int(value[0])
 
     nodes: list[dict[str, Any]] = [{"num_cpus": 2}, MAKER, READER, READER]
-    result = large(body, lambda cluster: kill_sender(cluster, word, number, role="raylet/"), nodes=nodes, settle_s=300)
+    result = large(body, lambda cluster: cluster.when(word).of("raylet/").kill(number), nodes=nodes, settle_s=300)
     lost = {"ObjectReconstructionFailedError", "ObjectLostError", "NodeDiedError", "TaskUnschedulableError"}
     lost |= {"LocalRayletDiedError", *(f"RayTaskError({error})" for error in lost)}
     for outcomes in result:
@@ -321,7 +315,7 @@ def test_g16_a_worker_that_dies_while_it_writes_leaves_nothing(word: str, number
         reads = [read.options(max_retries=3).remote(ref) for ref in refs]
         return [outcome_of(ref) for ref in reads]
 
-    assert large(body, lambda cluster: kill_sender(cluster, word, number), nodes=1) == [0, 1, 2, 3]
+    assert large(body, lambda cluster: cluster.when(word).of("worker").kill(number), nodes=1) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -332,7 +326,7 @@ def test_g17_a_result_whose_worker_died_before_it_answered_is_not_kept(number: i
         outcomes = [outcome_of(ref) for ref in [make.remote(i) for i in range(2)]]
         return [outcome for outcome in outcomes if isinstance(outcome, str)].count("WorkerCrashedError")
 
-    assert large(body, lambda cluster: kill_sender(cluster, "PushTask reply", number), nodes=1) == 1
+    assert large(body, lambda cluster: cluster.when("PushTask reply").of("worker").kill(number), nodes=1) == 1
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -350,14 +344,14 @@ def test_g16_the_attempt_that_answers_is_the_one_that_is_read(number: int) -> No
         return [values == [judge.kept[f"{i}"] for i in range(2)], sum(values)]
 
     try:
-        assert large(body, lambda cluster: kill_sender(cluster, "PushTask reply", number), nodes=1) == [True, 3]
+        assert large(body, lambda cluster: cluster.when("PushTask reply").of("worker").kill(number), nodes=1) == [True, 3]
     finally:
         judge.kept.clear()
 
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_g40_a_cancelled_task_leaves_no_result_that_it_has_put(seed: int) -> None:
-    """It has written the first of two and waits for room for the second one."""
+    """The task has written the first of two values, and waits for room for the second one."""
 
     @minray.remote(max_retries=0, num_returns=2)
     def two() -> list[Any]:
@@ -379,7 +373,7 @@ def test_g40_a_cancelled_task_leaves_no_result_that_it_has_put(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g112_who_is_interrupted_while_it_waits_for_room_gets_none_later(seed: int) -> None:
-    """Its request is in the queue of the store when the interrupt takes it back."""
+    """The task's request is in the queue of the store when the interrupt takes it back."""
 
     @minray.remote(max_retries=0)
     def wait_for_room() -> None:
@@ -432,18 +426,9 @@ def test_l2_nothing_is_left_whatever_crashes(seed: int) -> None:
 def test_g16_an_answered_task_has_its_result_sealed() -> None:
     """The seal is lost with its worker, on another channel than the answer: the task is run again, or its value is there."""
 
-    def strike(cluster: SimCluster) -> None:
-        lost: list[Any] = []
-
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            source = end.pipe.source
-            if word == "SealObject" and source.name.startswith("worker/") and not lost:
-                lost.append(source)
-                cluster.world.loop.world.call_later(0.001, source.exit, None, 9)
-                return False
-            return True
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        cluster.when("SealObject").of("worker").lose()
+        cluster.when("SealObject").of("worker").then.later(0.001).sender.kill()
 
     def body() -> list[Any]:
         ref = make.options(resources={"making": 1}, max_retries=3).remote(3)
@@ -455,18 +440,9 @@ def test_g16_an_answered_task_has_its_result_sealed() -> None:
 def test_g66_a_copy_of_which_the_owner_hears_late_stands_in() -> None:
     """The node of the first copy dies before the report of the second one has reached the owner."""
 
-    def strike(cluster: SimCluster) -> None:
-        held: list[Any] = []
-
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            if word == "UpdateObjectLocations" and not held:
-                held.append(end)
-                cluster.world.lose_node("n1")
-                cluster.world.loop.world.call_later(100, end.pipe.put, message)
-                return False
-            return True
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        cluster.when("UpdateObjectLocations").hold(100)
+        cluster.when("UpdateObjectLocations").then.node("n1").lose()
 
     def body() -> list[Any]:
         ref = make.options(resources={"making": 1}).remote(3)

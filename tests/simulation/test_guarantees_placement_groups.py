@@ -10,12 +10,13 @@ import pytest
 
 import minray
 from minray.common.ids import PlacementGroupID
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 from minray.util.placement_group import PlacementGroup, get_current_placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, leftovers, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 WORDS = [
@@ -60,8 +61,8 @@ def until(condition: Any) -> None:
         time.sleep(0.05)
 
 
-def breaking(cluster: SimCluster) -> None:
-    break_channels(cluster, BOTH_WAYS, budget=8, one_in=3)
+def breaking(cluster: Cluster) -> None:
+    cluster.when(*BOTH_WAYS).break_channels(at_most=8, one_in=3)
 
 
 # --- G104, G105
@@ -72,7 +73,7 @@ def breaking(cluster: SimCluster) -> None:
 def test_g104_g105_every_strategy_keeps_its_promise(seed: int, interfere: Any) -> None:
     accounts = []
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         interfere(cluster)
         accounts.append(Account(cluster))
 
@@ -93,6 +94,19 @@ def test_g104_g105_every_strategy_keeps_its_promise(seed: int, interfere: Any) -
     assert accounts[0].problems == []
 
 
+def test_g105_strict_pack_takes_one_node_and_strict_spread_another_for_each_bundle() -> None:
+    def body() -> list[list[int]]:
+        taken = []
+        for strategy in ("STRICT_PACK", "STRICT_SPREAD"):
+            group = placement_group([{"CPU": 1}] * 2, strategy=strategy)
+            assert group.wait(10)
+            taken.append(nodes_of(group))
+            remove_placement_group(group)
+        return [len(set(nodes)) for nodes in taken]
+
+    assert judged(body, nodes=2)[0] == [1, 2]
+
+
 @pytest.mark.parametrize("strategy", ["STRICT_PACK", "STRICT_SPREAD"])
 def test_g105_a_strict_group_waits_for_the_node_that_it_needs(strategy: str) -> None:
     bundles = [{"CPU": 2.0}, {"CPU": 2.0}] if strategy == "STRICT_PACK" else [{"CPU": 1.0}] * 3
@@ -106,11 +120,8 @@ def test_g105_a_strict_group_waits_for_the_node_that_it_needs(strategy: str) -> 
         remove_placement_group(group)
         return [*before, *reasons, *after]
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.world.call_later(60, lambda: cluster.add_node("large", num_cpus=4))
-
     expected = ["PENDING", "GetTimeoutError", 4.0, True, True, True, True, "CREATED"]
-    assert judged(body, strike)[0] == expected
+    assert judged(body, lambda cluster: cluster.after(60).node("large").join(num_cpus=4))[0] == expected
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -130,9 +141,9 @@ def test_g104_a_group_that_one_node_refuses_holds_nothing_on_the_others(seed: in
         remove_placement_group(group)
         return states
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if seed:
-            break_channels(cluster, BOTH_WAYS, budget=8, one_in=2)
+            cluster.when(*BOTH_WAYS).break_channels(at_most=8)
 
     result, cluster = judged(body, strike, seed=seed)
     assert result == ["PENDING", 2.0, "held", True, "CREATED"]
@@ -145,15 +156,15 @@ def test_g104_g107_a_death_in_the_middle_of_an_attempt(victim: str, word: str) -
     """Whichever message it is that its sender or its receiver does not survive, the group is there in the end."""
     struck: list[str] = []
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         def look(end: Any, message: Any, sent: str) -> bool:
             ends = (end.pipe.source.name, end.pipe.target.name)
             found = [name for name in ends if name.startswith(victim) and name != "raylet/head"]
             if sent == word and found and not struck:
                 struck.extend(found)
-                cluster.world.loop.world.call_later(0, cluster.kill, found[0])
+                cluster.after(0).process(found[0]).kill()
                 if victim == "gcs":
-                    cluster.world.loop.world.call_later(5, cluster.start_gcs)
+                    cluster.after(5).gcs.start()
             return True
 
         watch_sends(cluster, look)
@@ -171,6 +182,17 @@ def test_g104_g107_a_death_in_the_middle_of_an_attempt(victim: str, word: str) -
 
 
 # --- G106
+
+
+def test_g106_removing_a_group_ends_the_work_in_it_and_gives_its_resources_back() -> None:
+    def body() -> list[Any]:
+        group = placement_group([{"CPU": 2}])
+        running = hold.options(scheduling_strategy=inside(group)).remote(1000)
+        time.sleep(2)
+        remove_placement_group(group)
+        return [outcome_of(running), outcome_of(hold.options(num_cpus=2).remote(1), timeout=10)]
+
+    assert judged(body, nodes=1)[0] == ["TaskPlacementGroupRemoved", "held"]
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
@@ -214,10 +236,10 @@ def test_g106_a_group_ends_with_its_job_unless_it_is_detached(how: str) -> None:
         remove_placement_group(stays)
         return [ran]
 
-    with SimCluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, show_output=False) as cluster:
         cluster.start_driver(creator, "driver/x", namespace="ours")
         if how == "its death":
-            cluster.world.loop.world.call_later(20, cluster.kill, "driver/x")
+            cluster.after(20).process("driver/x").kill()
         assert cluster.wait_for(cluster.start_driver(survivor, "driver/y", namespace="ours")) == ["held"]
         cluster.settle(100)
         assert leftovers(cluster) == []
@@ -237,7 +259,7 @@ def test_g32_jobs_without_a_namespace_do_not_see_each_others_groups() -> None:
         keeper = minray.get_actor("keeper", first)
         return [placement_group([{"CPU": 1}], name="n").wait(10), outcome_of(keeper.make.remote())]
 
-    with SimCluster([{"num_cpus": 3}], show_output=False) as cluster:
+    with Cluster([{"num_cpus": 3}], show_output=False) as cluster:
         first = cluster.run(creator)
         assert cluster.run(other) == [True, None]
 
@@ -269,14 +291,10 @@ def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_and_not_before(restar
         until(lambda: [row["state"] for row in placement_group_table().values()] == ["REMOVED"])
         return [used, state]
 
-    def restart_gcs(cluster: SimCluster) -> None:
-        cluster.kill("gcs")
-        cluster.start_gcs()
-
-    with SimCluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
+    with Cluster([{"num_cpus": 2}] * 2, show_output=False, storage="gcs.db") as cluster:
         cluster.wait_for(cluster.start_driver(creator, "driver/x", namespace="ours"))
         if restarts:
-            cluster.world.loop.world.call_later(10, restart_gcs, cluster)
+            cluster.after(10).gcs.restart()
         assert cluster.wait_for(cluster.start_driver(survivor, "driver/y", namespace="ours")) == ["held", "CREATED"]
         cluster.settle(100)
         assert leftovers(cluster) == []
@@ -311,9 +329,9 @@ def test_g106_a_group_that_still_waits_can_be_removed() -> None:
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_g107_lost_bundles_move_while_work_on_the_others_goes_on(seed: int) -> None:
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         breaking(cluster)
-        cluster.world.loop.world.call_later(20 + 0.01 * seed, cluster.world.lose_node, "n1")
+        cluster.after(20 + 0.01 * seed).node("n1").lose()
 
     def body() -> list[Any]:
         group = placement_group([{"CPU": 2}] * 3, strategy="STRICT_SPREAD")
@@ -330,9 +348,9 @@ def test_g107_lost_bundles_move_while_work_on_the_others_goes_on(seed: int) -> N
 
 
 def test_g107_a_group_may_stay_partial_and_comes_before_those_that_wait_for_their_first_place() -> None:
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.world.call_later(20, cluster.world.lose_node, "n1")
-        cluster.world.loop.world.call_later(200, lambda: cluster.add_node("n2", num_cpus=2))
+    def strike(cluster: Cluster) -> None:
+        cluster.after(20).node("n1").lose()
+        cluster.after(200).node("n2").join(num_cpus=2)
 
     def body() -> list[Any]:
         first = placement_group([{"CPU": 2}] * 2, strategy="SPREAD")
@@ -356,10 +374,10 @@ def test_g107_a_group_may_stay_partial_and_comes_before_those_that_wait_for_thei
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_g110_groups_survive_a_restart_of_the_gcs(seed: int) -> None:
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         for start in (2, 12, 22):
-            cluster.world.loop.world.call_later(start + 0.003 * seed, cluster.kill, "gcs")
-            cluster.world.loop.world.call_later(start + 4, cluster.start_gcs)
+            cluster.after(start + 0.003 * seed).gcs.kill()
+            cluster.after(start + 4).gcs.start()
 
     def body() -> list[Any]:
         kept = placement_group([{"CPU": 1}] * 2, strategy="SPREAD", name="kept")
@@ -393,10 +411,8 @@ def test_g112_groups_of_any_kind_under_faults_of_any_kind(seed: int) -> None:
                 outcome_of(ref)
         return []
 
-    def strike(cluster: SimCluster) -> None:
-        restart = cluster.world.loop.world.call_later
-        restart(1 + seed, cluster.kill, "gcs")
-        restart(3 + seed, cluster.start_gcs)
+    def strike(cluster: Cluster) -> None:
+        cluster.after(1 + seed).gcs.restart(2)
 
     judged(body, strike, seed=seed, nodes=3, faults=FaultPlan.swarm(seed), storage="gcs.db")
 
@@ -498,9 +514,6 @@ def awaits(group: PlacementGroup) -> bool:
 def test_g104_a_new_group_is_there_for_everybody_who_can_hear_of_it(seed: int, word: str) -> None:
     """Messages about it are lost with their channels, and nobody takes it for unknown, or removed."""
 
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, [word], budget=5, one_in=1)
-
     def body() -> list[Any]:
         groups = [placement_group([{"CPU": 1}]) for _ in range(5)]
         states = [
@@ -515,6 +528,7 @@ def test_g104_a_new_group_is_there_for_everybody_who_can_hear_of_it(seed: int, w
             remove_placement_group(group)
         return states + [state_of(group) for group in groups]
 
+    strike = lambda cluster: cluster.when(word).break_channels(at_most=5, one_in=1)  # noqa: E731
     assert judged(body, strike, seed=seed, nodes=[{"num_cpus": 5}])[0] == [True] * 5 + [5] + ["REMOVED"] * 5
 
 
@@ -563,10 +577,10 @@ def test_g33a_who_hears_that_a_group_was_removed_finds_its_name_free(seed: int) 
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_g106_what_a_driver_removes_last_is_removed(seed: int) -> None:
-    """Its farewell comes after the word of it, also if that has to be said again."""
-    with SimCluster([{"num_cpus": 1}], seed) as cluster:
+    """The driver's farewell comes after the removal, also if that has to be said again."""
+    with Cluster([{"num_cpus": 1}], seed) as cluster:
         cluster.run(lambda: placement_group([{"CPU": 1}], name="kept", lifetime="detached").wait(), 60)
-        break_channels(cluster, ["RemovePlacementGroup", "RemovePlacementGroup reply"], budget=1, one_in=1)
+        cluster.when("RemovePlacementGroup", "RemovePlacementGroup reply").break_channels(at_most=1, one_in=1)
 
         def removes() -> None:
             (group,) = placement_group_table().values()

@@ -6,18 +6,18 @@ left when all references are gone, which ``judged`` checks.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.simulation.channel import CALL
 from tests.simulation import judge
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
@@ -60,8 +60,8 @@ def chain() -> list[Any]:
     return [outcome_of(read.remote(outcome_of(ref))) for ref in refs]
 
 
-def breaking(cluster: SimCluster) -> None:
-    break_channels(cluster, BORROWING, budget=8, one_in=4)
+def breaking(cluster: Cluster) -> None:
+    cluster.when(*BORROWING).break_channels(at_most=8, one_in=4)
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
@@ -89,7 +89,7 @@ def test_g57_g62_when_an_owner_dies_its_objects_are_lost_and_only_those(seed: in
 
 
 def tolerating(body: Any) -> Any:
-    """The same body again, when a crash strikes it before it has anything to say; references in results become words."""
+    """Run the body again if a crash strikes it before it returns; references in results become words."""
 
     def again() -> list[Any]:
         while True:
@@ -110,7 +110,7 @@ def test_g62_owners_borrowers_and_lenders_may_die_at_every_message_of_a_borrow(w
         return [outcome if isinstance(outcome, str) else "read" for outcome in (steps(i) for i in range(2))]
 
     nodes: list[dict[str, Any]] = [{"num_cpus": 2, "resources": {"making": 1}}, {"num_cpus": 2, "resources": {"passing": 1}}]
-    result, _ = judged(body, lambda cluster: kill_sender(cluster, word, number), nodes=nodes)
+    result, _ = judged(body, lambda cluster: cluster.when(word).of("worker").kill(number), nodes=nodes)
     assert set(result) <= {"read", *LOST} and "read" in result
 
 
@@ -129,7 +129,7 @@ def test_g58_a_removal_that_overtakes_a_repeated_addition_counts(seed: int) -> N
     """Ray #18552: AddBorrower is repeated when its ticket is spent already; the object must go all the same."""
     repeated = 0
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         additions: list[Any] = []
 
         def on_send(end: Any, message: Any, word: str) -> bool:
@@ -176,10 +176,10 @@ def test_g58_tickets_are_given_back_when_a_partition_is_over(seconds: float) -> 
         readers = [spread.remote(refs) for _ in range(4)]
         return [outcome_of(reader) for reader in readers]
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.run_until_complete(asyncio.sleep(2))
+    def strike(cluster: Cluster) -> None:
+        cluster.wait(2)
         for other in ("head", "n2"):
-            cluster.world.wire.cut("n1", other, seconds)
+            cluster.partition("n1", other, seconds)
 
     result, _ = judged(body, strike, nodes=3, settle_s=300)
     assert result == [[0, 1]] * 4
@@ -210,7 +210,7 @@ def test_g63_g64_a_worker_that_owns_what_others_refer_to_outlives_its_task_and_i
 
     ended: list[int] = []
 
-    def count_deaths(cluster: SimCluster) -> None:
+    def count_deaths(cluster: Cluster) -> None:
         cluster.world.loop.world.call_later(
             25, lambda: ended.extend(1 for event in cluster.trace.events if event.details == ("ends",))
         )
@@ -226,7 +226,7 @@ class Keeper:
 
 
 def test_g58_what_a_node_had_borrowed_that_died_is_given_back() -> None:
-    """Nobody says so of each of its processes; the judge sees what is left of the object."""
+    """No process of the node says that it is dead; the judge sees what is left of the object."""
 
     def body() -> str:
         keeper = Keeper.remote()
@@ -234,21 +234,23 @@ def test_g58_what_a_node_had_borrowed_that_died_is_given_back() -> None:
         time.sleep(10)
         return outcome_of(keeper.keep.remote([]))
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.world.call_later(5, lambda: cluster.kill("raylet/n1"))
-
-    result, _ = judged(body, strike, nodes=[{"num_cpus": 1}, {"num_cpus": 1, "resources": {"away": 1}}])
+    result, _ = judged(
+        body,
+        lambda cluster: cluster.after(5).raylet("n1").kill(),
+        nodes=[{"num_cpus": 1}, {"num_cpus": 1, "resources": {"away": 1}}],
+    )
     assert result == "ActorDiedError"
 
 
 def test_a_question_for_what_does_not_exist_yet_is_asked_once() -> None:
-    """It is kept open, and answered when there is something to say."""
-    asked = []
+    """The question is kept open, and answered when the value exists."""
+    asked: list[str] = []
 
-    def strike(cluster: SimCluster) -> None:
-        watch_sends(cluster, lambda end, message, word: word != "GetObject" or asked.append(word) is None)
-
-    result, _ = judged(lambda: minray.get(read.remote([late.remote(), minray.put([minray.put("b")])])), strike, nodes=1)
+    result, _ = judged(
+        lambda: minray.get(read.remote([late.remote(), minray.put([minray.put("b")])])),
+        lambda cluster: cluster.when("GetObject").note(asked),
+        nodes=1,
+    )
     assert result == ["late", "b"] and len(asked) <= 4
 
 

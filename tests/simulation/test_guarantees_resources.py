@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.simulation.interference import break_channels, replay_requests
+from tests.simulation.interference import replay_requests
 from tests.simulation.judge import Account, judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 LEASES = [
@@ -41,17 +42,17 @@ def where() -> str:
     return minray.get_runtime_context().get_node_id()
 
 
-def breaking(cluster: SimCluster) -> None:
-    break_channels(cluster, LEASES, budget=6, one_in=3)
+def breaking(cluster: Cluster) -> None:
+    cluster.when(*LEASES).break_channels(at_most=6, one_in=3)
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])
 @pytest.mark.parametrize("seed", seeds(2))
-def test_g99_g101_no_node_gives_out_more_than_it_has(seed: int, interfere: Callable[[SimCluster], None]) -> None:
+def test_g99_g101_no_node_gives_out_more_than_it_has(seed: int, interfere: Callable[[Cluster], None]) -> None:
     """Nested gets deeper than there are CPUs, fractions, whole nodes: sums are right after each step, deadlock is none."""
     accounts = []
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         interfere(cluster)
         accounts.append(Account(cluster))
 
@@ -86,9 +87,9 @@ def test_g100_infeasible_work_waits_for_a_node_that_can_do_it(seed: int) -> None
         late = hold.options(num_cpus=8).remote(8, 1)
         return [outcome_of(hold.remote(1, 1)), outcome_of(late, timeout=20), outcome_of(late)]
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         breaking(cluster)
-        cluster.world.loop.world.call_later(60, lambda: cluster.add_node("large", num_cpus=8))
+        cluster.after(60).node("large").join(num_cpus=8)
 
     assert judged(body, strike, seed=seed)[0] == [1, "GetTimeoutError", 8]
 
@@ -105,10 +106,8 @@ def test_g102_hard_affinity_to_a_dead_node_fails_and_soft_goes_elsewhere(seed: i
         time.sleep(200)  # meanwhile the node is lost
         return [before == there, outcome_of(hard.remote()), outcome_of(soft.remote()) in set(node_ids) - {there}]
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.loop.world.call_later(20, cluster.world.lose_node, "n1")
-
-    assert judged(body, strike, seed=seed)[0] == [True, "TaskUnschedulableError", True]
+    result, _ = judged(body, lambda cluster: cluster.after(20).node("n1").lose(), seed=seed)
+    assert result == [True, "TaskUnschedulableError", True]
 
 
 def test_g102_a_busy_node_is_waited_for() -> None:

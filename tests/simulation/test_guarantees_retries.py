@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections import Counter
@@ -13,10 +12,10 @@ import pytest
 
 import minray
 from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.simulation.trace import LIFE
-from tests.simulation.interference import break_channels, kill_sender
 from tests.simulation.judge import judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
@@ -46,12 +45,12 @@ class Place:
         return "here"
 
 
-def lose(node: str, kill: Callable[[SimCluster], None]) -> Callable[[SimCluster], None]:
+def lose(node: str, kill: Callable[[Cluster], None]) -> Callable[[Cluster], None]:
     """Do it a second after the node's first worker is leased."""
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.wait_until(lambda: bool(cluster.raylets[node]._broker.entries))
-        cluster.world.loop.run_until_complete(asyncio.sleep(1))
+    def strike(cluster: Cluster) -> None:
+        cluster.until_leased(node)
+        cluster.wait(1)
         kill(cluster)
 
     return strike
@@ -83,8 +82,8 @@ def test_g17_after_the_last_attempt_the_error_names_the_worker(max_retries: int)
     assert printed(cluster).count("crash") == max_retries + 1
 
 
-@pytest.mark.parametrize("kill", [lambda cluster: cluster.world.lose_node("n1"), lambda cluster: cluster.kill("raylet/n1")])
-def test_g17_g108_a_dead_node_is_named_too(kill: Callable[[SimCluster], None]) -> None:
+@pytest.mark.parametrize("kill", [lambda cluster: cluster.node("n1").lose(), lambda cluster: cluster.raylet("n1").kill()])
+def test_g17_g108_a_dead_node_is_named_too(kill: Callable[[Cluster], None]) -> None:
     nodes: list[dict[str, Any]] = [{"num_cpus": 1}, {"num_cpus": 1, "resources": {"there": 1}}]
     result, cluster = judged(lambda: outcome_of(stay.remote()), lose("n1", kill), nodes=nodes)
     assert result == "NodeDiedError"
@@ -94,21 +93,21 @@ def test_g17_g108_a_dead_node_is_named_too(kill: Callable[[SimCluster], None]) -
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g22_a_worker_that_dies_before_it_answers_has_run_for_nothing(seed: int) -> None:
     result, cluster = judged(
-        lambda: outcome_of(work.remote(5)), lambda cluster: kill_sender(cluster, "PushTask reply", 1, 2), seed=seed
+        lambda: outcome_of(work.remote(5)), lambda cluster: cluster.when("PushTask reply").of("worker").kill(1, 2), seed=seed
     )
     assert result == 25
     assert printed(cluster).count("work 5") == 3
 
 
 def test_g22_workers_that_die_before_a_task_begins_take_none_of_its_retries() -> None:
-    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, MAX_FAILED_IN_A_ROW), code=3)  # noqa: E731
+    strike = lambda cluster: cluster.when("GetJob").of("worker").kill(*range(1, MAX_FAILED_IN_A_ROW), code=3)  # noqa: E731
     task = work.options(max_retries=0)
     result, cluster = judged(lambda: outcome_of(task.remote(5)), strike, nodes=1)
     assert (result, printed(cluster)) == (25, ["work 5"])
 
 
 def test_workers_that_all_die_before_a_task_begins_are_not_replaced_for_ever() -> None:
-    strike = lambda cluster: kill_sender(cluster, "GetJob", *range(1, 1000), code=3)  # noqa: E731
+    strike = lambda cluster: cluster.when("GetJob").of("worker").kill(*range(1, 1000), code=3)  # noqa: E731
     program = lambda: [outcome_of(work.remote(5)), outcome_of(Place.remote().get.remote())]  # noqa: E731
     results, cluster = judged(program, strike, nodes=1)
     assert results == ["TaskUnschedulableError", "ActorUnschedulableError"]
@@ -118,11 +117,10 @@ def test_workers_that_all_die_before_a_task_begins_are_not_replaced_for_ever() -
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g22_an_answer_that_is_lost_with_its_channel_is_given_again_and_not_worked_for_again(seed: int) -> None:
-    def strike(cluster: SimCluster) -> None:
-        break_channels(cluster, ["PushTask", "PushTask reply"], budget=4)
-
     refs = lambda: [outcome_of(ref) for ref in [work.options(max_retries=0).remote(i) for i in range(5)]]  # noqa: E731
-    results, cluster = judged(refs, strike, seed=seed)
+    results, cluster = judged(
+        refs, lambda cluster: cluster.when("PushTask", "PushTask reply").break_channels(at_most=4), seed=seed
+    )
     assert results == [i * i for i in range(5)]
     assert sorted(printed(cluster)) == sorted(f"work {i}" for i in range(5))
 

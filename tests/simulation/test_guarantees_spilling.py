@@ -11,17 +11,18 @@ import pytest
 
 import minray
 from minray.exceptions import ObjectStoreFullError, OutOfDiskError
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.simulation.faults import DISK
 from minray.simulation.trace import STATE
 from tests.simulation.judge import judged, printed
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 STORE_BYTES = 100_000
 WORDS = 1000
-"""An object has so many numbers of 8 bytes."""
+"""Numbers of 8 bytes in an object."""
 LOST = "ObjectReconstructionFailedError"
-"""What becomes of values that were put."""
+"""Outcome of a value that is lost and was put."""
 SPILLING = {"max_direct_call_object_size": 100, "min_spilling_size": 16_000}
 
 
@@ -51,11 +52,11 @@ def value_of(ref: Any) -> Any:
 
 def spilled(
     body: Callable[[], Any],
-    strike: Callable[[SimCluster], None] | None = None,
+    strike: Callable[[Cluster], None] | None = None,
     nodes: int = 1,
     system: Mapping[str, Any] = SPILLING,
     **options: Any,
-) -> tuple[Any, SimCluster]:
+) -> tuple[Any, Cluster]:
     """A judged run on nodes with small stores; afterwards there is neither a copy nor a file."""
     described = [{"num_cpus": 2, "object_store_memory": STORE_BYTES}] * nodes
     result, cluster = judged(body, strike, nodes=described, system_config=dict(system), **options)
@@ -67,19 +68,14 @@ def spilled(
     return result, cluster
 
 
-def workers_of(cluster: SimCluster, node: str = "head") -> Any:
+def workers_of(cluster: Cluster, node: str = "head") -> Any:
     return cluster.raylets[node].io_workers
 
 
-def struck(**switches: Any) -> Callable[[SimCluster], None]:
+def struck(**switches: Any) -> Callable[[Cluster], None]:
     """The head's disk has these faults from the beginning."""
 
-    def strike(cluster: SimCluster) -> None:
-        for name, value in switches.items():
-            assert hasattr(cluster.world.nodes["head"], name)
-            setattr(cluster.world.nodes["head"], name, value)
-
-    return strike
+    return lambda cluster: cluster.node("head").set(**switches)
 
 
 # --- More data than memory ---
@@ -210,9 +206,9 @@ def test_a_spilled_object_for_which_there_is_no_room_is_not_lost() -> None:
         del held
         return refused, value_of(refs[20])
 
-    def fill_the_disk(cluster: SimCluster) -> None:
+    def fill_the_disk(cluster: Cluster) -> None:
         cluster.wait_until(lambda: len(cluster.raylets["head"].store.table._by_pin) == 12)
-        cluster.world.nodes["head"].disk_full = True
+        cluster.node("head").set(disk_full=True)
 
     assert spilled(body, fill_the_disk)[0] == ("ObjectStoreFullError", 20)
 
@@ -301,9 +297,9 @@ def test_g79_memory_on_disk_goes_with_its_reader_and_with_its_node() -> None:
         time.sleep(30)
         return str(value_of(big))
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: bool(cluster.world.nodes["n1"].reserved.get("raylet/n1")))
-        cluster.kill("raylet/n1")
+        cluster.raylet("n1").kill()
         assert not cluster.world.nodes["n1"].reserved["raylet/n1"]
 
     assert spilled(body, strike, nodes=2)[0] in {LOST, "NodeDiedError", "WorkerCrashedError", "TaskUnschedulableError"}
@@ -365,13 +361,10 @@ def test_a_full_disk_that_has_room_again_is_used_again() -> None:
         refs += put_many(20)
         return [value_of(ref) for ref in refs]
 
-    def strike(cluster: SimCluster) -> None:
-        node = cluster.world.nodes["head"]
-        node.disk_full = True
-        cluster.wait_until(lambda: workers_of(cluster).trouble is not None)
-        later = cluster.world.loop.time() + 10
-        cluster.wait_until(lambda: cluster.world.loop.time() > later)
-        node.disk_full = False
+    def strike(cluster: Cluster) -> None:
+        cluster.node("head").set(disk_full=True)
+        cluster.until(lambda: workers_of(cluster).trouble is not None).wait(10)
+        cluster.node("head").set(disk_full=False)
 
     assert spilled(body, strike)[0] == [*range(12), *range(20)]
 
@@ -386,7 +379,7 @@ def test_a_disk_that_cannot_be_written_keeps_objects_in_memory() -> None:
     assert spilled(body, struck(disk_broken=True))[0] == list(range(12))
 
 
-def break_after_spilling(cluster: SimCluster, fault: Callable[[Any], None]) -> None:
+def break_after_spilling(cluster: Cluster, fault: Callable[[Any], None]) -> None:
     cluster.wait_until(lambda: workers_of(cluster).spilled_objects > 10)
     fault(cluster.world.nodes["head"])
 
@@ -402,8 +395,8 @@ def test_a_file_that_is_not_what_was_written_means_lost_objects(fault: str) -> N
             elif fault == "damaged":
                 node.files[name] = content[:-1] + bytes([content[-1] ^ 1])
 
-    def strike(cluster: SimCluster) -> None:
-        cluster.world.nodes["head"].disk_tears = fault == "torn"
+    def strike(cluster: Cluster) -> None:
+        cluster.node("head").set(disk_tears=fault == "torn")
         break_after_spilling(cluster, damage)
 
     def body() -> list[Any]:
@@ -430,7 +423,7 @@ def test_a_lost_file_is_no_loss_if_another_node_has_a_copy() -> None:
         del others
         return values
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         break_after_spilling(cluster, lambda node: node.files.clear())
 
     assert spilled(body, strike, nodes=2)[0] == [0, 1, 2, 3]
@@ -465,12 +458,12 @@ def test_g82_a_file_whose_objects_are_all_freed_while_it_is_written_is_removed()
 
 
 kept: list[Any] = []
-"""What a driver still has when it ends."""
+"""Values that a driver still has when it ends."""
 
 
 def test_nothing_is_left_of_a_driver_that_leaves_with_its_references() -> None:
     described = [{"num_cpus": 2, "object_store_memory": STORE_BYTES}]
-    with SimCluster(described, system_config=SPILLING) as cluster:
+    with Cluster(described, system_config=SPILLING) as cluster:
         cluster.run(lambda: kept.extend(put_many(30)))
         cluster.settle()
         kept.clear()
@@ -508,9 +501,9 @@ def test_a_node_that_dies_while_it_spills_leaves_no_file() -> None:
         time.sleep(30)
         return {value_of(ref) for ref in refs}
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: bool(cluster.world.nodes["n1"].files))
-        cluster.kill("raylet/n1")
+        cluster.raylet("n1").kill()
 
     values, _ = spilled(body, strike, nodes=2)
     assert values & {LOST, "NodeDiedError", "WorkerCrashedError", "TaskUnschedulableError"}

@@ -1,4 +1,4 @@
-"""What else of Python's library has a simulated meaning, or is refused with a word on what to do instead."""
+"""Further parts of Python's library have a simulated meaning, or are refused with advice."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_is_refused_says_what_to_do(name: str, call: Callable[[], Any], ins
 
 
 def identity() -> dict[str, Any]:
-    """Of the process that runs it."""
+    """Describe the process that runs this."""
     return {
         "pid": os.getpid(),
         "ppid": os.getppid(),

@@ -354,7 +354,7 @@ def test_g106_nothing_goes_on_in_a_group_that_was_removed(monkeypatch: pytest.Mo
 def test_l2_what_nobody_asks_for_is_missed_when_all_is_over(
     monkeypatch: pytest.MonkeyPatch, owner: type, method: str, left: str
 ) -> None:
-    """What is left over has no effect that a program could see: a process, a value, a sum that is wrong for ever."""
+    """Leftovers have no effect that a program could see: a process, a value, a sum that is wrong for ever."""
 
     def body() -> None:
         refs = [fill.options(scheduling_strategy="SPREAD").remote() for _ in range(4)]

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
-from minray.simulation.channel import CALL
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from minray.simulation import FaultPlan
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 COUNT = 1500
@@ -44,14 +43,13 @@ def number_of(value: Any) -> Any:
 
 
 def counted(body: Callable[[], Any], words: Counter[str]) -> Any:
-    def strike(cluster: SimCluster) -> None:
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            words[word] += message.kind == CALL and end.pipe.source.name.startswith("driver")
-            return True
+    def strike(cluster: Cluster) -> None:
+        cluster.when().of("driver").note(sent)
 
-        watch_sends(cluster, on_send)
-
-    return judged(body, strike)[0]
+    sent: list[str] = []
+    result, _ = judged(body, strike)
+    words.update(word for word in sent if " " not in word)
+    return result
 
 
 def test_get_of_many_borrowed_values_takes_few_messages() -> None:
@@ -89,11 +87,11 @@ def test_tasks_with_many_borrowed_arguments_ask_for_them_together() -> None:
 @pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("trouble", ["break", "repeat"])
 def test_g112_many_questions_that_come_late_or_twice(trouble: str, seed: int) -> None:
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if trouble == "break":
-            break_channels(cluster, [*WORDS, *(f"{word} reply" for word in WORDS)], budget=6, one_in=2)
+            cluster.when(*WORDS, *(f"{word} reply" for word in WORDS)).break_channels(at_most=6)
         else:
-            replay_requests(cluster, WORDS, one_in=1)
+            cluster.when(*WORDS).replay(one_in=1)
 
     def body() -> list[int]:
         refs = minray.get(own.remote(20))
@@ -116,5 +114,5 @@ def test_g62_owners_and_borrowers_die_at_many_questions(word: str) -> None:
         return refs if isinstance(refs, str) else outcome_of(read.options(resources={"b": 1}).remote(refs))
 
     nodes: list[dict[str, Any]] = [{"num_cpus": 2}, *({"num_cpus": 2, "resources": {name: 1}} for name in "ab")]
-    result, _ = judged(body, lambda cluster: kill_sender(cluster, word, 1), nodes=nodes)
+    result, _ = judged(body, lambda cluster: cluster.when(word).of("worker").kill(), nodes=nodes)
     assert result == {"GetObjects": "WorkerCrashedError", "GetObjects reply": "RayTaskError(OwnerDiedError)"}[word]

@@ -1,4 +1,4 @@
-"""What the simulated wire may do to a conversation, and what both sides see of it."""
+"""Faults of the simulated wire in a conversation, and what both sides see of them."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_break_is_noticed_by_both_sides_at_once(pair: Pair, heard: list[str]) 
 
 
 def say_often(plan: FaultPlan) -> list[str]:
-    """What is heard if one asks thirty times, each time on an open channel."""
+    """Ask thirty times, each time on an open channel; return the answers."""
     pair = make_pair({})
     pair.oracle = Oracle(1, plan)
     pair.wire = SimWire(pair.loop, pair.oracle, Trace(pair.loop))

@@ -1,4 +1,4 @@
-"""Putting large values: what it waits for, and that whoever reads a value that is being sealed gets all of it."""
+"""Putting large values: what it waits for, and that a reader of a value that is being sealed gets all of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import minray
-from minray.simulation import FaultPlan, SimCluster
-from minray.simulation.channel import CALL
-from tests.simulation.interference import break_channels, kill_sender, replay_requests, watch_sends
+from minray.simulation import FaultPlan
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000}
@@ -28,7 +28,7 @@ def test_a_put_waits_for_room_and_for_nothing_else() -> None:
     """The program goes on before its process has even told the store that the value is complete."""
     sent: Counter[str] = Counter()
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             sent[word] += end.pipe.source.name.startswith("driver") or word.endswith("reply")
             return True
@@ -49,11 +49,11 @@ def test_a_put_waits_for_room_and_for_nothing_else() -> None:
 @pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("trouble", ["break", "repeat"])
 def test_g112_values_that_are_sealed_late_or_twice_are_read_whole(trouble: str, seed: int) -> None:
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         if trouble == "break":
-            break_channels(cluster, [*WORDS, *(f"{word} reply" for word in WORDS)], budget=12, one_in=3)
+            cluster.when(*WORDS, *(f"{word} reply" for word in WORDS)).break_channels(at_most=12, one_in=3)
         else:
-            replay_requests(cluster, WORDS, one_in=1)
+            cluster.when(*WORDS).replay(one_in=1)
 
     def body() -> list[int]:
         refs = [minray.put(np.full(5000, number, np.uint8)) for number in range(8)]
@@ -75,12 +75,12 @@ def test_g62_who_dies_when_it_seals_takes_its_value_along(number: int) -> None:
         made = [outcome_of(own.remote()) for _ in range(2)]
         return [refs if isinstance(refs, str) else [outcome_of(read.remote(ref)) for ref in refs] for refs in made]
 
-    (result, _) = judged(body, lambda cluster: kill_sender(cluster, "SealObject", number), system_config=CONFIG)
+    (result, _) = judged(body, lambda cluster: cluster.when("SealObject").of("worker").kill(number), system_config=CONFIG)
     assert "WorkerCrashedError" in result
 
 
 def test_values_of_others_are_sealed_before_they_are_told_of() -> None:
-    """A result belongs to whoever has submitted the task, and stays when its maker dies at once."""
+    """A result belongs to the submitter of its task, and stays when its maker dies at once."""
 
     @minray.remote
     def make() -> Any:
@@ -88,13 +88,8 @@ def test_values_of_others_are_sealed_before_they_are_told_of() -> None:
 
     sent: list[str] = []
 
-    def strike(cluster: SimCluster) -> None:
-        def on_send(end: Any, message: Any, word: str) -> bool:
-            if message.kind != CALL and word in ("SealObject reply", "PushTask reply"):
-                sent.append(word)
-            return True
-
-        watch_sends(cluster, on_send)
+    def strike(cluster: Cluster) -> None:
+        cluster.when("SealObject reply", "PushTask reply").note(sent)
 
     assert judged(lambda: int(minray.get(make.remote())[0]), strike, system_config=CONFIG)[0] == 7
     assert sent == ["SealObject reply", "PushTask reply"]

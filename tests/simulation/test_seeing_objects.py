@@ -14,12 +14,12 @@ from minray.core_worker.introspection import stats
 from minray.exceptions import GetTimeoutError
 from minray.experimental import get_object_locations
 from minray.internal import free
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.util.state import get_objects, list_objects, summarize_objects
 from minray.util.state.exception import RayStateApiException
 from tests.simulation import judge
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 LARGE = {"max_direct_call_object_size": 100}
@@ -78,7 +78,7 @@ def put(value: int = 0) -> Any:
 
 
 def seen(body: Callable[[], Any], strike: Any = None, **options: Any) -> Any:
-    """What a body returns that runs on a cluster of three nodes with one resource each."""
+    """Return the result of a body on three nodes with one resource each."""
     result, _ = judged(body, strike, nodes=[HERE, THERE, ELSEWHERE], **{"system_config": LARGE, **options})
     return result
 
@@ -129,10 +129,7 @@ def test_an_owner_that_does_not_answer_is_not_waited_for_longer_than_allowed() -
             get_object_locations([ref], timeout_ms=1500)
         return round(time.monotonic() - began, 1)
 
-    def strike(cluster: SimCluster) -> None:
-        watch_sends(cluster, lambda end, message, word: word != "GetObjectLocations")
-
-    assert seen(body, strike) == 1.5
+    assert seen(body, lambda cluster: cluster.when("GetObjectLocations").lose_all()) == 1.5
 
 
 def test_an_object_of_a_dead_owner_is_left_out() -> None:
@@ -144,10 +141,10 @@ def test_an_object_of_a_dead_owner_is_left_out() -> None:
             time.sleep(0.1)
         return [before, get_object_locations([ref])]
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         names = [name for name, core in cluster.cores.items() if core.process.address.worker_id == judge.kept.get("owner")]
         if names:
-            cluster.kill(names[0])
+            cluster.process(names[0]).kill()
             judge.kept["killed"] = True
         else:
             cluster.world.loop.world.call_later(0.1, strike, cluster)
@@ -217,7 +214,7 @@ def test_an_answer_has_the_largest_ones_and_that_something_is_missing_is_an_erro
 
 
 def test_call_sites_are_told_when_they_are_recorded_and_forgotten_with_the_reference() -> None:
-    clusters: list[SimCluster] = []
+    clusters: list[Cluster] = []
 
     def body() -> list[Any]:
         refs = [put(), make.remote(), minray.put([minray.put(1)])]
@@ -260,7 +257,7 @@ def test_what_was_freed_is_an_error_for_everybody(who: str) -> None:
 
 
 def test_the_memory_of_what_was_freed_goes_at_once_although_there_are_references() -> None:
-    clusters: list[SimCluster] = []
+    clusters: list[Cluster] = []
 
     def copies() -> int:
         time.sleep(1)
@@ -317,7 +314,7 @@ def test_freeing_twice_or_what_nobody_knows_changes_nothing() -> None:
 
 
 def test_locally_only_copies_that_are_not_needed_go() -> None:
-    clusters: list[SimCluster] = []
+    clusters: list[Cluster] = []
 
     def copies() -> int:
         return len(clusters[0].raylets["head"].store.table)
@@ -339,18 +336,18 @@ def test_locally_only_copies_that_are_not_needed_go() -> None:
 WORDS = ["DeleteObjects", "EvictObjects", "FreeObjects", "PinObjects", "GetObjectLocations", "ReadChunk"]
 
 
-def breaking(cluster: SimCluster) -> None:
-    break_channels(cluster, [*WORDS, "DeleteObjects reply"], budget=8, one_in=2)
+def breaking(cluster: Cluster) -> None:
+    cluster.when(*WORDS, "DeleteObjects reply").break_channels(at_most=8)
 
 
-def repeating(cluster: SimCluster) -> None:
-    replay_requests(cluster, WORDS, one_in=1)
+def repeating(cluster: Cluster) -> None:
+    cluster.when(*WORDS).replay(one_in=1)
 
 
 @pytest.mark.parametrize("interfere", [None, breaking, repeating])
 @pytest.mark.parametrize("seed", seeds(4))
 def test_freeing_races_with_readers_pulls_and_results(seed: int, interfere: Any) -> None:
-    """Whoever reads meanwhile gets the value or the error; who reads later gets the error; nothing is left (S5, S6, L2)."""
+    """A reader gets the value or the error meanwhile, and the error later; nothing is left (S5, S6, L2)."""
 
     def body() -> list[Any]:
         refs = [put(1), at(make, "there").remote(SIZE * 3), at(make, "elsewhere").remote(SIZE, 0.01)]

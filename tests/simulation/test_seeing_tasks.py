@@ -174,7 +174,7 @@ def test_tasks_of_tasks_know_their_parents_and_are_seen_from_other_processes() -
 
 
 def events_of(trace: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of a timeline, by name."""
+    """Events of a timeline, by name."""
     return {event["name"]: event for event in trace if event["ph"] == "X"}
 
 

@@ -11,7 +11,7 @@ from minray.simulation.trace import FAULT, Trace, first_difference
 
 SLOWEST = len(SLOW_STEPS_S) - 1
 STEPS = 5
-"""At least so many does a task take on its node."""
+"""Least number of steps that a task takes on its node."""
 NODES = [{"num_cpus": 0}, {"resources": {"n1": 1}}, {"resources": {"n2": 1}}]
 
 
@@ -41,7 +41,7 @@ class Run:
         self.struck = dict(cluster.oracle.answers)
 
     def told(self) -> list[str]:
-        """What the trace says of faults."""
+        """Faults in the trace."""
         return [" ".join(event.details) for event in self.trace.events if event.kind == FAULT]
 
 

@@ -17,10 +17,11 @@ import minray
 from minray.object_manager.pull import CHUNKS_AT_ONCE
 from minray.protocol.base import decode
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT, PinObjects, ReadChunk
-from minray.simulation import FaultPlan, SimCluster
+from minray.simulation import FaultPlan
 from minray.simulation.channel import CALL
-from tests.simulation.interference import break_channels, replay_requests, watch_sends
+from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
+from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
 CHUNK, CHUNKS = 1000, 40
@@ -30,7 +31,7 @@ SEEDS = seeds(3)
 
 @minray.remote(max_retries=0)
 def make(number: int = 1, size: int = (CHUNKS - 1) * CHUNK) -> Any:
-    """So many chunks, the last of which has a few bytes."""
+    """Number of chunks; the last one has a few bytes."""
     return np.full(size, number, np.uint8)
 
 
@@ -50,7 +51,7 @@ def wake() -> None:
     """Have a worker ready, so that tasks begin at the same time."""
 
 
-def living_raylets(cluster: SimCluster) -> list[Any]:
+def living_raylets(cluster: Cluster) -> list[Any]:
     return [process for process in cluster.world.loop.processes if process.alive and process.name.startswith("raylet/")]
 
 
@@ -65,17 +66,17 @@ def on(name: str, function: Any) -> Any:
 class Chunks:
     """Which chunks were sent from where to where, and what happens when one is."""
 
-    def __init__(self, strike: Callable[[SimCluster, Chunks], None] | None = None) -> None:
+    def __init__(self, strike: Callable[[Cluster, Chunks], None] | None = None) -> None:
         self.sent: Counter[tuple[str, str]] = Counter()
         """By the nodes of sender and receiver."""
         self.asked: Counter[tuple[str, int]] = Counter()
         """How often a node has asked for the chunk that begins there."""
         self.channels: dict[Any, Counter[str]] = {}
-        """What the raylet of the second node has asked others, by channel."""
+        """Requests of the second node's raylet to others, by channel."""
         self._strike = strike
         """Called before each chunk that is sent."""
 
-    def watch(self, cluster: SimCluster) -> None:
+    def watch(self, cluster: Cluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:
             if word == "ReadChunk" and message.kind == CALL:
                 self.asked[end.pipe.source.node, decode(ReadChunk, message.payload).start] += 1
@@ -164,7 +165,7 @@ def test_without_lanes_chunks_go_the_way_of_all_messages() -> None:
         return minray.get(on("b", read).remote(on("a", make).remote()))
 
     class Occupied(Chunks):
-        def watch(self, cluster: SimCluster) -> None:
+        def watch(self, cluster: Cluster) -> None:
             super().watch(cluster)
             cluster.world.wire.listeners["sim:n1/bulk-1"] = cluster.world.wire.listeners["sim:n1/raylet"]
 
@@ -176,7 +177,7 @@ def test_without_lanes_chunks_go_the_way_of_all_messages() -> None:
 
 
 def test_g87_a_get_that_times_out_again_and_again_gets_its_object() -> None:
-    """A pull goes on while nobody waits for it, so that whoever polls does not begin anew each time."""
+    """A pull goes on while nobody waits for it, so that a reader that polls does not begin anew each time."""
 
     def body() -> int:
         made = on("a", make).remote(size=1 << 20)
@@ -203,7 +204,7 @@ def test_g87_raylets_are_told_what_objects_are_wanted_for() -> None:
     purposes = Counter[tuple[str, int]]()
 
     class Purposes(Chunks):
-        def watch(self, cluster: SimCluster) -> None:
+        def watch(self, cluster: Cluster) -> None:
             def on_send(end: Any, message: Any, word: str) -> bool:
                 if word == "PinObjects":
                     purposes[end.pipe.source.node, decode(PinObjects, message.payload).purpose] += 1
@@ -234,27 +235,27 @@ def test_g87_bundles_that_do_not_fit_together_come_one_after_the_other(seed: int
 # --- with faults
 
 
-def killing(name: str, at: int, to: str = "") -> Callable[[SimCluster, Chunks], None]:
+def killing(name: str, at: int, to: str = "") -> Callable[[Cluster, Chunks], None]:
     """A raylet dies when it is about to send that chunk (counted for one receiver, if named)."""
 
-    def strike(cluster: SimCluster, chunks: Chunks) -> None:
+    def strike(cluster: Cluster, chunks: Chunks) -> None:
         sent = chunks.sent[name, to] if to else chunks.sent_by(name)
         if sent == at and name in {process.node for process in living_raylets(cluster)}:
-            cluster.kill(f"raylet/{name}")
+            cluster.raylet(name).kill()
 
     return strike
 
 
 @pytest.mark.parametrize("at", [1, CHUNKS // 2, CHUNKS - 1])
 def test_g66_when_a_source_dies_the_rest_comes_from_another_copy(at: int) -> None:
-    """What has come is kept: only the chunks on their way are asked for again."""
+    """Chunks that have come are kept: only those on their way are asked for again."""
 
     def body() -> int:
         made = on("a", make).remote()
         minray.get(on("b", read).remote(made))
         return minray.get(on("c", read).remote(made))
 
-    def strike(cluster: SimCluster, chunks: Chunks) -> None:
+    def strike(cluster: Cluster, chunks: Chunks) -> None:
         if len(living_raylets(cluster)) == 4:
             killing("n1", at, "n3")(cluster, chunks)
             killing("n2", at, "n3")(cluster, chunks)
@@ -285,19 +286,19 @@ def test_when_the_only_source_dies_the_object_is_lost() -> None:
 
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_g112_a_receiver_that_never_began_does_not_keep_the_owner_waiting(is_repeated: bool) -> None:
-    """It has no room; when the only copy is lost afterwards, nobody is left who might have another.
+    """The receiver has no room; when the only copy is lost afterwards, no node has another.
 
     Nor if the question where the copy is comes again when it is long over.
     """
 
-    def strike(cluster: SimCluster) -> None:
+    def strike(cluster: Cluster) -> None:
         questions: list[tuple[Any, Any]] = []
 
         def on_send(end: Any, message: Any, word: str) -> bool:
             if word == "GetObjectLocations" and end.pipe.source.node == "n2":
                 questions.append((end, message))
             if word == "PushTask reply" and end.pipe.source.node == "n2":
-                cluster.world.loop.world.call_later(3, cluster.kill, "raylet/n1")
+                cluster.after(3).raylet("n1").kill()
                 for asking, question in questions[:is_repeated]:
                     cluster.world.loop.world.call_later(1, asking.pipe.put, question)
             return True
@@ -326,7 +327,7 @@ def test_g62_when_the_owner_dies_in_the_middle_nothing_is_left() -> None:
         minray.wait([made], fetch_local=False)
         return outcome_of(made)
 
-    def strike(cluster: SimCluster, chunks: Chunks) -> None:
+    def strike(cluster: Cluster, chunks: Chunks) -> None:
         if chunks.sent.total() == CHUNKS // 2:
             for worker in cluster.workers("n2"):
                 worker.exit(None, 9)
@@ -352,12 +353,12 @@ def test_g112_chunks_that_are_lost_or_asked_for_twice(trouble: str, seed: int) -
     words = ["ReadChunk", "GetObjectLocations", "UpdateObjectLocations", "FreeObjects"]
 
     class Troubled(Chunks):
-        def watch(self, cluster: SimCluster) -> None:
+        def watch(self, cluster: Cluster) -> None:
             super().watch(cluster)
             if trouble == "break":
-                break_channels(cluster, [*words, *(f"{word} reply" for word in words)], budget=12, one_in=5)
+                cluster.when(*words, *(f"{word} reply" for word in words)).break_channels(at_most=12, one_in=5)
             else:
-                replay_requests(cluster, words, one_in=2)
+                cluster.when(*words).replay()
 
     def body() -> list[int]:
         made = [on("a", make).remote(number) for number in range(2)]

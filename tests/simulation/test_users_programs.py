@@ -1,4 +1,4 @@
-"""What users' programs may do in ``run``: poll, end as they like, ask for too much; and what ``run`` then says."""
+"""Users' programs in ``run`` may poll, end as they like, ask for too much; ``run`` says what happened."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def fail(actor: Any, number: int) -> Any:
 
 
 def pooled(use: Callable[[ActorPool[Any], list[Any]], Any], actors: int = 2) -> Any:
-    """What ``use`` returns, given a pool and the actors in it."""
+    """Return what ``use`` does with a pool and its actors."""
 
     def body() -> Any:
         sleepers = [Sleeper.remote() for _ in range(actors)]

@@ -35,7 +35,7 @@ def slow(seconds: float) -> float:
 
 
 def told(body: Callable[[], Any], nodes: Any = 1) -> str:
-    """What ``why`` says of the first thing that the body returns, two seconds later."""
+    """Return the answer of ``why`` about the first thing that the body returns, two seconds later."""
 
     def program() -> str:
         things = body()

@@ -31,7 +31,7 @@ GROUP = "io"
 PARTING_STEPS = 5
 """In so many steps an actor cleans up."""
 NAMESPACE = "spec"
-"""Of all named actors, whichever driver makes them."""
+"""Namespace of all named actors, whichever driver makes them."""
 
 
 def away(place: int) -> NodeAffinitySchedulingStrategy:
@@ -61,7 +61,7 @@ class Create(Tagged, frozen=True):
     """Whether it lives on without its maker and without handles."""
     get_if_exists: bool = False
     seconds: float = 0.0
-    """So long its constructor takes,"""
+    """Seconds that its constructor takes,"""
     type: str = ""
     """and ends with this one of ``ERRORS``."""
     has_group: bool = False
@@ -73,7 +73,7 @@ class Create(Tagged, frozen=True):
     group: str = ""
     """The placement group that it lives in, where it takes a slot and no CPU."""
     parting_s: float = 0.0
-    """So long it cleans up when it ends and is not killed."""
+    """Seconds that it cleans up when it ends and is not killed."""
     away: int = -1
     """A place among the other nodes that live: there it would like to live."""
 
@@ -176,7 +176,7 @@ class ExitActor(Tagged, frozen=True):
 
 
 class Actor:
-    """What both classes of actors are."""
+    """Base of both classes of actors."""
 
     def __init__(self, create: Create, nested: dict[str, Any], *args: Any) -> None:
         stage = Stage(nested)
@@ -204,7 +204,7 @@ class Actor:
 
 
 class Performer(Actor):
-    """Its methods are functions."""
+    """An actor whose methods are functions."""
 
     def perform(self, call: Call, nested: dict[str, Any], *args: Any) -> Any:
         stage = self.enter(call, nested, args)
@@ -215,7 +215,7 @@ class Performer(Actor):
 
 
 class AsyncPerformer(Actor):
-    """Its methods are coroutines."""
+    """An actor whose methods are coroutines."""
 
     async def perform(self, call: Call, nested: dict[str, Any], *args: Any) -> Any:
         stage = self.enter(call, nested, args)

@@ -34,14 +34,14 @@ from tests.spec.strategies import SIZES, scenario_of
 
 REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
 ONE_IN = 100
-"""So many scenarios are run for each that is run twice."""
+"""Number of scenarios run for each that is run twice."""
 LAST_FIRST_SEED = MAX_SEED // 2
 """No campaign that begins with it gets to the last seed."""
 
 
 @dataclass
 class Statistics:
-    """What a campaign has done."""
+    """Counts of a campaign."""
 
     began: float = field(default_factory=time.monotonic)
     scenarios: int = 0
@@ -51,7 +51,7 @@ class Statistics:
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Coverage = field(default_factory=Coverage)
     unrepeatable: list[Failure] = field(default_factory=list)
-    """What was run twice and was not the same."""
+    """Scenarios whose two runs differ."""
 
     def add(self, verdict: Verdict) -> None:
         self.scenarios += 1
@@ -99,7 +99,7 @@ def campaign(first_seed: int, runs: int | None, seconds: float, size: str = "med
 
 
 def compared(first: Verdict, again: Verdict) -> Verdict:
-    """That of the second run of a scenario, with another problem if it was not the same as the first."""
+    """Return the verdict of a scenario's second run, with one problem more if it differs from the first."""
     if first.digest == again.digest:
         return again
     parted = first_difference(first.trace, again.trace) or f"the same events in {first.steps} and in {again.steps} steps"
@@ -107,7 +107,7 @@ def compared(first: Verdict, again: Verdict) -> Verdict:
 
 
 def report(witness: Witness, path: Path) -> str:
-    """What a person reads first."""
+    """The text that a person reads first."""
     return f"{witness.describe()}\n{command_for(path)}\n\n{witness.verdict.story}"
 
 
@@ -143,7 +143,7 @@ def scenario_from(text: str) -> Scenario:
 
 
 def without_last_fault(scenario: Scenario, verdict: Verdict) -> str:
-    """The same run without the last fault that struck, with a mark where it begins to differ; empty if there is none."""
+    """Tell the run without the last fault that struck, and mark where it begins to differ; empty if no fault struck."""
     if not verdict.answers:
         return ""
     *kept, (last, _) = verdict.answers.items()

@@ -1,4 +1,4 @@
-"""What runs have met: the places where loud faults have struck, and the transitions that were seen, also after a fault.
+"""Coverage of runs: the places where loud faults have struck, and the transitions that were seen, also after a fault.
 
 A place is a kind of point, not a point: who is struck there, by role, and in which task or at which message.
 """

@@ -66,7 +66,7 @@ after which a node counts as dead."""
 WANTED = tuple(((kind, "nowhere"), 1) for kind in STRIKES)
 """Makes the oracle be asked about every kind."""
 MOST_SHRUNK = 3
-"""So many failures are made small; the others are counted."""
+"""Number of failures made small; the others are counted."""
 Fault = tuple[Key, int]
 
 
@@ -219,7 +219,7 @@ class Aim:
     kind: str
     process: str
     beside: tuple[Fault, ...] = ()
-    """What happens in every run."""
+    """Faults that strike in every run."""
 
     def includes(self, key: Key) -> bool:
         return bool(key[0] == self.kind and key[1] == self.process)
@@ -271,7 +271,7 @@ class Failure:
 
 @dataclass
 class Sweep:
-    """What became of one program: its points, and the runs that struck them."""
+    """Results of one program: its points, and the runs that struck them."""
 
     name: str
     points: list[Key] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What may become of the actors of a program: whether they end, how often they begin anew, and what their calls may raise.
+"""Possible fates of a program's actors: whether they end, how often they begin anew, and what their calls may raise.
 
 ``Fates`` looks at a whole program before the model goes over it, because what ends an actor (``Kill``, a call that exits)
 strikes at any time, wherever it stands. The table of ``docs/actor_restarts.md`` says why each error may be raised.
@@ -134,7 +134,7 @@ class Fate:
 
 
 class Fates:
-    """Of all actors of a program."""
+    """Fates of all actors of a program."""
 
     def __init__(self, program: Program, losses: Losses, owners_die: bool, killed_drivers: Collection[int] = ()) -> None:
         self._of: dict[str, Fate] = {}

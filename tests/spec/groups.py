@@ -34,7 +34,7 @@ FORGOTTEN = "forgotten"
 OVER = ("REMOVED", FORGOTTEN)
 """The states of a group that was removed; the gcs does not remember them for ever."""
 LONG_S = 100_000.0
-"""Of virtual time: longer than any program may take."""
+"""Virtual seconds: longer than any program may take."""
 
 
 class Group(Tagged, frozen=True):

@@ -32,7 +32,7 @@ def show_digests(first: int, count: int) -> None:
 
 
 def show_events(seed: int) -> None:
-    """The same for one scenario: a line for each event."""
+    """Print one scenario: a line for each event."""
     print("\n".join(map(str, _verdict(seed).trace.events)))
 
 

@@ -38,7 +38,7 @@ EXPLAINED = (
     ray.exceptions.ObjectLostError,
     ray.exceptions.RayActorError,
 )
-"""What a death may make of a result that has no retries left."""
+"""Outcomes that a death may give a result without retries left."""
 
 
 @ray.remote(max_retries=-1)

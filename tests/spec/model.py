@@ -78,10 +78,10 @@ HEARD_S = 2.0
 
 @dataclass(frozen=True)
 class Losses:
-    """What faults can take away in a run."""
+    """Losses that faults can cause in a run."""
 
     deaths: int = 0
-    """So many times processes may die, or count as dead."""
+    """Number of times that processes may die, or count as dead."""
     nodes: bool = False
     """Whether whole nodes can be among them."""
     objects: bool = False
@@ -109,7 +109,7 @@ class Losses:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
 
     def of_unknown_actor(self) -> set[str]:
-        """What deaths may make of a call of an actor about which nothing is known."""
+        """Outcomes that deaths may give a call of an actor about which nothing is known."""
         return {DIED, UNAVAILABLE} | ({NO_MEMORY} if self.memory else set()) | ({NO_PLACE} if self.hopeless else set())
 
     def errors_with(self, max_retries: int) -> set[str]:
@@ -342,7 +342,7 @@ class Scope:
 
 
 class Model:
-    """Everything that is foreseen of one program."""
+    """The foreseen outcomes of one program."""
 
     def __init__(self, program: Program, losses: Losses, killed_drivers: Collection[int] = ()) -> None:
         self.program = program
@@ -408,7 +408,7 @@ class Model:
                 self._cancel(operation, force, recursive)
 
     def errors_seen_by(self, viewer: str, name: str) -> frozenset[str]:
-        """What a ``get`` may raise in the process of ``viewer``."""
+        """Errors that a ``get`` may raise in the process of ``viewer``."""
         found = self.objects.get(name)
         if found is None:
             return frozenset()
@@ -617,7 +617,7 @@ class Reading:
         yield from self._check_same(place, expected, name, VALUE)
 
     def check_error(self, place: str, names: Sequence[str], error: str, timeout: float | None) -> Iterator[str]:
-        """What a ``get`` of these raised."""
+        """Check the error that a ``get`` of these raised."""
         if error == TIMEOUT:
             if timeout is None or all(map(self.is_there, names)):
                 yield f"G7: {place} timed out on {list(names)}"
@@ -679,7 +679,7 @@ def problems(
     lines: Sequence[str],
     farewells: Sequence[Farewell] = (),
 ) -> list[str]:
-    """What the guarantees forbid of these histories of drivers, and of what tasks have printed; one line each.
+    """List what the guarantees forbid of these histories of drivers and prints of tasks; one line each.
 
     Those that were killed have no history. ``farewells`` are of the detached actors that were there in the end.
     """

@@ -49,7 +49,7 @@ class Move(Record, frozen=True):
     """Its number. One that joins is there already, and has died or left; or it is new. The head is 0, which stays; if that
     dies, it is the first of the others for which it is the moment."""
     at_s: float = 0.0
-    """So long after the drivers have begun."""
+    """Seconds after the drivers have begun."""
     leaves: bool = False
     """Whether it is told to leave; otherwise it joins."""
     when: str = ""

@@ -267,7 +267,7 @@ class HeirWriter:
         self._count = 0
 
     def rewrite(self, body: Body) -> Body:
-        """What a driver or a task does."""
+        """Rewrite what a driver or a task does."""
         later: list[Operation] = []
         changed: list[Operation] = []
         for operation in body.operations:

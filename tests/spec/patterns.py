@@ -31,11 +31,11 @@ from tests.spec.programs import (
 )
 
 LINKS = (3, 8, 20, 120, 120)
-"""So long are chains; nothing may recurse along the longest."""
+"""Lengths of chains; nothing may recurse along the longest."""
 NESTS = (2, 2, 3, 4)
 """So deep are values inside of values."""
 RATIONS = 6
-"""So many values share what there is of memory; a task takes some of them at once."""
+"""Number of values that share the memory; a task takes some of them at once."""
 
 
 def with_chains(program: Program, random: Random) -> Program:

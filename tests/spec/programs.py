@@ -68,7 +68,7 @@ ZONE = "zone"
 NOWHERE = "0a" * 16
 """The id of no node."""
 NOBODY_S = "no task makes it any more"
-"""What ``why`` says of an object that was freed."""
+"""The answer of ``why`` about an object that was freed."""
 
 
 # --- Operations ---
@@ -99,7 +99,7 @@ class Submit(Tagged, frozen=True):
     is_last: bool = False
     """Whether its worker runs nothing after it (``max_calls``), if it returns one object."""
     mark: str = ""
-    """What the environment of its worker says."""
+    """A variable in the environment of its worker."""
     node: int = -1
     """Its place among the nodes that live: there it runs;"""
     is_soft: bool = True
@@ -218,7 +218,7 @@ class Put(Tagged, frozen=True):
     name: str
     refs: tuple[str, ...] = ()
     padding: int = 0
-    """So many bytes are in an array beside these."""
+    """Bytes of an array beside these."""
 
     def perform(self, stage: Stage) -> Outcome:
         names = stage.bound(self.refs)
@@ -437,7 +437,7 @@ class Generate(Tagged, frozen=True):
     name: str
     yields: int = 3
     read: int = 4
-    """So many times the reader asks."""
+    """Number of times that the reader asks."""
     refs: tuple[str, ...] = ()
     """Inside each item."""
     pause_s: float = 0.0
@@ -453,7 +453,7 @@ class Generate(Tagged, frozen=True):
     spread: bool = False
     """Whether that runs on any node."""
     rest: int = 0
-    """So many times more it is asked later, by a ``ReadOn``."""
+    """Number of further times that it is asked later, by a ``ReadOn``."""
     only_takes: bool = False
     """Whether the reader looks at no item: they stay where they were made until somebody else wants them."""
     away: int = -1
@@ -485,7 +485,7 @@ class Generate(Tagged, frozen=True):
         return {"_generator_backpressure_num_objects": self.most_unread, "name": self.name}
 
     def items(self, refs: dict[str, Any]) -> Iterator[Any]:
-        """What is generated."""
+        """Generate the items."""
         for number in range(1, self.yields + 1):
             time.sleep(self.pause_s)
             yield f"{self.name}.{number}", refs
@@ -509,7 +509,7 @@ class Generate(Tagged, frozen=True):
 
 
 def rest_of(generator: str) -> str:
-    """What a generator is called that is read later."""
+    """Name of a generator that is read later."""
     return f"rest of {generator}"
 
 
@@ -629,9 +629,9 @@ class Return(Tagged, frozen=True):
 
     refs: tuple[str, ...] = ()
     padding: int = 0
-    """So many bytes are in an array beside them."""
+    """Bytes of an array beside them."""
     error = ""
-    """What ``get`` raises; empty: nothing."""
+    """Error that ``get`` raises; empty: none."""
 
     def perform(self, name: str, stage: Stage) -> Any:
         return value_of(name, stage.pick(stage.bound(self.refs)), self.padding)
@@ -718,7 +718,7 @@ End = Leave | Return | Raise | RaiseAtFirst | Exit | ReturnUnpicklable | Miscoun
 
 
 class Body(Record, frozen=True):
-    """What a driver or a task does."""
+    """Operations of a driver or a task."""
 
     operations: tuple[Operation, ...] = ()
     end: End = Return()
@@ -746,7 +746,7 @@ def retries_its_exception(task: Submit | Call) -> bool:
 
 
 class Program(Record, frozen=True):
-    """What is run."""
+    """The program of a scenario."""
 
     drivers: tuple[Body, ...] = ()
 

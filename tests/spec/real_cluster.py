@@ -74,7 +74,7 @@ TROUBLE_LINES = 30
 
 
 class Shape(Record, frozen=True):
-    """What a cluster is like; the first node is the head."""
+    """Description of a cluster; the first node is the head."""
 
     nodes: tuple[Node, ...] = (Node(),)
     wire: str = UNIX
@@ -187,7 +187,7 @@ class RealDriver:
 
 @dataclass(frozen=True)
 class Look:
-    """What the gcs and the raylets say at one time."""
+    """Answers of the gcs and the raylets at one time."""
 
     nodes: list[NodeInfo]
     resources: dict[bytes, NodeResources]
@@ -427,7 +427,7 @@ class RealCluster:
         return found
 
     def new_text(self, pattern: str) -> dict[Path, str]:
-        """What the logs of this name have gained since they were read last."""
+        """Lines that the logs of this name have gained since they were read last."""
         found: dict[Path, str] = {}
         folders = [Path(node.session_dir, leaks.LOGS) for node in [*self._past, *self.nodes()]]
         for path in sorted(path for folder in [*folders, self._logs] for path in folder.glob(pattern)):

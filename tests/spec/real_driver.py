@@ -31,7 +31,7 @@ class DriverProcess:
     def __init__(self) -> None:
         self._writing = threading.Lock()
         self._stage = Stage({})
-        """Of the program that runs."""
+        """Stage of the program that runs."""
 
     def serve(self) -> None:
         for line in sys.stdin:

@@ -45,9 +45,9 @@ JOINS_AFTER_S = (0.05, 0.3, 1.0)
 POLL_S = 0.02
 """How often a node looks whether all faults that last are over: who joins needs a gcs that answers, and is waited for."""
 ONE_IN_LONG = 15
-"""So many stops and holds for each that lasts long."""
+"""Number of stops and holds for each that lasts long."""
 SPEAKS_S = 0.02
-"""So long a node's words are held before it dies."""
+"""Seconds that a node's words are held before it dies."""
 MEANS_AT_S = (0.05, 0.12, 0.4, 1.0)
 """When a fault strikes on average, one of these for each scenario: programs take from a tenth of a second to many."""
 
@@ -84,7 +84,7 @@ class Fault(Record, frozen=True):
 
 
 def losses(faults: tuple[Fault, ...], shape: Shape) -> Losses:
-    """What they may take away."""
+    """Losses that these faults may cause."""
     deadly = [fault for fault in faults if fault.is_deadly]
     nodes = any(fault.role != WORKER or fault.kind in (HOLD, CUT) for fault in deadly)
     are_stored, files = shape.inline_limit > 0, any(fault.kind == TEAR for fault in faults)

@@ -33,7 +33,7 @@ class Link:
         self.ends = _End(self), _End(self)
         self.is_over = False
         self._actions: list[Callable[[], None]] = []
-        """What waits while the relay holds."""
+        """Actions that wait while the relay holds."""
 
     def other(self, end: _End) -> _End:
         return self.ends[end is self.ends[0]]
@@ -73,7 +73,7 @@ class _End(asyncio.Protocol):
         self._link = link
         self.transport: asyncio.Transport | None = None
         self._early = bytearray()
-        """What is to be written before there is a socket."""
+        """Bytes to be written before there is a socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)

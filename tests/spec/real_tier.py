@@ -94,7 +94,7 @@ IN_ROLE = {WORKER: "worker/", RAYLET: "raylet/n", ZYGOTE: "raylet/n", NODE: "ray
 
 
 def scaled(program: Program, factor: float) -> Program:
-    """The same in less time."""
+    """Return the program with all its times multiplied."""
     return Program(tuple(_scaled_body(driver, factor) for driver in program.drivers))
 
 
@@ -146,7 +146,7 @@ def _shape_of(random: Random, equipment: Random) -> Shape:
 
 @dataclass
 class Statistics:
-    """What a campaign has done."""
+    """Counts of a campaign."""
 
     began: float = field(default_factory=time.monotonic)
     scenarios: int = 0

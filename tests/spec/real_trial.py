@@ -55,7 +55,7 @@ class RealScenario(Record, frozen=True):
 
 @dataclass(frozen=True)
 class RealVerdict(Judgement):
-    """What came of a run."""
+    """Result of a run."""
 
     struck: tuple[Fault, ...]
     """The faults that have found somebody before the program was over."""

@@ -1,4 +1,4 @@
-"""What a worker still has when its driver has let go of everything: asked by a task, for workers answer nobody else."""
+"""Leftovers of a worker whose driver has let go of everything: asked by a task, for workers answer nobody else."""
 
 from __future__ import annotations
 

@@ -45,13 +45,13 @@ from tests.spec.programs import ZONE, Body, Call, Program, Submit, perform
 from tests.spec.stage import END, RUN, History, Record, Stage, has_lost_its_node, raised
 
 PATIENCE_S = 5.0
-"""So long nobody is given up who does not answer."""
+"""Seconds for which a silent process is not given up."""
 QUICK_HEALTH_CHECKS = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 2}
 """More than ``PATIENCE_S`` in all."""
 GCS_STALLS_S = 0.5
 """Many short stalls of the gcs may make an answer as late as that: callers of actors lose patience after a second."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
-"""So long there is no gcs when it has crashed."""
+"""Seconds without a gcs when it has crashed."""
 ENDS = ("crash", "memory", "spawn")
 """After these loud faults somebody is gone, or never there, and silent because of that alone, unless it is the gcs."""
 SILENCING = ("long_delay", "reset", "cut", "rift", "last_words")
@@ -76,7 +76,7 @@ class Node(Record, frozen=True):
     resources: dict[str, int] = {}
     num_gpus: int = 0
     zone: str = ""
-    """What its label ``ZONE`` says, if it has one."""
+    """Value of its label ``ZONE``, if it has one."""
 
     def described(self) -> dict[str, Any]:
         """As a cluster wants it."""
@@ -118,9 +118,9 @@ class World(Record, frozen=True):
     homes: tuple[int, ...] = ()
     """On which node each driver runs; those that are not named run on the head."""
     moves: tuple[Move, ...] = ()
-    """Of nodes that come and go."""
+    """Moves of nodes that come and go."""
     retry_pause_ms: int = 0
-    """So long a task waits before it is tried again."""
+    """Milliseconds that a task waits before it is tried again."""
     quick_health_checks: bool = False
     """Whether nodes that say nothing count as dead after some ten seconds, not a minute: they may live, and hear of it."""
 
@@ -160,7 +160,7 @@ class World(Record, frozen=True):
 
 
 class Scenario(Record, frozen=True):
-    """Everything that decides a run."""
+    """All data that decide a run."""
 
     program: Program
     world: World = World()
@@ -207,7 +207,7 @@ class Scenario(Record, frozen=True):
 
 
 def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
-    """What the faults that have struck may have taken away."""
+    """Losses that the faults that struck may have caused."""
     crashed = [key[1] for key in answers if key[0] == "crash"]
     raylets = [name for name in crashed if name.startswith("raylet/")]
     workers = [name for name in crashed if name.startswith("worker/")]
@@ -266,7 +266,7 @@ def read_witness(path: Path, from_json: Callable[[str], T]) -> T:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is wrong with a run, simulated or real."""
+    """Problems of a run, simulated or real."""
 
     problems: tuple[str, ...]
     """Each begins with the number of what is broken."""
@@ -283,7 +283,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Verdict(Judgement):
-    """What came of a run."""
+    """Result of a run."""
 
     answers: Mapping[Key, int]
     """All of the oracle's that were not 0."""
@@ -298,7 +298,7 @@ class Verdict(Judgement):
 
     @property
     def story(self) -> str:
-        """What happened, if there are problems."""
+        """Story of the run, if there are problems."""
         return self.trace.story() if self.problems else ""
 
 

@@ -45,7 +45,7 @@ MANY = 100
 PARTS = 16
 """Into so many parts the faults are divided, before single ones are left out."""
 ISOLATED = 12
-"""So many parts of the program are tried alone,"""
+"""Number of parts of the program that are tried alone,"""
 CHANCES = 4
 """with the faults that so many seeds draw."""
 FEW = 4
@@ -53,13 +53,13 @@ FEW = 4
 POINTS = 10
 """At so many points a fault is tried when the program has become smaller."""
 ALONE = 20
-"""So many faults, of different shapes, are tried alone: first loud ones,"""
+"""Number of faults, of different shapes, that are tried alone: first loud ones,"""
 TELLING = ("duplicate", "break")
 """then those that change more than the time, and the last of each first."""
 MOST_FAULTS, MOST_PERFORMANCES = 3, 8
 """A witness with more faults, or more tasks and calls, is not small."""
 FAILURES = 4
-"""So many are made small until one is;"""
+"""Number of failures that are made small until one is small;"""
 SEARCHED = 200
 """in so many scenarios further ones are looked for."""
 HANGS = frozenset({"L1", "L5"})
@@ -334,7 +334,7 @@ def some(points: list[Key]) -> list[Key]:
 
 
 def shape(key: Key) -> tuple[Any, ...]:
-    """What remains of a key without the names of processes and tasks, and without the count."""
+    """Return a key without the names of processes and tasks, and without the count."""
     return tuple(re.sub(r"/\w+|\(.*", "", part) for part in key if isinstance(part, str))
 
 

@@ -24,9 +24,9 @@ RUN, END, BORN = "run", "end", "born"
 """The first words of the lines that tasks, calls and constructors print."""
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
 FILLING = 7
-"""What each byte of an array in a value is."""
+"""Each byte of an array in a value."""
 TOLD_DEAD = "its owner is dead"
-"""What a driver hears who names an actor before it has noticed that its node is dead."""
+"""Error of a driver that names an actor before it has noticed that its node is dead."""
 raised: set[tuple[str, str]] = set()
 """Process and task: what was raised there and shall not be again. Simulated processes share it; emptied by its users."""
 

@@ -1,4 +1,4 @@
-"""What a campaign says to a person: on its command line, of a failure, and of a scenario that does not do the same twice."""
+"""A campaign's words to a person: on its command line, of a failure, and of a scenario that does not do the same twice."""
 
 from __future__ import annotations
 

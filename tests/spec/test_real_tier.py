@@ -108,7 +108,7 @@ def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
 
 
 def features(drawn: Iterable[tuple[Program, tuple[int, ...]]]) -> set[str]:
-    """What programs and the places of their drivers are made of: kinds of records with the fields that they fill."""
+    """Parts of programs and of the places of their drivers: kinds of records with the fields that they fill."""
     found: set[str] = set()
 
     def look(tree: Any) -> None:
@@ -136,7 +136,7 @@ def test_nothing_that_the_campaign_draws_is_left_out() -> None:
 
 
 def likeness(place: World | Shape) -> tuple[object, ...]:
-    """What worlds and clusters differ in."""
+    """Differences between worlds and clusters."""
     return bool(place.inline_limit), place.store_bytes, bool(place.io_workers), len(place.nodes)
 
 
@@ -144,7 +144,7 @@ def likeness(place: World | Shape) -> tuple[object, ...]:
 
 
 def verdict_codes(mistake: str, *operations: Put | Submit | Get | Sleep | Drop) -> set[str]:
-    """What is found of a program whose driver process has this mistake."""
+    """Return the problems of a program whose driver process has this mistake."""
     command = [sys.executable, "-c", PLANTED.format(mistake=mistake)]
     with RealTier(command, patience_s=2.0) as tier:
         return tier.run(RealScenario(Program((Body(operations),)))).codes

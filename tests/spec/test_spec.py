@@ -76,7 +76,7 @@ WITNESSES = sorted(REGRESSIONS.glob("*.json"))
 
 
 def ran(name: str, node: str = "", mark: str = "", gpus: Sequence[int] = ()) -> str:
-    """What a task prints when it begins."""
+    """The line that a task prints when it begins."""
     return json.dumps(["run", name, [], [], node, mark, gpus])
 
 

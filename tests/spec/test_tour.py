@@ -89,7 +89,7 @@ class Tour(RuleBasedStateMachine):
 
     @rule(target=objects, nested=st.lists(objects, min_size=1, max_size=3, unique=True), returns=st.booleans())
     def submit_reader(self, nested: list[str], returns: bool) -> str:
-        """It gets what it is given, and may return the references."""
+        """Get the given references, and perhaps return them."""
         name = self._name("task")
         body = Body((Get(f"{name} gets", tuple(nested)),), Return(tuple(nested) if returns else ()))
         self.operations.append(Submit(name, body, nested=tuple(nested)))

@@ -1,4 +1,4 @@
-"""What is changed in programs when they are written: some of what they do is done in another way, some is added.
+"""Changes of programs when they are written: some of what they do is done in another way, some is added.
 
 Each change draws from a ``Random`` of its own and leaves most programs as they are, so that a new one does not change what
 the others do with a seed.

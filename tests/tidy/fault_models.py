@@ -14,27 +14,28 @@ from collections.abc import Iterator
 from minray.simulation.faults import KINDS
 
 WORDS = {
-    "kill_sender(": "crash",
-    "cluster.kill(": "crash",
-    "break_channels(": "break",
-    "replay_requests(": "duplicate",
-    "lose_node(": "node_loss",
-    "wire.cut(": "cut",
-    "start_gcs(": "restart of the gcs",
-    "FaultPlan.quiet(": "all quiet ones",
-    "FaultPlan.swarm(": "a swarm",
-    "SIGKILL": "kill -9",
-    "remove_node(": "kill -9",
-    "SIGSTOP": "stop",
-    "os._exit(": "exit",
+    r"kill_sender\(": "crash",
+    r"cluster\.kill\(": "crash",
+    r"\.(?:raylet|worker_of|actor|process|owner_of_actor|of|gcs|sender)\b(?:\(.*\))?\.kill\(": "crash",
+    r"break_channels\(": "break",
+    r"replay_requests\(|\.replay\(": "duplicate",
+    r"lose_node\(|\.node(?:_of_actor)?\([^()]*\)\.(?:lose|kill_raylet)\(": "node_loss",
+    r"wire\.cut\(|\b(?:cluster|now|after\(.*\))\.partition\(|\.isolate\(": "cut",
+    r"start_gcs\(|\.gcs\.(?:re)?start\(": "restart of the gcs",
+    r"FaultPlan\.quiet\(": "all quiet ones",
+    r"FaultPlan\.swarm\(": "a swarm",
+    r"SIGKILL": "kill -9",
+    r"remove_node\(": "kill -9",
+    r"SIGSTOP": "stop",
+    r"os\._exit\(": "exit",
 }
-"""What stands in a test -> what goes wrong."""
-WORLDS = {"simulation": "simulation", "spec": "simulation", "real": "real"}
+"""Pattern of what stands in a test -> what goes wrong."""
+WORLDS = {"simulation": "simulation", "spec": "simulation", "real": "real", "cluster": "real"}
 """By folder; others are alone."""
 
 
 def worlds(path: str, text: str) -> Iterator[tuple[str, str, set[str]]]:
-    """Of each test of a file: its name, its world, and what goes wrong in it."""
+    """Yield (name, world, faults) for each test of a file."""
     folder = path.split("/")[1]
     parts = _parts(ast.parse(text), text)
     for name in parts:
@@ -69,7 +70,7 @@ def _with_what_it_mentions(name: str, parts: dict[str, str]) -> str:
 
 def _faults(source: str) -> set[str]:
     return {kind for kind in re.findall(r'"(\w+)": ', source) if kind in KINDS} | {
-        what for word, what in WORDS.items() if word in source
+        what for pattern, what in WORDS.items() if re.search(pattern, source)
     }
 
 
