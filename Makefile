@@ -25,6 +25,7 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 .PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos dask-tests dask-on-ray clean
 
 help:
+	@echo "make venv            the environment, with the checkout compiled"
 	@echo "make demo            the main job on a local cluster"
 	@echo "make test            lint, types and tests"
 	@echo "make test-seeds      the simulation's tests with all their seeds, of which the former takes a third"
@@ -48,11 +49,17 @@ help:
 	@echo "make leak-check      fail if a minray process, file or shared memory is left on this machine"
 	@echo "make clean           remove what the targets above have made"
 
+# pip compiles what it installs, but not the checkout. Where Python may not write byte code (PYTHONDONTWRITEBYTECODE), every
+# process would compile minray again. This takes a moment if nothing has changed.
+COMPILE := $(PY) -m compileall -q minray
+
 venv: $(STAMP)
+	$(COMPILE)
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[test,docs]"
+	$(COMPILE)
 	@touch $@
 
 $(BENCH_STAMP): setup.cfg pyproject.toml

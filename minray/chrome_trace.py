@@ -9,7 +9,6 @@ The viewers want numbers for nodes and rows; events of kind "M" give them names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,8 @@ def timeline(filename: str | None = None) -> list[TraceEvent] | None:
 
 
 def write_trace(filename: str, events: list[TraceEvent]) -> None:
+    import json
+
     Path(filename).write_text(json.dumps(events))
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minray import memory_summary as summary
 from minray.object_ref import ObjectRef
 from minray.worker import current_api
 
@@ -38,12 +37,14 @@ def free(object_refs: ObjectRef[Any] | Sequence[ObjectRef[Any]], local_only: boo
 
 
 def memory_summary(
-    group_by: str = summary.NODE_ADDRESS, sort_by: str = "OBJECT_SIZE", units: str = "B", stats_only: bool = False
+    group_by: str = "NODE_ADDRESS", sort_by: str = "OBJECT_SIZE", units: str = "B", stats_only: bool = False
 ) -> str:
     """What ``minray memory`` shows: what the object stores hold, and who refers to which objects; the options mean the same.
 
     ValueError for a grouping, an order or a unit that does not exist.
     """
+    from minray import memory_summary as summary
+
     for name, value, known in (
         ("group_by", group_by, summary.GROUPS),
         ("sort_by", sort_by, summary.ORDERS),

@@ -11,7 +11,6 @@ The head node lives as long as its gcs, any other as long as its raylet.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
@@ -284,6 +283,6 @@ def _start_process(
     pid = zygote.spawn(
         name, name, config, log_path=log, ready=True, control=control, essential=essential, respawn=respawn
     )
-    words: list[str] = json.loads(zygote.wait_ready(pid, START_TIMEOUT_S))
+    words = msgspec.json.decode(zygote.wait_ready(pid, START_TIMEOUT_S), type=list[str])
     if words[0] != "ready":
         raise RuntimeError(f"the {name} could not be started: {words[1]}")

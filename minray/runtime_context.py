@@ -8,7 +8,6 @@ none (a driver has no task).
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from typing import Any
@@ -145,6 +144,8 @@ class RuntimeContext:
 
     def get_runtime_env_string(self) -> str:
         """The same as JSON."""
+        import json
+
         return json.dumps(self.runtime_env)
 
     def get_session_name(self) -> str:

@@ -22,7 +22,15 @@ FRAMES = 200
 
 WORKERS_PROGRAM = ("<string>", "<module>")
 """File and function of the line that a worker was started with."""
-_RUNTIME_DIRECTORIES = (os.path.dirname(__file__) + os.sep, PACKAGE + os.sep)
+
+
+def spellings(directory: str) -> tuple[str, str]:
+    """What a path below this directory begins with: in a traceback, and in faulthandler's, which knows ASCII only."""
+    prefix = directory + os.sep
+    return prefix, prefix.encode("ascii", "backslashreplace").decode()
+
+
+_RUNTIME_DIRECTORIES = (*spellings(os.path.dirname(__file__)), *spellings(PACKAGE))
 
 
 class Frame(NamedTuple):

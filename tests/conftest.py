@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -30,6 +31,10 @@ os.environ["MINRAY_TMPDIR"] = str(SESSIONS)
 PATH = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 if str(CHECKOUT) not in PATH:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), *PATH]))
+
+# A shell script ignores SIGINT in what it runs in the background. The programs that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines are shared and noisy: how long an example takes says nothing. A failure prints the line that replays it.
 settings.register_profile("minray", deadline=None, print_blob=True)

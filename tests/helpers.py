@@ -19,9 +19,15 @@ from pathlib import Path
 
 from tests import leaks
 
+CHECKOUT = str(Path(__file__).parents[1])
 POLL_S = 0.01
 STACK_LINES = 80
 """At most so many lines of each log are shown after its process was asked for its stacks."""
+
+
+def without_checkout(text: str) -> str:
+    """Leave the checkout's own path out of a text, in which any word may stand: it is often called minray."""
+    return text.replace(CHECKOUT, "")
 
 
 async def turn() -> None:

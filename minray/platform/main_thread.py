@@ -64,15 +64,19 @@ COLLECT_S = 0.5
 MOST_COLLECTING = 0.05
 """So large a part of the time."""
 TERMINATED = "this process was told to end (SIGTERM)"
-_COUNTING = (
-    "minray/object_ref.py",
-    "minray/core_worker/actor_api.py",
-    "minray/core_worker/generator_reader.py",
-    "minray/core_worker/outgoing_stream.py",
-    "minray/core_worker/results.py",
-    "minray/core_worker/user_api.py",
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_COUNTING = frozenset(
+    os.path.join(_PACKAGE, *file.split("/"))
+    for file in (
+        "object_ref.py",
+        "core_worker/actor_api.py",
+        "core_worker/generator_reader.py",
+        "core_worker/outgoing_stream.py",
+        "core_worker/results.py",
+        "core_worker/user_api.py",
+    )
 )
-"""Files whose own frames count references, and never block."""
+"""Files of minray whose own frames count references, and never block."""
 _POSTING = (LoopBorder.post.__code__, LoopBorder.post_later.__code__, LoopBorder.drop.__code__)
 
 Work = Callable[[], None]
@@ -405,7 +409,7 @@ def _release(lock: _thread.LockType) -> None:
 
 def _is_bad_moment(frame: FrameType | None) -> bool:
     """Whether an exception here would be swallowed, or leave something counted that nobody has."""
-    if frame is not None and frame.f_code.co_filename.endswith(_COUNTING):
+    if frame is not None and frame.f_code.co_filename in _COUNTING:
         return True
     while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code not in _POSTING:
         frame = frame.f_back

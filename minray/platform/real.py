@@ -9,6 +9,7 @@ same for all of one cluster: the transport with its token, storage, memory, disk
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from minray.common.config import SystemConfig
 from minray.platform.base import CHUNK_BYTES, Disk, Host, Network, Platform, Processes
@@ -16,11 +17,13 @@ from minray.platform.compressed_disk import CompressedDisk
 from minray.platform.disk import RealDisk
 from minray.platform.external_storage import ExternalDisk, is_external
 from minray.platform.lanes import Lane
-from minray.platform.main_thread import MainThreadUserCode
 from minray.platform.memory import RealMemory
 from minray.platform.sockets import StreamNetwork
 from minray.platform.storage import open_storage
 from minray.platform.user_code import DriverUserCode, IoThread
+
+if TYPE_CHECKING:
+    from minray.platform.main_thread import MainThreadUserCode  # which only workers have
 
 
 def make_platform(

@@ -23,6 +23,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import logging
 import os
 import sys
 import threading
@@ -52,14 +53,14 @@ STUCK_S = 60.0
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
 SWITCHED = tuple(os.path.join(PACKAGE, part) for part in ("core_worker", "worker.py", "rpc"))
 """Code that user threads run beside a loop,"""
-LOCKED = (
-    "actor_clients.py",
-    "metric_registry.py",
-    "task_profile.py",
-    "worker_output.py",
-    "logging/__init__.py",
-    "concurrent/futures/_base.py",
-)
+LOCKED = {
+    os.path.join(PACKAGE, "core_worker", "actor_clients.py"),
+    os.path.join(PACKAGE, "core_worker", "metric_registry.py"),
+    os.path.join(PACKAGE, "core_worker", "task_profile.py"),
+    os.path.join(PACKAGE, "worker_output.py"),
+    logging.__file__,
+    concurrent.futures._base.__file__,
+}
 """but for files with locks in them, and what is called from there."""
 FREE_POLLS = 1000
 """So many waits of no time at one instant cost nothing: a loop of coroutines has many turns in which it waits for nobody."""
@@ -112,7 +113,7 @@ def _may_switch(path: str) -> bool:
 
 def _may_hold_lock(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.endswith(LOCKED):
+        if frame.f_code.co_filename in LOCKED:
             return True
         frame = frame.f_back
     return False
@@ -157,8 +158,7 @@ class UserThread:
         frame = sys._current_frames().get(self.ident)
         if self._idle or self._ended or not self.process.alive or frame is None:
             return ""
-        ours = os.path.dirname(os.path.dirname(__file__))
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE + os.sep):
             frame = frame.f_back
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         return f"  {self.process.name:<20} {'user thread':<30} {place}"

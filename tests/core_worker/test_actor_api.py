@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray.core_worker import actor_api
 from minray.core_worker.actor_api import ActorApi
 from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from minray.platform import main_thread
@@ -185,7 +186,7 @@ def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and
     moments: list[bool] = []
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith("minray/core_worker/actor_api.py"):
+        if frame.f_code.co_filename == actor_api.__file__:
             moments.append(main_thread._is_bad_moment(frame))
         return trace
 

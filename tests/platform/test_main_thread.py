@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import minray
+from minray.platform import main_thread
 from minray.platform.main_thread import MainThreadUserCode
 from tests.platform.main_thread_program import run_program
 
@@ -192,6 +194,16 @@ def test_an_interrupt_does_not_cut_a_post_short(post: str) -> None:
             code.run(lambda: work([]))
         code.run(lambda: None, lambda: code.post_later(code.stop))
     """) == ["True"] * 5 + ["over"]
+
+
+@pytest.mark.parametrize(
+    ("package", "is_bad"), [(os.path.dirname(minray.__file__), True), ("/home/user/minray", False)], ids=["ours", "user's"]
+)
+def test_an_interrupt_is_put_off_in_minrays_own_files_only(package: str, is_bad: bool) -> None:
+    """A program in a folder called minray may have a file of the name of one that counts references."""
+    names = {"frame_here": sys._getframe}
+    exec(compile("frame = frame_here()", f"{package}/object_ref.py", "exec"), names)
+    assert main_thread._is_bad_moment(names["frame"]) is is_bad  # type: ignore[arg-type]
 
 
 def test_an_interrupt_that_does_not_apply_and_a_stray_one_do_nothing() -> None:

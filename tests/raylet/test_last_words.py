@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+from pathlib import Path
 
 import minray
 from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.raylet.last_words import MOST_LINES, LastWords
+from minray.tracebacks import spellings
 
 OURS = os.path.join(os.path.dirname(minray.__file__), "core_worker", "task_executor.py")
 CRASH = f"""\
@@ -52,6 +55,16 @@ def test_a_crash_in_compiled_code_leaves_the_users_words_and_frames() -> None:
         "",
         "  more",
     ]
+
+
+def test_a_directory_is_told_from_others_also_in_what_faulthandler_writes(tmp_path: Path) -> None:
+    """Wherever minray is installed, its own frames are left out."""
+    directory = "/home/Zoë/\u6587\u4ef6/\U0001f40d/minray"
+    code = compile("faulthandler.dump_traceback(file, all_threads=False)", f"{directory}/worker.py", "exec")
+    with (tmp_path / "crash").open("w+") as file:
+        exec(code, {"faulthandler": faulthandler, "file": file})
+        file.seek(0)
+        assert f'  File "{spellings(directory)[1]}worker.py", line 1 in <module>' in file.read().splitlines()
 
 
 def test_what_only_looks_like_a_crash_is_the_users() -> None:

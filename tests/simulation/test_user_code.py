@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -15,10 +16,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import minray
 from minray.core_worker.sequence_ranges import SequenceRanges
 from minray.simulation.interpreter import EPOCH_S, simulated_meanings
 from minray.simulation.loop import Deadlock, NotSimulated, SimLoop, SimProcess
-from minray.simulation.user_code import SimParker, SimUserCode
+from minray.simulation.user_code import SimParker, SimUserCode, _may_hold_lock
 
 
 @pytest.fixture
@@ -321,6 +323,24 @@ def test_who_may_hold_a_lock_is_not_switched(loop: SimLoop, process: SimProcess,
 
     run(loop, user_code, lambda: logging.getLogger(__name__).warning("%s", Shown()))  # with the lock of a handler
     assert caplog.messages == ["0 s later"]
+
+
+@pytest.mark.parametrize(
+    ("package", "is_locked"),
+    [(os.path.dirname(minray.__file__), True), ("/home/user/minray", False)],
+    ids=["ours", "user's"],
+)
+def test_only_minrays_own_files_have_its_locks(package: str, is_locked: bool) -> None:
+    names = {"frame_here": sys._getframe}
+    exec(compile("frame = frame_here()", f"{package}/worker_output.py", "exec"), names)
+    assert _may_hold_lock(names["frame"]) is is_locked  # type: ignore[arg-type]
+
+
+def test_a_deadlock_names_the_line_of_a_program_beside_the_package(loop: SimLoop, user_code: SimUserCode) -> None:
+    """The path of such a program may begin with that of the package: minray_programs."""
+    code = compile("parker.wait(None)", f"{os.path.dirname(minray.__file__)}_programs/program.py", "exec")
+    with pytest.raises(Deadlock, match=r"worker/1 +user thread +program.py:1"):
+        run(loop, user_code, lambda: exec(code, {"parker": SimParker(user_code.thread)}))
 
 
 def test_user_code_that_waits_for_nothing_is_a_deadlock(loop: SimLoop, user_code: SimUserCode) -> None:

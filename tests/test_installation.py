@@ -1,0 +1,183 @@
+"""What an installed minray is like: where Python finds it, beside which files, and how much a program loads with it.
+
+Ray: python/ray/tests/test_runtime_env_packaging.py tests packages of users; how Ray is installed has no test there
+
+Programs here run without the PYTHONPATH that the other tests' programs have: it would hide a broken installation.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+PROGRAM = """
+import minray as ray
+
+@ray.remote
+def file_of_minray():
+    import minray
+    return minray.__file__
+
+if __name__ == "__main__":
+    with ray.init(num_cpus=1, log_to_driver=False):
+        assert ray.get(file_of_minray.remote()) == ray.__file__
+        print(ray.__file__)
+"""
+
+
+def run(python: Path | str, *arguments: str, cwd: Path) -> str:
+    """What a Python program prints that only knows what its environment has installed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run([python, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+# --- Where Python finds it ---
+
+
+@pytest.fixture
+def beside_a_clone(tmp_path: Path) -> Path:
+    """A directory with a program and a folder called minray, whose package lies one level deeper, as in a clone."""
+    (tmp_path / "minray").mkdir()
+    (tmp_path / "program.py").write_text("import minray\nprint(minray.remote.__module__)")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["program.py"],
+        ["-m", "program"],
+        ["-c", "import program"],
+        ["-P", "program.py"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_called_minray_beside_a_program_does_not_hide_the_package(
+    beside_a_clone: Path, arguments: list[str]
+) -> None:
+    """Fails in an environment that ``make venv`` made before setup.cfg named the package's directory."""
+    assert run(sys.executable, *arguments, cwd=beside_a_clone) == "minray.remote_function"
+
+
+def install(how: str, clone: Path, environment: Path) -> Path:
+    """Do what pip does, without a network: build a wheel of this clone, and unpack it in a new environment.
+
+    The environment finds what minray needs where this process finds it. Returns its Python.
+    """
+    venv.create(environment, symlinks=True, with_pip=False)
+    python = environment / "bin" / "python"
+    site_packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=clone))
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    run(sys.executable, "-c", f"from setuptools import build_meta; build_meta.{how}({str(environment)!r})", cwd=clone)
+    (wheel,) = environment.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site_packages)
+    return python
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["build_editable", "build_wheel"])
+def test_a_program_beside_its_clone_runs_its_tasks_with_the_installed_minray(tmp_path: Path, how: str) -> None:
+    clone, environment = tmp_path / "minray", tmp_path / "environment"
+    clone.mkdir()
+    shutil.copytree(CHECKOUT / "minray", clone / "minray", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, clone)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    python = install(how, clone, environment)
+    installed = Path(run(python, "program.py", cwd=tmp_path))
+    assert installed.is_relative_to(clone if how == "build_editable" else environment)
+
+
+# --- What it loads ---
+
+
+MOST_MODULES = 155
+"""Bound on minray's own modules after ``import minray``: there are 150, and a few new ones have room.
+
+Each of them takes 0.5 ms of a driver's start, and 1.5 ms without byte code.
+"""
+FOR_OTHER_PROCESSES = {
+    "minray.cli",
+    "minray.gcs",
+    "minray.memory_summary",
+    "minray.microbenchmark",
+    "minray.object_store.store",
+    "minray.platform.grpc_transport",
+    "minray.platform.main_thread",
+    "minray.platform.sqlite_storage",
+    "minray.platform.zygote",
+    "minray.raylet",
+    "minray.roles",
+    "minray.scheduling",
+    "minray.simulation",
+    "minray.util.dask",
+    "minray.util.joblib",
+    "minray.util.metrics",
+    "minray.util.multiprocessing",
+    "minray.util.state",
+}
+"""Rooms and files of minray that a driver has no use for, or not before its program names them."""
+FOR_FEW_PROGRAMS = {
+    "click",
+    "ctypes",
+    "dask",
+    "email",
+    "fsspec",
+    "grpc",
+    "http",
+    "importlib.metadata",
+    "joblib",
+    "json",
+    "multiprocessing",
+    "numpy",
+    "psutil",
+    "sqlite3",
+    "tempfile",
+    "tomllib",
+    "unittest",
+    "uvloop",
+    "xml",
+}
+"""Modules of others that minray imports only in the function that needs them, if at all."""
+
+
+@pytest.mark.slow
+def test_import_minray_loads_no_more_than_a_driver_needs(tmp_path: Path) -> None:
+    program = "import sys; before = set(sys.modules); import minray; print(*sorted(set(sys.modules) - before))"
+    loaded = run(sys.executable, "-c", program, cwd=tmp_path).split()
+    assert (FOR_OTHER_PROCESSES | FOR_FEW_PROGRAMS).isdisjoint(loaded)
+    assert len([name for name in loaded if name.partition(".")[0] == "minray"]) <= MOST_MODULES
+
+
+@pytest.mark.slow
+def test_make_venv_compiles_the_checkout_where_python_writes_no_byte_code(tmp_path: Path) -> None:
+    venv.create(tmp_path / "environment", symlinks=True, with_pip=False)
+    for name in ("Makefile", "setup.cfg", "pyproject.toml"):
+        shutil.copy(CHECKOUT / name, tmp_path)
+    (tmp_path / "environment" / ".installed").touch()
+    (tmp_path / "minray" / "common").mkdir(parents=True)
+    (tmp_path / "minray" / "common" / "ids.py").write_text("")
+    command = ["make", "--silent", "venv", "VENV=environment"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=True)
+    assert [path.name.partition(".")[0] for path in tmp_path.glob("minray/common/__pycache__/*.pyc")] == ["ids"]
+
+
+def test_make_compiles_the_checkout_when_it_makes_the_environment_of_another_target(tmp_path: Path) -> None:
+    command = ["make", "--dry-run", "demo", f"VENV={tmp_path}"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    install, compile_, demo = (done.stdout.index(text) for text in (" --editable ", "compileall", "examples/"))
+    assert install < compile_ < demo
