@@ -32,6 +32,7 @@ from minray.platform.endpoints import free_port
 from minray.platform.external_storage import is_external, split_places
 from minray.platform.host import RealHost, raise_file_limit
 from minray.platform.processes import OwnedZygote, start_zygote
+from minray.platform.real import check_transport
 from minray.platform.session import LOGS, make_spill_directories, remove_session
 
 START_TIMEOUT_S = 30.0
@@ -172,6 +173,7 @@ def _check_texts(options: NodeOptions) -> None:
 def start_node(options: NodeOptions) -> Node:
     """Start gcs (head only) and raylet; returns when the raylet is registered. RuntimeError says what went wrong."""
     _check_texts(options)
+    check_transport(options.system_config)
     resources = node_resources(options, RealHost())
     files = raise_file_limit()
     if files < FEW_FILES:

@@ -62,12 +62,23 @@ def make_platform(
     return Platform(name, identity, network, processes, user_code, host, open_storage, memory, open_disk, bulk=bulk)
 
 
+def check_transport(system_config: SystemConfig) -> None:
+    """Raise RuntimeError, with what to do, if the cluster's transport needs a package that is not installed here."""
+    if system_config.transport != "grpc":
+        return
+    from importlib.util import find_spec
+
+    if find_spec("grpc") is None:
+        raise RuntimeError("transport=\"grpc\" needs grpcio, which is not installed here: pip install 'minray[grpc]'")
+
+
 def io_thread(system_config: SystemConfig) -> IoThread:
     """A thread for one user of a cluster, with a loop; whoever asks stops it.
 
     gRPC binds each loop that it meets to its one queue of the process and never lets go of it, so there is one loop for all.
-    Raises RuntimeError in a process that was forked from one that has used gRPC.
+    Raises RuntimeError without the transport's package, and in a process that was forked from one that has used gRPC.
     """
+    check_transport(system_config)
     if system_config.transport != "grpc":
         return IoThread()
     from minray.platform import grpc_transport
