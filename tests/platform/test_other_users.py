@@ -68,7 +68,10 @@ with socket.socket(socket.AF_UNIX) as listener:
     ready()
     connection, _ = listener.accept()
     with connection:
-        socket.send_fds(connection, [struct.pack("<Q", 4096)], [memory])
+        try:
+            socket.send_fds(connection, [struct.pack("<Q", 4096)], [memory])
+        except BrokenPipeError:
+            pass  # The other side has seen whose socket this is, and is gone.
 """
 NETWORKS: dict[str, tuple[str, Callable[..., Network], Callable[[Any], None]]] = {
     "stream": ("sockets", StreamNetwork, run_asyncio),
