@@ -26,8 +26,8 @@ STACK_LINES = 80
 
 
 def without_checkout(text: str) -> str:
-    """Leave the checkout's own path out of a text, in which any word may stand: it is often called minray."""
-    return text.replace(CHECKOUT, "")
+    """Leave the checkout's own path, also as faulthandler writes it, out of a text: the checkout is often called minray."""
+    return text.replace(CHECKOUT, "").replace(CHECKOUT.encode("ascii", "backslashreplace").decode(), "")
 
 
 async def turn() -> None:
