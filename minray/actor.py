@@ -106,7 +106,7 @@ class ActorClass:
         if given.get("get_if_exists"):
             existing = actors.named(name, namespace)
             if existing is not None:
-                return _handle_of(existing)
+                return _handle_of(existing.info, existing.ref)
         prepared, placement = self._prepare(api)
         info, ref, is_new = actors.create(
             prepared,
@@ -123,7 +123,7 @@ class ActorClass:
             return ActorHandle(info.actor_id, spec, info.owner, None if info.detached else ref)
         if not given.get("get_if_exists"):
             raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
-        return _handle_of(info)
+        return _handle_of(info, ref)
 
     @cached_property
     def _signature(self) -> Signature:
@@ -288,9 +288,9 @@ def _rebuild(actor_id: bytes, spec: bytes, owner: bytes, ref: ObjectRef[Any] | N
     return ActorHandle(actor_id, decode(HandleSpec, spec), decode(Address, owner), ref)
 
 
-def _handle_of(info: ActorInfo) -> ActorHandle:
-    """A handle from the gcs, which does not keep the actor alive."""
-    return ActorHandle(info.actor_id, decode(HandleSpec, info.handle), info.owner, None)
+def _handle_of(info: ActorInfo, ref: ObjectRef[Any] | None) -> ActorHandle:
+    """A handle of an actor that the gcs has told of; without a reference it does not keep the actor alive."""
+    return ActorHandle(info.actor_id, decode(HandleSpec, info.handle), info.owner, ref)
 
 
 def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass:
@@ -321,7 +321,7 @@ def method(*args: Any, **options: Any) -> Any:
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     """A living actor by its name, in this job's namespace or another. Raises ValueError if there is none (G32).
 
-    The handle does not keep the actor alive.
+    The handle keeps the actor alive, like any other. An actor of which no handle is left has no name any more.
     """
     if not isinstance(name, str):
         raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
@@ -331,20 +331,20 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
         raise TypeError(f"namespace must be a str, not {type(namespace).__name__}")
     actors = ActorApi(worker.current_api())
     where = namespace or actors.namespace()
-    info = actors.named(name, where)
-    if info is None:
+    held = actors.named(name, where)
+    if held is None:
         raise ValueError(f"there is no actor named {name!r} in namespace {where!r}")
-    return _handle_of(info)
+    return _handle_of(held.info, held.ref)
 
 
 def own_handle() -> ActorHandle:
-    """Of the actor whose process this is. Raises RuntimeError in other processes."""
+    """A handle of the actor whose process this is, which does not keep it alive. Raises RuntimeError in other processes."""
     api = worker.current_api()
     actor = api.core.actor_receiver.actor
     info = None if actor is None else ActorApi(api).get(actor.actor_id, actor.constructor.header.owner)
     if info is None:
         raise RuntimeError("current_actor is there in an actor's process only")
-    return _handle_of(info)
+    return _handle_of(info, None)
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
@@ -379,5 +379,6 @@ def named_actors(all_namespaces: bool) -> list[tuple[str, str]]:
     """(namespace, name) of the living actors that have names."""
     actors = ActorApi(worker.current_api())
     own = actors.namespace()
-    named = [(info.namespace, info.name) for info in actors.all() if info.name and info.state != "DEAD"]
+    living = [info for info in actors.all() if info.state != "DEAD" and not info.is_ending]
+    named = [(info.namespace, info.name) for info in living if info.name]
     return sorted(pair for pair in named if all_namespaces or pair[0] == own)

@@ -13,6 +13,7 @@ from typing import Any
 
 from minray.common.ids import actor_of, task_of
 from minray.core_worker.actor_task_submitter import ActorClient
+from minray.core_worker.named_actors import HeldActor
 from minray.core_worker.task_manager import PreparedTemplate
 from minray.core_worker.user_api import UserApi
 from minray.exceptions import ActorDiedError
@@ -22,11 +23,9 @@ from minray.protocol.actor import (
     DEPENDENCIES_UNREADY,
     ActorInfo,
     GetActor,
-    GetNamedActor,
     HandleSpec,
     KillActor,
     ListActors,
-    RegisterActor,
 )
 from minray.protocol.base import Address, encode
 
@@ -53,7 +52,7 @@ class ActorApi:
         detached: bool = False,
         max_restarts: int = 0,
     ) -> tuple[ActorInfo, ObjectRef[Any] | None, bool]:
-        """A new actor, the reference that keeps it alive, True; or the one that has the name, None, False."""
+        """A new actor, the reference that keeps it alive, True; or the one that has the name, its reference, False."""
         core = self._core
         task, _held = self._api.make_task(prepared, args, kwargs)
         actor_id = actor_of(task.task_id)
@@ -69,27 +68,28 @@ class ActorApi:
             0,
             encode(spec),
         )
-        if name:
-            try:
-                reply = self._api.run_on_loop(lambda: core.gcs.call(RegisterActor(info)))
-            except BaseException:  # cancelled, perhaps: it may be registered, and nobody will have a handle
-                self._api.post(core.actors.abandon, actor_id)
-                raise
-            if reply.existing is not None:
-                return reply.existing, None, False
-            if reply.refused:
-                raise ActorDiedError(actor_id=actor_id.hex(), reason=reply.refused)
-        self._api.post(core.actors.create, task, info, placement, bool(name))
-        return info, ObjectRef(task.task_id + b"\0\0\0\1", core.address, core.drop_ref), True
+        if not name:
+            self._api.post(core.actors.create, task, info, placement, False)
+            return info, ObjectRef(task.task_id + b"\0\0\0\1", core.address, core.drop_ref), True
+        try:
+            held: HeldActor = self._api.run_on_loop(lambda: core.named_actors.register(info))
+        except BaseException:  # cancelled, perhaps: it may be registered, and nobody will have a handle
+            self._api.post(core.actors.abandon, actor_id)
+            raise
+        if held.refused:
+            raise ActorDiedError(actor_id=actor_id.hex(), reason=held.refused)
+        is_new = held.info is info
+        if is_new:
+            self._api.post(core.actors.create, task, info, placement, True)
+        return held.info, held.ref, is_new
 
     def client(self, actor_id: bytes, owner: Address, in_order: bool) -> ActorClient:
         return self._core.actors.client(actor_id, owner, in_order)
 
-    def named(self, name: str, namespace: str) -> ActorInfo | None:
-        """A living actor by its name."""
-        reply = self._api.run_on_loop(lambda: self._core.gcs.call(GetNamedActor(name, namespace)))
-        info: ActorInfo | None = reply.actor
-        return info
+    def named(self, name: str, namespace: str) -> HeldActor | None:
+        """A living actor by its name, with the reference that keeps it alive."""
+        held: HeldActor | None = self._api.run_on_loop(lambda: self._core.named_actors.find(name, namespace))
+        return held
 
     def get(self, actor_id: bytes, owner: Address) -> ActorInfo | None:
         reply = self._api.run_on_loop(lambda: self._core.gcs.call(GetActor(actor_id, owner)))

@@ -22,7 +22,7 @@ from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.task_intake import ReceivedTask
 from minray.packed_exception import describe_packed
 from minray.platform.base import PlatformError
-from minray.protocol.actor import ReportActorExit
+from minray.protocol.actor import ReportActorEnding, ReportActorExit
 from minray.protocol.base import Address
 from minray.protocol.core_worker import FAILED
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
@@ -66,6 +66,13 @@ class ActorHost:
                 core.actor_receiver.on_death(caller.worker_id)
 
         core.gcs.send(GetWorkerDeath(caller.worker_id, caller.node_id), on_answer)
+
+    def announce_end(self, then: Callable[[], None]) -> None:
+        """A call has ended the actor: have the gcs know that before the caller."""
+        actor = self._core.actor_receiver.actor
+        assert actor is not None
+        request = ReportActorEnding(actor.actor_id, self._core.config.worker_id)
+        self._core.patient.send_to_gcs(request, lambda _reply, _error, _buffers: then())
 
     def end_actor(self, reason: str) -> None:
         """In an orderly way, and for good."""

@@ -112,10 +112,11 @@ class ActorManager:
     # --- creating
 
     def create(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
-        """A user thread has called a constructor; ``registered``: the gcs knows it already."""
+        """A user thread has called a constructor; ``registered``: the gcs knows it already, and its handle counts."""
         core = self._core
         handle_id = return_id(task.task_id, 1)
-        core.references.add_owned(handle_id)
+        if not registered:
+            core.references.add_owned(handle_id)
         if not info.detached:
             self._handles[handle_id] = info.actor_id
         self._creations[info.actor_id] = _Creation(task, info, placement, registered)

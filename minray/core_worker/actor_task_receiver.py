@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Protocol
@@ -31,7 +31,7 @@ from typing import Protocol
 from minray.common.tombstones import remember
 from minray.core_worker.actor_process import ActorProcess
 from minray.core_worker.sequence_ranges import SequenceRanges
-from minray.core_worker.task_executor import TaskExecutor
+from minray.core_worker.task_executor import Execution, TaskExecutor
 from minray.core_worker.task_intake import ReceivedTask, TaskIntake
 from minray.exceptions import TaskCancelledError
 from minray.platform.base import Platform
@@ -60,6 +60,9 @@ class Surroundings(Protocol):
 
     def end_actor(self, reason: str) -> None:
         """No call begins any more; end when those that run have been answered."""
+
+    def announce_end(self, then: Callable[[], None]) -> None:
+        """Have the gcs know that the actor is about to end, and go on."""
 
     def ask_about(self, caller: Address) -> None:
         """Whether this process is dead; if so, ``on_death`` is called."""
@@ -324,13 +327,19 @@ class ActorTaskReceiver:
     def on_executed(self, task: ReceivedTask) -> None:
         """It is over, or was passed over."""
         execution, task.execution = task.execution, None
+        if execution is not None and execution.ends_actor:
+            self._surroundings.announce_end(partial(self._answer, task, execution))
+        else:
+            self._answer(task, execution)
+        if self._executor.wants_exit:
+            self._surroundings.end_actor(self._executor.wants_exit)
+
+    def _answer(self, task: ReceivedTask, execution: Execution | None) -> None:
         if execution is not None:
             self._intake.answer_executed(task, execution)
         stream = self._streams.get(task.header.owner.worker_id)
         if stream is not None and stream.is_orphaned:
             self._maybe_forget(stream)
-        if self._executor.wants_exit:
-            self._surroundings.end_actor(self._executor.wants_exit)
 
     def stop_beginning(self) -> None:
         """The actor ends: what has not begun never will. Its callers hear from the gcs that it is dead."""

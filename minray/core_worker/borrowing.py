@@ -67,13 +67,18 @@ class Borrowing:
 
     # --- as owner
 
-    def lend_here(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> None:
-        """Note a ticket."""
+    def lend_here(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
+        """Note a ticket; False if there is nothing to lend any more."""
         is_ours = borrower.worker_id == lender.worker_id == self._own.worker_id
         if not is_ours and not self._watching:
             self._watching = True
             self._on_first_lent()
-        self._references.lend(object_id, borrower, ticket, lender)
+        return self._references.lend(object_id, borrower, ticket, lender)
+
+    def lend_to(self, request: AddBorrower) -> list[Loan]:
+        """Note the tickets of a lender, or of a borrower that asks for itself; returns those that cannot be noted."""
+        borrower, lender = request.borrower, request.lender
+        return [loan for loan in request.loans if not self.lend_here(loan.object_id, borrower, loan.ticket, lender)]
 
     def _on_checked(self, reply: CheckTicketsReply | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
         if reply is not None:
@@ -132,6 +137,27 @@ class Borrowing:
         """The lender is dead, and from now on so for us: which of its loans have not reached us?"""
         self._peers.on_death_of(lender_id, "it is reported dead")
         return [loan for loan in loans if not self._references.holds_ticket(loan)]
+
+    async def hold(self, object_id: bytes, owner: Address) -> bool:
+        """Add a local reference to an object that nobody has passed on to this process; False if its owner has freed it.
+
+        Raises PeerUnreachable if the owner is dead. Until the owner has agreed, this process holds nothing.
+        """
+        references = self._references
+        if owner.worker_id == self._own.worker_id:
+            is_held = references.is_in_scope(object_id)
+            if is_held:
+                references.add_local(object_id, None)
+            return is_held
+        (info,) = self._with_tickets([(object_id, owner)], b"")
+        reply = await self._patient.call(owner, AddBorrower(self._own, self._own, [Loan(object_id, info.ticket)]))
+        if reply.missing:
+            return False
+        references.add_local(object_id, owner)
+        effects = Effects()
+        references.receive_ticket(info, effects)
+        self.apply(effects)
+        return True
 
     async def keep(self, refs: Sequence[tuple[bytes, Address]]) -> None:
         """Get tickets of our own for references that somebody else has kept alive for us until now."""

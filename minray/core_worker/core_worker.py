@@ -33,6 +33,7 @@ from minray.core_worker.job_environment import take_on
 from minray.core_worker.lease_client import LeaseClient
 from minray.core_worker.lease_policy import LocalityAwareLeasePolicy
 from minray.core_worker.memory_store import MemoryStore
+from minray.core_worker.named_actors import NamedActors
 from minray.core_worker.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.object_deletion import ObjectDeletion
 from minray.core_worker.object_directory import ObjectDirectory
@@ -105,6 +106,7 @@ class CoreWorker:
         self.functions = FunctionManager(self.gcs)
         self.call_sites = CallSites(is_driver=config.is_driver) if system.record_ref_creation_sites else None
         self.actors = ActorManager(self)
+        self.named_actors = NamedActors(self)
         self.deletion = ObjectDeletion(self)
         self.generators = Generators(self)
         self.recovery = ObjectRecoveryManager(self)

@@ -4,7 +4,8 @@ Ray: CreatePlacementGroup, RemovePlacementGroup and WaitPlacementGroupReady of s
 
 Making a group without a name, and removing one, asks nobody: the gcs hears of it while the program goes on, again if it
 must. Until it has answered, nothing else is asked about this group, and no list of groups; and nobody else may hear of a
-group that it does not know yet (``is_known``).
+group that it does not know yet (``is_known``). Removing a group that may have a name waits until the gcs has heard that
+(``settle``), so that no process that learns of the removal finds the group by its name.
 
 ``ready`` is an object of this process that no task makes: its value, the handle, is put in when the gcs says that the group
 is there, or an error when it was removed. (Ray runs an empty task in the group's first bundle; that takes a lease, and
@@ -43,7 +44,7 @@ WAIT_S = 30.0
 ASK_AGAIN_S = 1.0
 """The pause after the gcs could not answer."""
 MAX_KNOWN_GROUPS = 1000
-"""Of so many groups it is remembered what is in them."""
+"""Number of groups whose names and bundles are remembered."""
 
 
 class PlacementGroups:
@@ -53,8 +54,11 @@ class PlacementGroups:
         self._core = core
         self._waiting: dict[bytes, tuple[bytes, asyncio.Task[None]]] = {}
         """Objects of ``begin_ready`` that have no value yet: their group, and who waits for it."""
-        self._bundles: dict[bytes, list[ResourceSet]] = {}
-        """Of the groups that this process has made or looked up last, and has not removed; they never change."""
+        self._known: dict[bytes, PlacementGroupInfo] = {}
+        """Groups that this process has made or looked up last, and has not removed; user threads read it.
+
+        Names and bundles never change; of the rest it says nothing.
+        """
         self._new: set[bytes] = set()
         """Groups whose making the gcs has not answered yet; user threads add to it."""
         self._telling: dict[bytes, deque[Request[Any]]] = {}
@@ -100,12 +104,17 @@ class PlacementGroups:
 
     def remove(self, group_id: bytes) -> None:
         """Nothing happens if it was removed before."""
-        self._bundles.pop(group_id, None)
+        self._known.pop(group_id, None)
         self._tell(group_id, RemovePlacementGroup(group_id))
 
     def is_known(self, group_id: bytes) -> bool:
         """Whether others may ask about it; in any thread."""
         return group_id not in self._new
+
+    def may_have_name(self, group_id: bytes) -> bool:
+        """Whether others may look for it; in any thread."""
+        known = self._known.get(group_id)
+        return bool(known.name) if known is not None else group_id not in self._new
 
     def _tell(self, group_id: bytes, request: Request[Any]) -> None:
         """Say it after what was said before."""
@@ -154,17 +163,18 @@ class PlacementGroups:
 
     async def bundles_of(self, group_id: bytes) -> list[ResourceSet]:
         """What the bundles of a group hold; empty if nobody remembers it."""
-        if group_id not in self._bundles:
+        group = self._known.get(group_id)
+        if group is None:
             group = await self.get(group_id)
             if group is None:
                 return []
             self._remember(group_id, group)
-        return self._bundles[group_id]
+        return [bundle.resources for bundle in group.bundles]
 
     def _remember(self, group_id: bytes, group: PlacementGroupInfo) -> None:
-        self._bundles[group_id] = [bundle.resources for bundle in group.bundles]
-        if len(self._bundles) > MAX_KNOWN_GROUPS:
-            del self._bundles[next(iter(self._bundles))]
+        self._known[group_id] = group
+        if len(self._known) > MAX_KNOWN_GROUPS:
+            del self._known[next(iter(self._known))]
 
     async def wait(self, group_id: bytes, timeout_s: float | None) -> bool:
         """Until the group is created (True), removed, or the time is up; with 0, as it is now."""

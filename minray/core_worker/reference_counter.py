@@ -225,16 +225,17 @@ class ReferenceCounter:
 
     # --- lending
 
-    def lend(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> None:
-        """Owner: ``lender`` is about to pass a reference on to ``borrower``. Nothing, if the object is freed already."""
+    def lend(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
+        """Owner: ``lender`` is about to pass a reference on to ``borrower``. False, if the object is freed already."""
         reference = self._references.get(object_id)
         if reference is None or not reference.is_in_scope() or ticket in self._spent:
-            return
+            return False
         if self._dead and any(self._is_dead(party) for party in (borrower, lender)):
-            return
+            return False
         if reference.lent is None:
             reference.lent = {}
         reference.lent[ticket] = borrower, lender
+        return True
 
     def _is_dead(self, address: Address) -> bool:
         return address.worker_id in self._dead or address.node_id in self._dead

@@ -21,6 +21,7 @@ from minray.protocol.core_worker import (
     PENDING,
     READY,
     AddBorrower,
+    AddBorrowerReply,
     CancelObject,
     CancelTask,
     CancelTaskReply,
@@ -177,10 +178,8 @@ class CoreWorkerService:
             return False
         return True
 
-    def handle_AddBorrower(self, request: AddBorrower, call: Call) -> Done:
-        for loan in request.loans:
-            self._core.borrowing.lend_here(loan.object_id, request.borrower, loan.ticket, request.lender)
-        return DONE
+    def handle_AddBorrower(self, request: AddBorrower, call: Call) -> AddBorrowerReply:
+        return AddBorrowerReply(self._core.borrowing.lend_to(request))
 
     def handle_RemoveBorrower(self, request: RemoveBorrower, call: Call) -> Done:
         self._core.borrowing.take_back(request.loans)

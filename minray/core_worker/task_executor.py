@@ -74,6 +74,8 @@ class Execution(msgspec.Struct, eq=False):
     """A packed exception, when not."""
     duration_us: int
     retryable: bool
+    ends_actor: bool = False
+    """Whether the call has ended its actor."""
 
 
 class TaskExecutor:
@@ -376,7 +378,7 @@ class TaskExecutor:
         if retryable and results:
             self._returns.discard(task, results)
             results = []
-        return Execution(FAILED, results, self._pack(task, error, at_fault=at_fault), duration_us, retryable)
+        return Execution(FAILED, results, self._pack(task, error, at_fault=at_fault), duration_us, retryable, exits)
 
     @staticmethod
     def _is_orderly_exit(error: BaseException) -> bool:

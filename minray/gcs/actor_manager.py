@@ -12,11 +12,11 @@ Rules
   * An actor's incarnations are counted by ``restarts``; each uses up one of ``max_restarts`` (G35), but for those that
     begin because a node is preempted (G21). What is heard of a worker that is not the present one changes nothing (S3).
   * It begins anew when its worker or node died, not when it wanted to end, was killed for good, or its constructor raised
-    (G34). Dead is dead: a confirmed death is never taken back (G39b).
+    (G34), or was about to end when it died. Dead is dead: a confirmed death is never taken back (G39b).
   * Unless it is detached, it dies with its owner (G25), when nobody has a handle (G24), and with its job, which lasts as
     long as its last detached actor. A detached one dies with its owner as long as he has not said how it is made.
   * What shall end before it is registered, because that has to be asked again, is dead from then on, as if it had been.
-  * A name belongs to one actor that is not dead, in its namespace (G31).
+  * A name belongs to one actor that is not dead, in its namespace (G31). An actor that is about to end has none.
   * The last dead actors are kept for callers that come late and for people; of older ones only the ids.
 """
 
@@ -100,7 +100,7 @@ class ActorManager:
         self._states = StateMachine("actor", TRANSITIONS, record, short_actor)
         self._rows: dict[bytes, ActorRow] = {}
         self._named: dict[tuple[str, str], bytes] = {}
-        """(namespace, name) of those that are not dead."""
+        """(namespace, name) of those that are not dead nor about to end."""
         self._of_worker: dict[bytes, bytes] = {}
         """Worker id to the actor that lives there."""
         self._dead: dict[bytes, None] = {}
@@ -119,8 +119,20 @@ class ActorManager:
 
     # --- Decisions -------------------------------------------------------------------------------------------------------
 
-    def namesake(self, actor: ActorInfo) -> ActorInfo | None:
-        """Another one that has the name, or had it when this was first asked: a repeated question has the same answer."""
+    def begin_to_end(self, row: ActorRow) -> ActorRow | None:
+        """No handle is left, or it wants to end; None if it is dead, or that is known."""
+        if row.info.state == DEAD or row.info.is_ending:
+            return None
+        return msgspec.structs.replace(row, info=msgspec.structs.replace(row.info, is_ending=True))
+
+    def namesake(self, actor: ActorInfo, instead_of: bytes = b"") -> ActorInfo | None:
+        """Another one that has the name, or had it when this was first asked: a repeated question has the same answer.
+
+        ``instead_of``: the earlier answer, of which the asker has learnt that it has given the name up.
+        """
+        outbid_by = self._outbid.get(actor.actor_id)
+        if outbid_by is not None and outbid_by.actor_id == instead_of:
+            del self._outbid[actor.actor_id]
         row = self.named(actor.name, actor.namespace) if actor.name else None
         if actor.actor_id not in self._outbid and row is not None and row.info.actor_id != actor.actor_id:
             remember(self._outbid, actor.actor_id, row.info)
@@ -168,7 +180,7 @@ class ActorManager:
     def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Its present incarnation has died: it begins anew if it may."""
         info = row.info
-        if row.creation is None or not info.may_restart(cause.preempted):
+        if row.creation is None or info.is_ending or not info.may_restart(cause.preempted):
             return self.end(row, cause, now)
         preemptions = info.preemptions + cause.preempted
         restarts = info.restarts + 1
@@ -205,7 +217,9 @@ class ActorManager:
             remember(self._kills, row.kill.kill_id, None)
         if info.state == DEAD:
             return self._on_dead(row, old)
-        if info.name:
+        if info.is_ending:
+            self._forget_name(info)
+        elif info.name:
             self._named[info.namespace, info.name] = actor_id
         if info.address is not None:
             self._of_worker[info.address.worker_id] = actor_id
@@ -217,13 +231,16 @@ class ActorManager:
             return []
         if info.address is not None:
             self._of_worker.pop(info.address.worker_id, None)
-        if self._named.get((info.namespace, info.name)) == info.actor_id:
-            del self._named[info.namespace, info.name]
+        self._forget_name(info)
         self._dead[info.actor_id] = None
         publications = [self._publication(info)]
         if len(self._dead) > self._max_dead:
             publications.append(self._forget(next(iter(self._dead))))
         return publications
+
+    def _forget_name(self, info: ActorInfo) -> None:
+        if self._named.get((info.namespace, info.name)) == info.actor_id:
+            del self._named[info.namespace, info.name]
 
     def _forget(self, actor_id: bytes) -> Publication:
         self._states.set(actor_id, NEW)

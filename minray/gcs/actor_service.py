@@ -9,7 +9,8 @@ Rules
   * An actor is killed through its lease, at its raylet: that works in every state, also while the worker is still asked for
     (Ray #17369). Where an actor may begin anew after a kill, only its worker is killed; the rest is as after any death.
   * One that nobody can call any more is asked to end (``ExitActor``), so that it can clean up, and killed after
-    ``actor_graceful_shutdown_timeout_ms`` (G28).
+    ``actor_graceful_shutdown_timeout_ms`` (G28). Its name is free before: as soon as its owner says so here, or has said so
+    to a process that wants the name for another actor. So is that of an actor that says that it wants to end.
 """
 
 from __future__ import annotations
@@ -110,10 +111,12 @@ class ActorService:
         info = request.actor
         name = f"{info.namespace}/{info.name}".encode() if info.name else b"nameless " + info.actor_id
         async with self._changes.of(name), self._changes.of(info.actor_id):
-            existing = self._actors.namesake(info)
+            refused = self._refusal(info)
+            if request.instead_of and not refused:
+                await self._until_stored(request.instead_of, self._actors.begin_to_end)
+            existing = self._actors.namesake(info, request.instead_of)
             if existing is not None:
                 return protocol.RegisterActorReply(existing)
-            refused = self._refusal(info)
             if refused:
                 return protocol.RegisterActorReply(None, refused)
             row = self._actors.register(info, self._platform.host.time())
@@ -212,7 +215,9 @@ class ActorService:
         """Answered when it has ended: what a gcs is asked and has not answered, its successor is asked again."""
         row = await until_stored(self._row_or_doom, request.actor_id, request.cause)
         if row is not None and row.info.state == protocol.ALIVE:
-            await asyncio.wait([self._ask_to_exit(row)])
+            exiting = self._ask_to_exit(row)
+            await self._until_stored(request.actor_id, self._actors.begin_to_end)
+            await asyncio.wait([exiting])
         elif row is not None:
             await self._end(request.actor_id, request.cause)
         return DONE
@@ -224,6 +229,17 @@ class ActorService:
             if doomed is not None:
                 await self._commit(doomed)
             return self._actors.get(actor_id)
+
+    @durable
+    async def handle_ReportActorEnding(self, request: protocol.ReportActorEnding, call: Call) -> Done:
+        await self._scheduler.settle(request.actor_id)
+
+        def begin_to_end(now: ActorRow) -> ActorRow | None:
+            is_present = now.info.address is not None and now.info.address.worker_id == request.worker_id
+            return self._actors.begin_to_end(now) if is_present else None
+
+        await self._until_stored(request.actor_id, begin_to_end)
+        return DONE
 
     @durable
     async def handle_ReportActorExit(self, request: protocol.ReportActorExit, call: Call) -> Done:

@@ -84,6 +84,8 @@ class ActorInfo(Record, frozen=True):
     end_time: float = 0.0
     preemptions: int = 0
     """How many of the restarts were due to preemptions of nodes, and use up nothing of ``max_restarts``."""
+    is_ending: bool = False
+    """No handle is left, or it has called ``exit_actor``: it ends soon, does not begin anew, and its name is free."""
 
     def may_restart(self, preempted: bool = False) -> bool:
         """Whether it begins anew if it is lost now."""
@@ -126,6 +128,8 @@ class RegisterActor(Request[RegisterActorReply], frozen=True):
     """Idempotent by the actor's id."""
 
     actor: ActorInfo
+    instead_of: bytes = b""
+    """The actor with this name that an earlier answer has told of, and whose owner has let go of it or is dead."""
 
 
 class CreateActor(Request[Done], frozen=True):
@@ -140,7 +144,7 @@ class ActorReply(Record, frozen=True):
 
 
 class GetNamedActor(Request[ActorReply], frozen=True):
-    """A living actor by its name."""
+    """A living actor by its name. Whether it still has a handle, its owner knows."""
 
     name: str
     namespace: str
@@ -175,6 +179,14 @@ class EndActor(Request[Done], frozen=True):
 
     actor_id: bytes
     cause: DeathCause
+
+
+class ReportActorEnding(Request[Done], frozen=True):
+    """From the actor's own process: it wants to end. The call that has ended it is answered after this, so nobody who
+    knows of the end gets this actor by its name."""
+
+    actor_id: bytes
+    worker_id: bytes
 
 
 class ReportActorExit(Request[Done], frozen=True):

@@ -219,7 +219,12 @@ class Loan(Record, frozen=True):
     ticket: bytes
 
 
-class AddBorrower(Request[Done], frozen=True):
+class AddBorrowerReply(Record, frozen=True):
+    missing: list[Loan]
+    """Those that were not noted: their objects are freed, or one of the two processes counts as dead."""
+
+
+class AddBorrower(Request[AddBorrowerReply], frozen=True):
     """To the owner: these tickets keep their objects alive for ``borrower``, to whom ``lender`` is about to pass them on."""
 
     borrower: Address

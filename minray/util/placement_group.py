@@ -141,12 +141,18 @@ def _is_number(value: Any) -> bool:
 def remove_placement_group(placement_group: PlacementGroup) -> None:
     """The group ends; what runs in it is being killed then, and its resources are free a moment later.
 
-    Returns at once. Whatever this process asks about placement groups from now on is answered as if it had ended.
+    Returns at once if this process has made the group without a name. Else it returns when the gcs knows: nobody who hears
+    of that finds the group by its name, which is free. Whatever this process asks about placement groups from now on is
+    answered as if the group had ended.
     """
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, not {type(placement_group).__name__}")
     api, group_id = worker.current_api(), placement_group.id.binary()
-    api.post(api.core.placement_groups.remove, group_id)
+    groups = api.core.placement_groups
+    may_have_name = groups.may_have_name(group_id)
+    api.post(groups.remove, group_id)
+    if may_have_name:
+        api.run_on_loop(lambda: groups.settle(group_id))
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:

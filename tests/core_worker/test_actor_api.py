@@ -12,9 +12,10 @@ import pytest
 import minray
 from minray.core_worker import actor_api
 from minray.core_worker.actor_api import ActorApi
+from minray.core_worker.named_actors import HeldActor
 from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from minray.platform import main_thread
-from minray.protocol.actor import ALIVE, DEAD, HandleSpec, RegisterActorReply
+from minray.protocol.actor import ALIVE, DEAD, HandleSpec
 from tests.core_worker.cores import Core, Cores, cores, let_pass, sent
 from tests.core_worker.parts import OWN, pending, prepare
 
@@ -79,8 +80,8 @@ def test_a_name_finds_a_living_actor_and_an_id_any(driver: Core) -> None:
         minray.get(actor.read.remote())
         namespace = api().namespace()
         found, same = api().named("n", namespace), api().get(actor._actor_id, actor._minray_owner)
-        assert found is not None and same is not None and found.actor_id == same.actor_id == actor._actor_id
-        assert found.state == ALIVE and api().named("n", "elsewhere") is None
+        assert found is not None and same is not None and found.info.actor_id == same.actor_id == actor._actor_id
+        assert found.info.state == ALIVE and api().named("n", "elsewhere") is None
         minray.kill(actor)
         dead = api().get(actor._actor_id, actor._minray_owner)
         assert api().named("n", namespace) is None and dead is not None and dead.state == DEAD
@@ -141,21 +142,22 @@ def test_what_an_actor_does_is_told(driver: Core) -> None:
 
 
 class Registering:
-    """An ``UserApi`` whose gcs answers this to ``RegisterActor``, or this error."""
+    """An ``UserApi`` whose actors are registered, refused for a reason, or not waited for because of an error."""
 
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
+    def __init__(self, refused: str = "", error: BaseException | None = None) -> None:
+        self._error = error
         actors = SimpleNamespace(create="create", abandon="abandon")
-        self.core = SimpleNamespace(address=OWN, actors=actors, drop_ref=lambda name: None)
+        named = SimpleNamespace(register=lambda info: HeldActor(info, None, refused))
+        self.core = SimpleNamespace(address=OWN, actors=actors, named_actors=named, drop_ref=lambda name: None)
         self.posted: list[str] = []
 
     def make_task(self, prepared: Any, args: Any, kwargs: Any) -> Any:
         return pending(prepare()), []
 
     def run_on_loop(self, question: Any) -> Any:
-        if isinstance(self._answer, BaseException):
-            raise self._answer
-        return self._answer
+        if self._error is not None:
+            raise self._error
+        return question()
 
     def post(self, what: str, *_arguments: Any) -> None:
         self.posted.append(what)
@@ -168,14 +170,14 @@ class Registering:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ActorDiedError(actor_id="00", reason="gone")])
 def test_g31_who_does_not_wait_until_it_is_registered_gives_the_actor_up(error: BaseException) -> None:
-    thread = Registering(error)
+    thread = Registering(error=error)
     with pytest.raises(type(error)):
         thread.create()
     assert thread.posted == ["abandon"]
 
 
 def test_a_registration_that_is_refused_says_why() -> None:
-    thread = Registering(RegisterActorReply(None, "its job has finished"))
+    thread = Registering("its job has finished")
     with pytest.raises(ActorDiedError, match="its job has finished"):
         thread.create()
     assert thread.posted == []
@@ -190,7 +192,7 @@ def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and
             moments.append(main_thread._is_bad_moment(frame))
         return trace
 
-    thread = Registering(RegisterActorReply(None))
+    thread = Registering()
     before = sys.gettrace()
     sys.settrace(trace)
     try:

@@ -20,10 +20,11 @@ from minray.core_worker.task_executor import Execution
 from minray.core_worker.task_intake import ReceivedTask
 from minray.exceptions import RaySystemError
 from minray.packed_exception import pack_exception
-from minray.protocol.actor import ReportActorExit
+from minray.protocol.actor import ReportActorEnding, ReportActorExit
 from minray.protocol.base import DONE
 from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, PushTaskReply, TaskHeader
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
+from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, config, id_of, template
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import in_virtual_time, pass_time, turns
@@ -39,6 +40,8 @@ class Home:
     def __init__(self, **system: Any) -> None:
         self.asked = RecordingPeers()
         self.gcs = self.asked.local
+        peers: Any = self.asked
+        self.patient = PatientCaller(peers, peers.local)
         self.config = SimpleNamespace(
             worker_id=OWN.worker_id, system_config=config(actor_graceful_shutdown_timeout_ms=GRACE_S * 1000, **system)
         )
@@ -195,6 +198,19 @@ async def test_an_actor_on_which_nobody_depends_ends_at_once_and_lends_nothing()
     home.host.end_actor("exit_actor")
     await turns()
     assert home.log == ["begins no more", "clean-up"]
+
+
+@in_virtual_time
+async def test_g33a_the_gcs_hears_that_an_actor_ends_before_the_caller_that_has_ended_it() -> None:
+    for answer in (lambda asked: asked.answer(DONE), lambda asked: asked.fail(unreachable())):
+        home = Home()
+        home.live()
+        home.host.announce_end(lambda home=home: home.log.append("answered"))  # type: ignore[misc]
+        asked = home.asked.take(ReportActorEnding)
+        assert asked.request == ReportActorEnding(ACTOR_ID, OWN.worker_id) and home.log == []
+        answer(asked)
+        await turns()
+        assert home.log == ["answered"]
 
 
 @in_virtual_time

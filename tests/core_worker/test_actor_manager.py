@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from minray.common.ids import actor_of, job_of_actor
+from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.actor_clients import ActorClients
 from minray.core_worker.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager, error_of
@@ -137,6 +137,8 @@ class Creator:
         task = pending(prepare("A", actor=ActorOptions()))
         actor_id = actor_of(task.task_id)
         info = ActorInfo(actor_id, "", "A", "", "", OWN, detached, max_restarts, 0, b"")
+        if registered:
+            self.references.add_owned(return_id(task.task_id, 1))
         self.actors.create(task, info, [], registered)
         return actor_id
 

@@ -57,6 +57,8 @@ class Actor(Worker):
         self.beside: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
         """Work for further user threads."""
         self.ended: list[str] = []
+        self.announced: list[Callable[[], None]] = []
+        """What follows when the gcs has heard that the actor is about to end."""
         self.asked_about: list[Address] = []
         platform: Any = SimpleNamespace(user_code=self, processes=self.executor._platform.processes)
         constructor: Any = SimpleNamespace(
@@ -95,6 +97,9 @@ class Actor(Worker):
 
     def ask_about(self, caller: Address) -> None:
         self.asked_about.append(caller)
+
+    def announce_end(self, then: Callable[[], None]) -> None:
+        self.announced.append(then)
 
     def end_actor(self, reason: str) -> None:
         assert self.calls.actor is not None
@@ -531,11 +536,22 @@ def test_c2_an_actor_that_exits_begins_nothing_any_more(actor: Actor) -> None:
     leaving = actor.call(1, method="leave")
     queued, repeated = actor.call(2), actor.last_call
     actor.run_all()
+    (then,) = actor.announced
+    actor.act(then)
     assert leaving.status == FAILED and actor.ended == ["it has exited"]
     after = actor.call(3)
     assert (queued.status, after.status, actor.arrive(repeated).status) == (None, None, None)
     assert isinstance(leaving.value, ActorDiedError)
     assert actor.calls.is_idle() and actor.log == []
+
+
+def test_g33a_who_has_ended_an_actor_is_answered_when_the_gcs_knows_that_it_ends(actor: Actor) -> None:
+    leaving = actor.call(1, method="leave")
+    actor.run_all()
+    assert leaving.status is None and actor.ended == ["it has exited"] and not actor.calls.is_idle()
+    (then,) = actor.announced
+    actor.act(then)
+    assert leaving.status == FAILED and actor.calls.is_idle()
 
 
 def test_c2_what_an_actor_that_ends_has_not_begun_is_let_go_and_nothing_is_waited_for(actor: Actor) -> None:
@@ -552,6 +568,7 @@ def test_c2_running_calls_of_an_actor_that_exits_finish(threaded: Actor) -> None
     threaded.act(work)
     threaded.call(2, method="leave", in_order=False)
     threaded.run_beside_next()
+    threaded.act(threaded.announced.pop())
     assert threaded.ended and not threaded.calls.is_idle()
     threaded.act(then)
     assert running.value == "owner 1" and threaded.calls.is_idle()

@@ -11,14 +11,23 @@ from minray.core_worker.borrowing import Borrowing
 from minray.core_worker.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE
-from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
+from minray.protocol.core_worker import (
+    AddBorrower,
+    AddBorrowerReply,
+    CheckTickets,
+    CheckTicketsReply,
+    Loan,
+    RefInfo,
+    RemoveBorrower,
+)
+from minray.rpc.connection import PeerUnreachable
 from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import run, turns
 
 OTHER, THIRD = address("other-owner"), address("third")
-MINE, THEIRS = object_id("mine"), object_id("theirs")
+MINE, THEIRS, FOUND = object_id("mine"), object_id("theirs"), object_id("found")
 REFS = [(MINE, OWN), (THEIRS, OTHER)]
 
 
@@ -68,7 +77,7 @@ def test_borrowed_references_travel_when_their_owner_has_noted_it() -> None:
         await turns()
         asked = scene.peers.take(AddBorrower)
         assert asked.address == OTHER and not lending.done()
-        asked.answer(DONE)
+        asked.answer(AddBorrowerReply([]))
         infos = await lending
         assert [(info.object_id, info.owner) for info in infos] == REFS
         assert asked.request == AddBorrower(THIRD, OWN, [Loan(THEIRS, infos[1].ticket)]) and infos[0].ticket in scene.lent()
@@ -115,7 +124,7 @@ def test_tickets_of_our_own_replace_the_hold_of_others() -> None:
         await turns()
         asked = scene.peers.take(AddBorrower)
         assert asked.request.borrower == OWN
-        asked.answer(DONE)
+        asked.answer(AddBorrowerReply([]))
         await turns()
         assert not scene.references.needs_ticket(THEIRS)
         scene.drop(THEIRS)
@@ -133,11 +142,65 @@ def test_a_reference_that_is_dropped_before_its_ticket_comes_gives_it_back() -> 
         asked = scene.peers.take(AddBorrower)
         scene.drop(THEIRS)
         assert scene.peers.asked == []
-        asked.answer(DONE)
+        asked.answer(AddBorrowerReply([]))
         await turns()
         assert scene.peers.take(RemoveBorrower).request.loans == asked.request.loans
 
     run(story)
+
+
+def test_g33a_who_holds_an_object_that_nobody_has_lent_to_it_asks_the_owner() -> None:
+    async def story() -> None:
+        scene = Scene()
+        holding = asyncio.ensure_future(scene.borrowing.hold(FOUND, OTHER))
+        await turns()
+        asked = scene.peers.take(AddBorrower)
+        assert asked.address == OTHER and asked.request.borrower == asked.request.lender == OWN
+        assert scene.references.get(FOUND) is None, "nothing is held before the owner has agreed"
+        asked.answer(AddBorrowerReply([]))
+        assert await holding and not scene.references.needs_ticket(FOUND)
+        scene.drop(FOUND)
+        assert scene.peers.take(RemoveBorrower).request.loans == asked.request.loans
+
+    run(story)
+
+
+def test_g33a_an_object_that_its_owner_has_freed_is_not_held() -> None:
+    async def story() -> None:
+        scene = Scene()
+        holding = asyncio.ensure_future(scene.borrowing.hold(FOUND, OTHER))
+        await turns()
+        asked = scene.peers.take(AddBorrower)
+        asked.answer(AddBorrowerReply(asked.request.loans))
+        assert not await holding and scene.references.get(FOUND) is None and scene.peers.asked == []
+        dead = asyncio.ensure_future(scene.borrowing.hold(FOUND, THIRD))
+        await turns()
+        scene.peers.take(AddBorrower).fail(unreachable(is_certain=True))
+        with pytest.raises(PeerUnreachable):
+            await dead
+        assert scene.references.get(FOUND) is None
+
+    run(story)
+
+
+def test_g33a_an_owner_holds_its_own_object_as_long_as_that_is_not_freed() -> None:
+    async def story() -> None:
+        scene = Scene()
+        assert await scene.borrowing.hold(MINE, OWN)
+        for is_last in (False, True):
+            assert scene.freed == []
+            scene.drop(MINE)
+            assert (scene.freed == [MINE]) is is_last
+        assert not await scene.borrowing.hold(MINE, OWN) and scene.peers.asked == []
+
+    run(story)
+
+
+def test_g33a_an_owner_says_which_tickets_it_cannot_note() -> None:
+    scene = Scene()
+    loans = [Loan(MINE, b"ticket 1"), Loan(FOUND, b"ticket 2")]
+    assert scene.borrowing.lend_to(AddBorrower(THIRD, THIRD, loans)) == loans[1:]
+    assert scene.lent() == {b"ticket 1": (THIRD, THIRD)}
 
 
 def test_many_references_of_one_owner_cost_few_messages() -> None:
@@ -151,7 +214,7 @@ def test_many_references_of_one_owner_cost_few_messages() -> None:
         lent, scene.peers.asked = scene.peers.asked, []
         assert [len(asked.request.loans) for asked in lent] == [10_000, 10_000, 5_000]
         for asked in lent:
-            asked.answer(DONE)
+            asked.answer(AddBorrowerReply([]))
         await keeping
         for key, _ in many:
             scene.drop(key)

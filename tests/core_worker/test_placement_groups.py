@@ -194,9 +194,9 @@ def test_of_groups_that_were_removed_or_are_too_many_it_is_forgotten_what_is_in_
 
     async def story(asker: Asker) -> None:
         group = asker.create()
-        assert list(asker.groups._bundles) == [group.group_id]
+        assert list(asker.groups._known) == [group.group_id]
         asker.groups.remove(group.group_id)
-        assert asker.groups._bundles == {}
+        assert asker.groups._known == {}
         asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
         asker.peers.take(RemovePlacementGroup).answer(DONE)
         for name in (b"1", b"2", b"3"):
@@ -204,7 +204,27 @@ def test_of_groups_that_were_removed_or_are_too_many_it_is_forgotten_what_is_in_
             await turns()
             asker.peers.take(GetPlacementGroup).answer(about(group, "PENDING"))
             assert await asking == BUNDLES
-        assert list(asker.groups._bundles) == [b"2", b"3"]
+        assert list(asker.groups._known) == [b"2", b"3"]
+
+    tell(story)
+
+
+def test_g33a_only_a_group_that_was_made_here_without_a_name_has_none_for_certain() -> None:
+    async def story(asker: Asker) -> None:
+        nameless = asker.describe()
+        asker.groups.announce(nameless)
+        assert not asker.groups.may_have_name(nameless.group_id), "a user thread has not posted it yet"
+        asker.groups.create(nameless)
+        asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply(""))
+        assert asker.groups.is_known(nameless.group_id) and not asker.groups.may_have_name(nameless.group_id)
+        asker.groups.remove(nameless.group_id)
+        named = asker.describe("name")
+        creating = asker.begin(asker.groups.create_named(named))
+        asker.peers.take(RemovePlacementGroup).answer(DONE)
+        await turns()
+        asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply(""))
+        await creating
+        assert asker.groups.may_have_name(named.group_id) and asker.groups.may_have_name(b"foreign")
 
     tell(story)
 

@@ -105,8 +105,7 @@ def test_what_is_dropped_together_is_freed_together(counter: ReferenceCounter) -
 def test_g58_a_lent_object_lives_until_the_last_ticket_is_back(counter: ReferenceCounter) -> None:
     effects = Effects()
     counter.add_owned(X)
-    counter.lend(X, OTHER, b"t1", OWN)
-    counter.lend(X, THIRD, b"t2", OTHER)
+    assert counter.lend(X, OTHER, b"t1", OWN) and counter.lend(X, THIRD, b"t2", OTHER)
     counter.remove_local([X], effects)
     assert counter.owns_borrowed()
     counter.take_back(X, [b"t1"], effects)
@@ -122,7 +121,7 @@ def test_g112_a_ticket_noted_late_or_twice_is_noted_once(counter: ReferenceCount
     counter.lend(X, OTHER, b"t", OWN)
     counter.take_back(X, [b"t"], effects)
     assert not counter.owns_borrowed()
-    counter.lend(X, OTHER, b"t", OWN)
+    assert not counter.lend(X, OTHER, b"t", OWN)
     assert not counter.owns_borrowed()
 
 

@@ -267,6 +267,40 @@ def test_g31_an_actor_that_dies_late_does_not_take_the_name_of_its_successor() -
     assert table.actors.named("n", "") is table.row(2)
 
 
+def test_g33a_an_actor_that_is_about_to_end_has_no_name_and_does_not_begin_anew() -> None:
+    table = Table()
+    ending = table.live(1, name="n", max_restarts=-1)
+    table.commit(table.actors.begin_to_end(ending))
+    assert table.row(1).info.state == ALIVE and table.actors.named("n", "") is None
+    assert table.actors.begin_to_end(table.row(1)) is None, "said twice"
+    table.register(2, name="n")
+    table.lose(1)
+    assert table.row(1).info.state == DEAD and table.actors.begin_to_end(table.row(1)) is None
+    assert table.actors.named("n", "") is table.row(2)
+
+
+def test_g33a_who_has_learnt_that_the_name_is_free_is_not_told_again_that_it_is_taken() -> None:
+    table = Table()
+    first, second, late = table.register(1, name="n"), info(2, name="n"), info(3, name="n")
+    assert table.actors.namesake(second) == table.actors.namesake(late) == first.info
+    table.commit(table.actors.begin_to_end(first))
+    assert table.actors.namesake(second) == first.info, "a repetition of the first question"
+    assert table.actors.namesake(second, instead_of=id_of(1)) is None
+    table.register(2, name="n")
+    assert table.actors.namesake(second, instead_of=id_of(1)) is None, "the second question comes twice"
+    assert table.actors.namesake(late, instead_of=id_of(1)) == table.row(2).info
+    assert table.actors.namesake(late, instead_of=id_of(1)) == table.row(2).info
+
+
+def test_g33a_g110_a_restarted_gcs_knows_whose_name_is_free() -> None:
+    for ending, successor in ((1, 2), (2, 1)):
+        table, loaded = Table(), Table()
+        table.commit(table.actors.begin_to_end(table.live(ending, name="n")))
+        table.live(successor, name="n")
+        loaded.actors.load(table.actors.rows())
+        assert loaded.actors.named("n", "") == table.row(successor)
+
+
 def test_who_ends_with_whom() -> None:
     table = Table()
     table.live(1)
@@ -333,7 +367,8 @@ def test_people_see_the_class_and_the_name() -> None:
     assert describe(info(7)) == "actor Counter (0000-0)"
 
 
-EVENTS = st.lists(st.tuples(st.sampled_from(["register", "create", "alive", "lose", "end", "late"]), st.integers(0, 2)))
+KINDS = st.sampled_from(["register", "create", "alive", "lose", "begin to end", "end", "late"])
+EVENTS = st.lists(st.tuples(KINDS, st.integers(0, 2)))
 
 
 @given(EVENTS, st.integers(-1, 2))
@@ -358,9 +393,11 @@ def test_g31_g35_whatever_happens_names_workers_and_restarts_agree(events: list[
             table.lose(number)
         elif event == "end" and state not in (None, DEAD):
             table.end(number)
+        elif event == "begin to end" and row is not None and table.actors.begin_to_end(row) is not None:
+            table.commit(table.actors.begin_to_end(row))
         elif event == "late" and row is not None:
             assert table.actors.alive(id_of(number), row.info.restarts - 1, worker(number), 7) is None
-        living = table.actors.living()
+        living = [row for row in table.actors.living() if not row.info.is_ending]
         named = table.actors.named("n", "")
         assert len(living) <= 1 and named == (living[0] if living else None)
         assert all(0 > max_restarts or count <= max_restarts + 1 for count in constructed.values())

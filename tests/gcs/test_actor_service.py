@@ -496,6 +496,53 @@ async def test_actors_are_found_by_name_and_listed(it: Cluster) -> None:
     ]  # fmt: skip
 
 
+@story
+async def test_g33a_a_name_is_free_as_soon_as_the_owner_has_let_go_of_its_actor(it: Cluster) -> None:
+    await it.begin_actor(1, name="n", max_restarts=-1)
+    cause = protocol.DeathCause(protocol.OUT_OF_SCOPE, "no handle")
+    ending = asyncio.create_task(it.ask(protocol.EndActor(it.actor_id(1), cause)))
+    await it.hears("w", protocol.ExitActor)
+    await it.client.pass_time(A_MOMENT_S)
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor is None and not ending.done()
+    assert await it.register(2, name="n") == protocol.RegisterActorReply(None)
+    await it.die("w")
+    await ending
+    assert [(await it.known(number)).state for number in (1, 2)] == [DEAD, DEPENDENCIES_UNREADY]
+
+
+@story
+async def test_g33a_who_has_heard_from_the_owner_that_a_name_is_free_gets_it(it: Cluster) -> None:
+    """Before the owner's own message is here; each question may come twice."""
+    await it.begin_actor(1, name="n")
+    asking = it.register_message(2, name="n")
+    assert [(await it.ask(asking)).existing.actor_id for _ in range(2)] == [it.actor_id(1)] * 2
+    again = msgspec.structs.replace(asking, instead_of=it.actor_id(1))
+    assert [await it.ask(again) for _ in range(2)] == [protocol.RegisterActorReply(None)] * 2
+    assert (await it.known(1)).is_ending and (await it.known(1)).state == ALIVE
+    it.world.restart_gcs()
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor == await it.known(2)
+
+
+@story
+async def test_g33a_who_may_not_have_actors_takes_no_name_from_others(it: Cluster) -> None:
+    owner = it.world.start("o", "a")
+    await it.begin_actor(1, name="n")
+    await it.die("o")
+    asking = msgspec.structs.replace(it.register_message(2, name="n", owner=owner), instead_of=it.actor_id(1))
+    assert (await it.ask(asking)).existing is not None and not (await it.known(1)).is_ending
+
+
+@story
+async def test_g33a_an_actor_that_says_that_it_wants_to_end_has_no_name_any_more(it: Cluster) -> None:
+    await it.begin_actor(1, name="n", max_restarts=-1)
+    await it.ask(protocol.ReportActorEnding(it.actor_id(1), id_of("v")))
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor is not None, "said by another process"
+    await it.ask(protocol.ReportActorEnding(it.actor_id(1), id_of("w")))
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor is None and (await it.known(1)).state == ALIVE
+    await it.die("w")
+    assert (await it.known(1)).death.kind == protocol.WORKER_DIED, "it does not begin anew"
+
+
 @pytest.mark.parametrize("is_readable", [True, False])
 @story
 async def test_a_list_of_actors_has_nothing_in_it_that_is_large(it: Cluster, is_readable: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray.actor import ActorClassInheritanceException
+from minray.actor import ActorClassInheritanceException, named_actors
 from minray.exceptions import (
     ActorAlreadyExistsError,
     ActorDiedError,
@@ -347,6 +347,27 @@ def test_g31_g33_names(files: Files) -> None:
     with pytest.raises(ValueError, match=words("there is no actor named 'n' in namespace 'tests'")):
         ray.get_actor("n")
     assert ray.get(Counter.options(name="n").remote(10).add.remote()) == 11
+
+
+def test_g33a_a_named_actor_that_is_let_go_and_obtained_again_answers() -> None:
+    for number in range(20):
+        counter = Counter.options(name="again", get_if_exists=True).remote(number)
+        assert ray.get(counter.add.remote()) == number + 1
+        if number % 2:
+            with pytest.raises(ActorDiedError):
+                ray.get(counter.__ray_terminate__.remote())
+        del counter
+    with pytest.raises(ValueError, match="no actor named 'again'"):
+        ray.get_actor("again")
+    assert ("tests", "again") not in named_actors(all_namespaces=True)
+
+
+def test_g33a_a_handle_that_was_found_by_name_keeps_its_actor() -> None:
+    counter = Counter.options(name="kept").remote()
+    found = ray.get_actor("kept")
+    del counter
+    assert ray.get([found.add.remote() for _ in range(3)]) == [1, 2, 3]
+    assert ray.get(ray.get_actor("kept").add.remote()) == 4
 
 
 def test_actors_that_ask_for_memory_alone_hold_it_and_no_cpu() -> None:

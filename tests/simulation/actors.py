@@ -49,6 +49,9 @@ class Counter:
     def keep(self, value: Any) -> None:
         self.kept = value
 
+    def own_handle(self) -> Any:
+        return minray.get_runtime_context().current_actor
+
     def exit(self) -> None:
         minray.actor.exit_actor()
 

@@ -38,6 +38,10 @@ class Subject:
         time.sleep(seconds)
         return "value"
 
+    def itself(self) -> Any:
+        """A handle that does not keep it alive."""
+        return minray.get_runtime_context().current_actor
+
     def leave(self, name: str, seconds: float) -> None:
         print(name)
         time.sleep(seconds)
@@ -51,7 +55,7 @@ def argument(seconds: float) -> None:
 
 @minray.remote(max_retries=0, num_cpus=0)
 def make(options: dict[str, Any]) -> None:
-    """Its process owns the actor, and keeps it by a name only: whoever finds it keeps nothing alive."""
+    """Its process owns the actor."""
     handles.append(Subject.options(**options).remote())
 
 
@@ -107,7 +111,7 @@ def play(cause: str, options: dict[str, Any]) -> tuple[list[Any], str]:
         actor = minray.get_actor("subject", "tests")
     elif cause == "out of scope":
         handles.append(Subject.options(**options).remote())
-        actor = minray.get_actor("subject", "tests")
+        actor = minray.get(handles[0].itself.remote())
     else:
         actor = Subject.options(**options).remote(cause == "constructor raises")
     running = actor.leave.remote("running", LONG_S) if cause == "exit_actor" else actor.work.remote("running", LONG_S)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import minray
+from minray import worker
 from minray.actor import named_actors
+from minray.core_worker.actor_api import ActorApi
 from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from minray.protocol import actor as protocol
 from minray.simulation import FaultPlan, SimCluster
@@ -139,14 +141,13 @@ def test_g24_an_actor_that_waits_for_its_own_tasks_before_it_ends_holds_nobody_u
     assert judged(program, nodes=[{"num_cpus": 1}])[0] < 5
 
 
-def test_g24_a_handle_that_was_found_by_name_keeps_nothing_alive() -> None:
+def test_g24_the_handle_that_an_actor_has_of_itself_keeps_nothing_alive() -> None:
     def body() -> str:
-        actor = Counter.options(name="n", namespace="x").remote()
-        minray.get(actor.add.remote())
-        found = minray.get_actor("n", "x")
+        actor = Counter.remote()
+        itself = minray.get(actor.own_handle.remote())
         del actor
         time.sleep(5)
-        return str(outcome_of(found.add.remote()))
+        return str(outcome_of(itself.add.remote()))
 
     assert judged(body)[0] == DEAD
 
@@ -393,9 +394,9 @@ def test_g28_an_actor_that_takes_too_long_to_end_is_killed() -> None:
     def body() -> float:
         actor = Stubborn.options(name="n", namespace="x").remote()
         minray.get(actor.work.remote())
-        begun = time.time()
+        begun, actor_id, owner = time.time(), actor._actor_id, actor._minray_owner
         del actor
-        while named_actors(all_namespaces=True):
+        while (info := ActorApi(worker.current_api()).get(actor_id, owner)) is None or info.state != protocol.DEAD:
             time.sleep(1)
         return time.time() - begun
 
@@ -505,6 +506,177 @@ def test_g31_a_name_is_free_when_its_actor_went_out_of_scope() -> None:
                 time.sleep(0.1)
 
     assert judged(body)[0] == 6
+
+
+# --- G33a: names of actors whose handles come and go
+
+
+def obtain(name: str = "n", **options: Any) -> Any:
+    return Counter.options(name=name, namespace="x", get_if_exists=True, **options).remote()
+
+
+def mixed_up(cluster: SimCluster) -> None:
+    breaking(cluster)
+    replay_requests(cluster)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_restarts": -1}])
+@pytest.mark.parametrize("faults", [FaultPlan(), FaultPlan({"delay": 0.3, "preempt": 0.2, "duplicate": 0.2})])
+@pytest.mark.parametrize("seed", seeds(4))
+def test_g33a_an_actor_that_is_let_go_and_obtained_again_answers(seed: int, faults: FaultPlan, options: Any) -> None:
+    """Ray #44083: every other call raised ActorDiedError."""
+
+    def body() -> int:
+        return sum(minray.get(obtain(**options).get.remote()) + 1 for _ in range(30))
+
+    assert judged(body, mixed_up if faults.rates else None, seed=seed, faults=faults)[0] == 30
+
+
+@minray.remote
+def obtain_and_add(times: int) -> int:
+    return sum(minray.get(obtain().add.remote()) > 0 for _ in range(times))
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_g33a_processes_that_obtain_one_name_again_and_again_all_have_an_actor_that_lives(seed: int) -> None:
+    """Each may own the actor that another one is about to obtain, and drop it meanwhile."""
+
+    def body() -> int:
+        refs = [obtain_and_add.remote(8) for _ in range(4)]
+        return sum(minray.get(refs))
+
+    assert judged(body, replay_requests, nodes=[{"num_cpus": 2}] * 2, seed=seed, faults=QUIET)[0] == 32
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g33a_a_handle_that_was_found_by_name_keeps_its_actor(seed: int) -> None:
+    def body() -> list[Any]:
+        actor = Counter.options(name="n", namespace="x").remote()
+        found = minray.get_actor("n", "x")
+        del actor
+        time.sleep(5)
+        said: list[Any] = [minray.get(found.add.remote())]
+        del found
+        try:
+            minray.get_actor("n", "x")
+        except ValueError:
+            said.append(None)
+        return [*said, named_actors(all_namespaces=True)]
+
+    result, cluster = judged(body, replay_requests, seed=seed, faults=QUIET)
+    assert result == [1, None, []] and deaths(cluster) == [protocol.OUT_OF_SCOPE]
+
+
+def test_g33a_another_driver_s_handle_keeps_an_actor_that_its_owner_has_dropped() -> None:
+    def own() -> None:
+        actor = Counter.options(name="n", namespace="x").remote()
+        minray.get(actor.add.remote())
+        time.sleep(5)
+        del actor
+        time.sleep(20)
+
+    def find() -> int:
+        time.sleep(3)
+        found = minray.get_actor("n", "x")
+        time.sleep(10)
+        return int(minray.get(found.add.remote()))
+
+    with SimCluster([{"num_cpus": 2}] * 2, 1, QUIET, show_output=False) as cluster:
+        owner, finder = cluster.start_driver(own, "owner"), cluster.start_driver(find, "finder")
+        assert cluster.wait_for(finder) == 2
+        cluster.wait_for(owner)
+        cluster.settle(60)
+        assert judge.leftovers(cluster) == [] and deaths(cluster) == [protocol.OUT_OF_SCOPE]
+
+
+@pytest.mark.parametrize("gets", [False, True])
+def test_g33a_a_name_is_free_while_the_actor_that_had_it_still_ends(gets: bool) -> None:
+    def body() -> tuple[int, float]:
+        actor = Stubborn.options(name="n", namespace="x").remote()
+        minray.get(actor.work.remote())
+        begun = time.time()
+        del actor
+        again = Counter.options(name="n", namespace="x", get_if_exists=gets).remote(5)
+        return minray.get(again.add.remote()), time.time() - begun
+
+    count, seconds = judged(body)[0]
+    assert count == 6 and seconds < 5
+
+
+def test_g33a_an_actor_is_held_although_its_creator_has_not_heard_yet_that_it_is_registered() -> None:
+    """Whoever finds it asks the creator, who waits for the gcs."""
+
+    def strike(cluster: SimCluster) -> None:
+        def on_send(end: Any, message: Any, word: str) -> bool:
+            if word != "RegisterActor reply":
+                return True
+            end.pipe.put(message, 2.0)
+            return False
+
+        watch_sends(cluster, on_send)
+
+    def create() -> int:
+        actor = Counter.options(name="n", namespace="x").remote()
+        count = int(minray.get(actor.add.remote()))
+        time.sleep(10)
+        return count
+
+    def find() -> int:
+        time.sleep(1)
+        return int(minray.get(minray.get_actor("n", "x").add.remote()))
+
+    with SimCluster(seed=1, show_output=False) as cluster:
+        strike(cluster)
+        creator, finder = cluster.start_driver(create, "creator"), cluster.start_driver(find, "finder")
+        assert sorted((cluster.wait_for(creator), cluster.wait_for(finder))) == [1, 2]
+
+
+def test_g33a_the_name_of_an_actor_whose_owner_has_left_is_free() -> None:
+    def own() -> None:
+        minray.get(obtain().add.remote())
+
+    def obtain_on() -> list[int]:
+        return [minray.get(obtain().add.remote()) for _ in range(20) if time.sleep(0.01) is None]
+
+    with SimCluster(seed=1, show_output=False) as cluster:
+        owner = cluster.start_driver(own, "owner")
+        cluster.wait_for(owner)
+        other = cluster.start_driver(obtain_on, "other")
+        assert cluster.wait_for(other) == [1] * 20
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05, 0.2])
+def test_g33a_g110_a_name_is_given_up_across_a_restart_of_the_gcs(pause_s: float) -> None:
+    def strike(cluster: SimCluster) -> None:
+        world = cluster.world.loop.world
+        world.call_later(2 + pause_s, cluster.kill, "gcs")
+        world.call_later(4, cluster.start_gcs)
+
+    def body() -> list[int]:
+        counts = []
+        while time.time() % 100 < 10:
+            counts.append(minray.get(obtain().add.remote()))
+            time.sleep(0.05)
+        return counts
+
+    counts, _ = judged(body, strike, storage="gcs.db", faults=QUIET)
+    assert len(counts) > 20 and set(counts) == {1}
+
+
+@pytest.mark.parametrize("how", ["kill", "exit"])
+def test_g33a_an_actor_that_was_ended_is_obtained_anew(how: str) -> None:
+    def body() -> list[int]:
+        counts = []
+        for _ in range(5):
+            actor = obtain(max_restarts=-1)
+            counts.append(minray.get(actor.add.remote()))
+            if how == "kill":
+                minray.kill(actor)
+            else:
+                assert outcome_of(actor.exit.remote()) == DEAD
+        return counts
+
+    assert judged(body, replay_requests, faults=QUIET)[0] == [1] * 5
 
 
 @minray.remote(max_retries=0)

@@ -11,7 +11,7 @@ import pytest
 import minray
 from minray.common.ids import PlacementGroupID
 from minray.simulation import FaultPlan, SimCluster
-from minray.util import placement_group, placement_group_table, remove_placement_group
+from minray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 from minray.util.placement_group import PlacementGroup, get_current_placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
@@ -209,7 +209,7 @@ def test_g106_a_group_ends_with_its_job_unless_it_is_detached(how: str) -> None:
     def survivor() -> list[Any]:
         until(lambda: Counter(row["state"] for row in placement_group_table().values()) == {"CREATED": 1, "REMOVED": 1})
         until(lambda: minray.available_resources()["CPU"] == 3)
-        stays = minray.util.get_placement_group("stays")
+        stays = get_placement_group("stays")
         ran = outcome_of(hold.options(scheduling_strategy=inside(stays)).remote(1))
         remove_placement_group(stays)
         return [ran]
@@ -233,7 +233,7 @@ def test_g32_jobs_without_a_namespace_do_not_see_each_others_groups() -> None:
 
     def other() -> list[Any]:
         with pytest.raises(ValueError):
-            minray.util.get_placement_group("n")
+            get_placement_group("n")
         keeper = minray.get_actor("keeper", first)
         return [placement_group([{"CPU": 1}], name="n").wait(10), outcome_of(keeper.make.remote())]
 
@@ -264,7 +264,7 @@ def test_g106_g26_a_group_of_a_detached_actor_ends_with_it_and_not_before(restar
         time.sleep(30)
         keeper = minray.get_actor("keeper")
         used = outcome_of(keeper.use.remote())
-        state = state_of(minray.util.get_placement_group("kept"))
+        state = state_of(get_placement_group("kept"))
         minray.kill(keeper)
         until(lambda: [row["state"] for row in placement_group_table().values()] == ["REMOVED"])
         return [used, state]
@@ -369,7 +369,7 @@ def test_g110_groups_survive_a_restart_of_the_gcs(seed: int) -> None:
             assert group.wait(60)
             remove_placement_group(group)
             time.sleep(0.5)
-        result = [state_of(kept), outcome_of(held), minray.util.get_placement_group("kept") == kept]
+        result = [state_of(kept), outcome_of(held), get_placement_group("kept") == kept]
         remove_placement_group(kept)
         return result
 
@@ -539,6 +539,26 @@ def test_g104_making_and_removing_many_groups_waits_for_nobody() -> None:
         return took + [{group["state"] for group in placement_group_table().values()}]
 
     assert judged(body, clusters.append, nodes=[{"num_cpus": 1}] * 2)[0] == [True, True, {"REMOVED"}]
+
+
+@minray.remote(num_cpus=0)
+def remove_by_name(name: str) -> None:
+    remove_placement_group(get_placement_group(name))
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_g33a_who_hears_that_a_group_was_removed_finds_its_name_free(seed: int) -> None:
+    def body() -> int:
+        for _ in range(20):
+            group = placement_group([{"CPU": 1}], name="again")
+            minray.get([remove_by_name.remote("again")])
+            with pytest.raises(ValueError, match="Failed to look up"):
+                get_placement_group("again")
+            assert state_of(group) == "REMOVED"
+        return 20
+
+    plan = FaultPlan({"delay": 0.5, "preempt": 0.2})
+    assert judged(body, replay_requests, seed=seed, faults=plan)[0] == 20
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -8,8 +8,8 @@ Rules
     with its owner, if that is a task or another actor (G25).
   * A call that loses its actor uses up a retry (G37). Whoever hears nothing for a while, because something is silent and
     not dead, may use up any number of them (G39b).
-  * As long as the driver that has made an actor holds its handle, nobody else's drops matter (G24). Handles from ``Find``
-    do not keep it, nor does any keep one that may have been made by another operation with its name.
+  * Every handle keeps its actor, also one that was found by name (G24, G33a): nobody's drops matter to those who have one.
+    But an actor that another driver may have made ends with that driver.
   * A detached actor is kept by nobody and ends with nobody (G26), but for a maker who dies before it has said what the
     actor is made of.
   * One that lives in a placement group which is removed ends with it, perhaps after it has begun anew where the removal was
@@ -117,7 +117,7 @@ class Fate:
         return 1 + min(unlimited, math.inf if is_any else self.crashes) + self.losses.preemptions
 
     def errors(self, retries: int, is_repeated: bool, is_loose: bool) -> set[str]:
-        """What the actor's end may make of a call; ``is_loose``: nobody may keep it during the call."""
+        """What the actor's end may make of a call; ``is_loose``: it may end with its driver during the call."""
         found = {DIED} if self.may_die or is_loose else set()
         found |= {GROUP_REMOVED} if self.loses_group else set()
         found |= {NO_PLACE} if self.losses.hopeless else set()
@@ -143,9 +143,9 @@ class Fates:
         self._found: dict[str, str] = {}
         """Handles by name of ``Find`` -> what it looks for."""
         self._driver_of: dict[str, int] = {}
-        """Of each such handle."""
+        """Of each handle by name of ``Create`` or ``Find``: in whose text that is."""
         self._finder_of: dict[str, str] = {}
-        """The task or call that looks for it."""
+        """The task or call that makes it or looks for it."""
         self._submitter_of: dict[str, str] = {}
         """Of each task and call."""
         self._dropped: set[str] = set()
@@ -172,6 +172,9 @@ class Fates:
 
     def _add(self, driver: int, pairs: list[tuple[str, Operation]], losses: Losses) -> None:
         for owner, operation in pairs:
+            if isinstance(operation, Create | Find):
+                self._driver_of[operation.name] = driver
+                self._finder_of[operation.name] = owner
             if isinstance(operation, Create):
                 name = operation.called
                 fate = self._named.get(name) or Fate(operation, losses)
@@ -182,8 +185,6 @@ class Fates:
                 fate.drivers.add(driver)
             elif isinstance(operation, Find):
                 self._found[operation.name] = operation.called
-                self._driver_of[operation.name] = driver
-                self._finder_of[operation.name] = owner
             elif isinstance(operation, Submit | Call):
                 self._submitter_of[operation.name] = owner
             elif isinstance(operation, Drop):
@@ -198,14 +199,11 @@ class Fates:
         return self._named.get(name)
 
     def is_loose(self, handle: str) -> bool:
-        """Whether the actor may go out of scope while its program uses this handle."""
+        """Whether the actor may end with the driver that has made it while somebody uses this handle."""
         fate = self.of(handle)
-        if fate is None or fate.create.detached:
+        if fate is None or fate.create.detached or list(fate.makers) == [handle]:
             return False
-        if handle in self._found:
-            is_held = fate.is_kept and fate.drivers == {self._driver_of[handle]}
-            return not is_held or self._may_outlast_its_driver(self._finder_of[handle])
-        return len(fate.makers) > 1
+        return fate.drivers != {self._driver_of[handle]} or self._may_outlast_its_driver(self._finder_of[handle])
 
     def _may_outlast_its_driver(self, owner: str) -> bool:
         """Whether a task may go on when its driver has done everything, and holds nothing any more."""

@@ -179,6 +179,74 @@ class NamesakeWriter:
         return msgspec.structs.replace(operation, body=body)
 
 
+def with_rounds(program: Program, random: Random) -> Program:
+    """In a sixth of the programs drivers drop an actor that has a name and ask for that again, several times.
+
+    Each driver has its own name, or all share one. Some rounds are those of tasks, which may be given the handle, too.
+    """
+    if random.random() >= 1 / 6:
+        return program
+    are_together = random.random() < 0.3
+    template = Create(
+        "",
+        max_restarts=random.choice((0, 0, -1)),
+        num_cpus=0,
+        get_if_exists=True,
+        seconds=random.choice((0.0, 0.0, 0.02)),
+        parting_s=random.choice((0.0, 0.0, 0.5)),
+    )
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        called = "round" if are_together else f"round{number}"
+        writer = RoundWriter(msgspec.structs.replace(template, called=called), f"round{number}", random)
+        drivers.append(Body((*driver.operations, *writer.story()), driver.end))
+    return Program(tuple(drivers))
+
+
+class RoundWriter:
+    """Writes what one driver does with an actor that it drops and asks for again."""
+
+    def __init__(self, template: Create, prefix: str, random: Random) -> None:
+        self._template = template
+        self._prefix = prefix
+        self._random = random
+        self._count = 0
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{self._prefix}_{kind}{self._count}"
+
+    def story(self) -> list[Operation]:
+        random, story = self._random, self._round(0.0)
+        lent: list[str] = []
+        for _ in range(random.randint(1, 4)):
+            if random.random() < 0.3:
+                story.append(Sleep(self._name("sleep"), random.choice(SLEEPS_S)))
+            if random.random() < 0.2:
+                lent.append(self._name("task"))
+                story.append(Submit(lent[-1], Body(tuple(self._round(0.4)))))
+            else:
+                story += self._round(0.4)
+        return [*story, *(Get(self._name("get"), (name,)) for name in lent)]
+
+    def _round(self, chance_of_find: float) -> list[Operation]:
+        """It is made or found, called, perhaps lent to a task, and dropped."""
+        random, name = self._random, self._name("handle")
+        is_found = random.random() < chance_of_find
+        obtain = Find(name, self._template.called) if is_found else msgspec.structs.replace(self._template, name=name)
+        call = Call(self._name("call"), name, self._body())
+        drop, look = Drop(self._name("drop"), name), Get(self._name("get"), (call.name,))
+        if random.random() < 0.15:
+            inner = Call(self._name("call"), name, self._body())
+            borrower = Submit(self._name("task"), Body((inner, Get(self._name("get"), (inner.name,)))), nested=(name,))
+            return [obtain, call, borrower, look, drop]
+        return [obtain, call, drop, look] if random.random() < 0.3 else [obtain, call, look, drop]
+
+    def _body(self) -> Body:
+        pause = Sleep(self._name("sleep"), self._random.choice(SLEEPS_S))
+        return Body((pause,) if self._random.random() < 0.3 else ())
+
+
 def with_heirs(program: Program, random: Random) -> Program:
     """In half of the programs with detached actors some of their calls make actors, detached ones, too."""
     detached = {create.called for create in program.actors() if create.detached}

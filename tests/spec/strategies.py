@@ -24,7 +24,7 @@ from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.moves import Move
-from tests.spec.namesakes import with_heirs, with_namesakes
+from tests.spec.namesakes import with_heirs, with_namesakes, with_rounds
 from tests.spec.patterns import (
     with_chains,
     with_deliveries,
@@ -530,7 +530,8 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_words(program, Random(f"words of {seed}"))
     program = with_good_ends(program, Random(f"good ends of {seed}"))
     program = with_padding(program, Random(f"padding of {seed}"))
-    return with_impatience(program, Random(f"impatience of {seed}"))
+    program = with_impatience(program, Random(f"impatience of {seed}"))
+    return with_rounds(program, Random(f"rounds of {seed}"))
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:

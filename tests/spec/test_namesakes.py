@@ -13,9 +13,9 @@ from tests.spec.actors import Create, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED
 from tests.spec.model import Losses, Model, problems
-from tests.spec.namesakes import with_heirs, with_namesakes
-from tests.spec.programs import Body, Call, Get, Program, Put, Return, Submit
-from tests.spec.scenario import Scenario, run
+from tests.spec.namesakes import with_heirs, with_namesakes, with_rounds
+from tests.spec.programs import Body, Call, Drop, Get, Program, Put, Return, Submit
+from tests.spec.scenario import Scenario, World, run
 from tests.spec.strategies import scenario_of
 
 DETACHED = Create("a", called="n", detached=True)
@@ -53,6 +53,18 @@ def test_programs_get_namesakes_who_are_alike_and_stay_feasible() -> None:
     assert any(sum(bool(Program((driver,)).actors()) for driver in program.drivers) == 2 for program in programs)
 
 
+def test_g33a_drivers_drop_an_actor_and_ask_for_it_again_and_what_they_get_lives() -> None:
+    plain = of((Put("x"),))
+    programs = [program for seed in range(100) if (program := with_rounds(plain, Random(seed))) != plain]
+    assert 8 <= len(programs) <= 30 and all(Scenario(program).is_feasible() for program in programs)
+    for program in programs:
+        model = Model(program, Losses())
+        assert not any(model.objects[call.name].errors for call in program.walk() if isinstance(call, Call))
+        assert len([one for one in program.walk() if isinstance(one, Drop)]) >= 2
+    for seed, program in enumerate(programs[:4]):
+        assert run(Scenario(program, World(rates={"delay": 0.3, "duplicate": 0.2, "preempt": 0.2}), seed)).ok
+
+
 def test_g26_a_detached_actor_needs_neither_its_handle_nor_its_driver() -> None:
     call = Call("call", "f", Body())
     program = of((DETACHED,), (Find("f", "n"), call))
@@ -61,7 +73,7 @@ def test_g26_a_detached_actor_needs_neither_its_handle_nor_its_driver() -> None:
     assert Model(program, CRASH).objects["call"].errors == {DIED}
 
 
-def test_a_handle_of_another_driver_s_actor_keeps_it_not() -> None:
+def test_g25_a_handle_of_another_driver_s_actor_does_not_keep_it_when_that_driver_leaves() -> None:
     program = of((Create("a", called="n"),), (Find("f", "n"), Call("call", "f", Body())))
     assert Model(program, Losses()).objects["call"].errors == {DIED}
 

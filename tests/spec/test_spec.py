@@ -389,11 +389,20 @@ def test_g26_an_actor_that_crashes_may_take_along_what_a_task_has_made_it_with(b
         assert fate is not None and fate.may_end_by_itself == (stored and by_a_task)
 
 
-def test_g24_only_a_handle_by_name_lets_its_actor_go() -> None:
-    found = [Create("actor", called="actor"), Find("found", "actor")]
-    weak = Call("call", "found", Body())
-    assert not expectation(one(*found, weak), "call").errors
-    assert expectation(one(*found, Drop("drop", "actor"), weak), "call").errors == {DIED}
+def test_g33a_a_handle_that_was_found_by_name_keeps_its_actor_like_any_other() -> None:
+    made, found, call = Create("actor", called="actor"), Find("found", "actor"), Call("call", "found", Body())
+    assert not expectation(one(made, found, call), "call").errors
+    assert not expectation(one(made, found, Drop("drop", "actor"), call), "call").errors
+    assert not expectation(one(made, Drop("drop", "actor"), found, call), "call").errors
+
+
+def test_g33a_who_gets_an_actor_again_that_was_let_go_has_one_that_lives() -> None:
+    first, again = (Create(name, called="actor", get_if_exists=True) for name in ("first", "again"))
+    program = one(first, Drop("drop", "first"), again, Call("call", "again", Body()))
+    assert not expectation(program, "call").errors
+    assert expectation(program, "call", CRASH).errors == {DIED}
+    shared = Program((Body((first,)), Body((again, Call("call", "again", Body())))))
+    assert expectation(shared, "call").errors == {DIED}, "the other driver may have made it, and leave"
 
 
 def test_g25_an_actor_ends_with_the_task_that_has_made_it() -> None:

@@ -29,6 +29,8 @@ TASKS = "minray.core_worker.task_manager"
 CONNECTION = "minray.rpc.connection"
 GCS = "minray.gcs.server"
 OWN_ERROR = Mutation(CONNECTION, "answer_of", "del future", "pass")
+WEAK_HANDLES = Mutation("minray.core_worker.named_actors", "NamedActors._hold", "info.detached", "True")
+"""Handles that are found by name do not count, and no owner is asked."""
 FORGOTTEN_CONSTRUCTORS = Mutation(OUTCOMES, "TaskOutcomes.fail_all", "self._core.actors.forget_constructors()", "pass")
 
 MISTAKES = {
@@ -329,6 +331,25 @@ MISTAKES = {
                 "not exits and self._is_retryable(task, error)",
                 "self._is_retryable(task, error)",
             ),
+            Mutation(
+                "minray.core_worker.actor_task_receiver",
+                "ActorTaskReceiver.on_executed",
+                "execution is not None and execution.ends_actor",
+                "False",
+            ),
+        ),
+    ),
+    "let_go_and_obtained_again": Mistake(
+        "A named actor without handles was handed out until it had ended, and its new handle did not count (Ray #44083).",
+        "G17",
+        (
+            WEAK_HANDLES,
+            Mutation(
+                "minray.gcs.actor_service",
+                "ActorService.handle_EndActor",
+                "await self._until_stored(request.actor_id, self._actors.begin_to_end)",
+                "pass",
+            ),
         ),
     ),
     "let_go_before_reading_on": Mistake(
@@ -342,6 +363,11 @@ MISTAKES = {
                 "generator.item_names()",
             ),
         ),
+    ),
+    "let_go_by_a_borrower_and_obtained_again": Mistake(
+        "A named actor was handed out by the gcs, which cannot know that the last handle has gone elsewhere (Ray #44083).",
+        "G17",
+        (WEAK_HANDLES,),
     ),
     "lost_answer_leaves_a_ticket": Mistake(
         "An object was freed while its owner was asked for it; if the answer was lost, the tickets in it were nobody's.",
