@@ -1,8 +1,8 @@
 """Run the tests in copies of this checkout with difficult paths: ``make test-anywhere``.
 
-Three mistakes pass in most checkouts. A test looks for ``/minray/`` in a text that names its own file; a path is not quoted; a
-socket lies below the checkout, where its path is too long. So the tests that read output, errors and their own sources run
-once more in a folder called minray and in one with a path of 150 characters. All tests run in a folder with a space.
+Three mistakes pass in most checkouts. A test looks for ``/minray/`` in a text that names its own file. A path is not quoted.
+A socket lies below the checkout, where its path is too long. So the tests that read output, errors and their own sources
+run once more in a folder called minray and in one with a path of 150 characters. All tests run in a folder with a space.
 
 A copy has the tracked files as they are now, also those that are not committed. The environment stays this one; PYTHONPATH
 puts the copy before the checkout that is installed in it. Sessions are not below a checkout (see ``conftest.py``).
