@@ -7,6 +7,8 @@ BENCH_VENV ?= .venv-bench
 # One process per core of a small machine; tests of one file share a process, and with it its fixtures.
 # `make test PYTEST_ARGS=` runs them one after the other.
 PYTEST_ARGS ?= -n 2 --dist loadfile
+# Tests that run minray in their own process: the parts alone, and the simulation, in which all rooms share one process.
+COVERAGE_ARGS ?= --ignore=tests/real --ignore=tests/cluster --ignore=tests/spec --ignore=tests/zoo --ignore=tests/tidy
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 CONFORMANCE_ARGS ?=
@@ -14,6 +16,7 @@ SPEC_ARGS ?= --seconds 90
 SPEC_REAL_ARGS ?= --seconds 60
 EXHAUSTIVE_ARGS ?=
 CHAOS_ARGS ?= --seconds 600
+ANYWHERE_ARGS ?=
 DASK_ARGS ?=
 ZOO_ARGS ?=
 MUTANTS_ARGS ?=
@@ -22,7 +25,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc demo docs bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-anywhere coverage demo docs bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -30,6 +33,8 @@ help:
 	@echo "make test            lint, types and tests"
 	@echo "make test-seeds      the simulation's tests with all their seeds, of which the former takes a third"
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
+	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
+	@echo "make coverage        the lines that the unit tests run; workers and nodes of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make bench           five documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
@@ -84,6 +89,19 @@ test-seeds: $(STAMP)
 # The real clusters once more, with every operation a gRPC call.
 test-grpc: $(STAMP)
 	MINRAY_TRANSPORT=grpc $(PY) -m pytest $(PYTEST_ARGS) tests/real tests/cluster
+
+test-anywhere: $(STAMP)
+	$(PY) -m tests.anywhere $(ANYWHERE_ARGS) -- $(PYTEST_ARGS)
+
+# The configuration is in setup.cfg.
+coverage: $(STAMP)
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	$(PY) -m coverage run -m pytest $(PYTEST_ARGS) $(COVERAGE_ARGS)
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage html --quiet
+	$(PY) -m coverage report
+	@echo "build/coverage/html/index.html"
 
 demo: $(STAMP)
 	$(PY) examples/identifier_index.py $(DEMO_ARGS)

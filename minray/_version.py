@@ -2,7 +2,8 @@
 
 Ray: python/ray/_version.py
 
-``setup.cfg`` names the same number; a test holds them together.
+This is the one place that says it: ``setup.cfg`` reads it from here when a package is built, and the front porch and the
+command line import it.
 """
 
 __version__ = "0.1.0"

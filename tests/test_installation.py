@@ -7,16 +7,23 @@ Programs here run without the PYTHONPATH that the other tests' programs have: it
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
-import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from minray import __version__
+from minray.cli import main
+from minray.common.config import SystemConfig
+from minray.platform.real import io_thread
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -72,19 +79,38 @@ def test_a_folder_called_minray_beside_a_program_does_not_hide_the_package(
     assert run(sys.executable, *arguments, cwd=beside_a_clone) == "minray.remote_function"
 
 
-def install(how: str, clone: Path, environment: Path) -> Path:
-    """Do what pip does, without a network: build a wheel of this clone, and unpack it in a new environment.
+def copy_what_is_built(clone: Path) -> None:
+    """Make a clone with the files that a build of the package reads."""
+    clone.mkdir()
+    shutil.copytree(CHECKOUT / "minray", clone / "minray", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, clone)
 
-    The environment finds what minray needs where this process finds it. Returns its Python.
+
+def link_requirements(site_packages: Path) -> None:
+    """Link the packages that setup.cfg requires, and no other ones, out of this process's environment."""
+    setup = configparser.ConfigParser()
+    setup.read(CHECKOUT / "setup.cfg")
+    for requirement in setup["options"]["install_requires"].split("\n")[1:]:
+        found = re.match(r"[\w-]+", requirement)
+        assert found
+        package = distribution(found[0])
+        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            (site_packages / top).symlink_to(str(package.locate_file(top)))
+
+
+def install(how: str, clone: Path, environment: Path) -> Path:
+    """Build a wheel of this clone, and have pip install it in a new environment, without a network.
+
+    The environment has minray's requirements and nothing else; pip fails if minray requires more. Returns its Python.
     """
     venv.create(environment, symlinks=True, with_pip=False)
     python = environment / "bin" / "python"
-    site_packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=clone))
-    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    link_requirements(Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=clone)))
     run(sys.executable, "-c", f"from setuptools import build_meta; build_meta.{how}({str(environment)!r})", cwd=clone)
     (wheel,) = environment.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site_packages)
+    pip = ["-m", "pip", "--isolated", "--quiet", f"--python={python}"]
+    run(sys.executable, *pip, "install", "--no-index", "--no-compile", str(wheel), cwd=clone)
     return python
 
 
@@ -92,14 +118,76 @@ def install(how: str, clone: Path, environment: Path) -> Path:
 @pytest.mark.parametrize("how", ["build_editable", "build_wheel"])
 def test_a_program_beside_its_clone_runs_its_tasks_with_the_installed_minray(tmp_path: Path, how: str) -> None:
     clone, environment = tmp_path / "minray", tmp_path / "environment"
-    clone.mkdir()
-    shutil.copytree(CHECKOUT / "minray", clone / "minray", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(CHECKOUT / name, clone)
+    copy_what_is_built(clone)
     (tmp_path / "program.py").write_text(PROGRAM)
     python = install(how, clone, environment)
     installed = Path(run(python, "program.py", cwd=tmp_path))
     assert installed.is_relative_to(clone if how == "build_editable" else environment)
+
+
+@pytest.fixture(scope="module")
+def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the programs of an environment that has minray's wheel and its requirements."""
+    directory = tmp_path_factory.mktemp("wheel")
+    copy_what_is_built(directory / "clone")
+    return install("build_wheel", directory / "clone", directory / "environment").parent
+
+
+@pytest.mark.slow
+def test_the_command_line_of_a_wheel_starts_a_cluster_that_a_program_joins(
+    wheel_environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINRAY_TMPDIR", os.environ["MINRAY_TMPDIR"] + "/w")
+    Path(os.environ["MINRAY_TMPDIR"]).mkdir(parents=True, mode=0o700)
+    minray = wheel_environment / "minray"
+    (tmp_path / "program.py").write_text(PROGRAM.replace("num_cpus=1, ", ""))
+    assert run(minray, "--version", cwd=tmp_path) == f"minray, version {__version__}"
+    run(minray, "start", "--head", "--num-cpus=1", cwd=tmp_path)
+    try:
+        installed = Path(run(wheel_environment / "python", "program.py", cwd=tmp_path))
+        assert installed.is_relative_to(wheel_environment.parent)
+    finally:
+        assert "1 node" in run(minray, "stop", cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_wheel_says_about_itself_what_setup_and_the_package_say(wheel_environment: Path, tmp_path: Path) -> None:
+    program = "from importlib.metadata import metadata; m = metadata('minray'); print(m['Version'], m['Author'], sep='|')"
+    assert run(wheel_environment / "python", "-c", program, cwd=tmp_path) == f"{__version__}|The minray authors"
+
+
+# --- What it does without an extra ---
+
+
+GRPC = '{"transport": "grpc"}'
+WHAT_TO_INSTALL = "transport=\"grpc\" needs grpcio, which is not installed here: pip install 'minray[grpc]'"
+
+
+@pytest.mark.slow
+def test_a_wheel_without_grpcio_says_what_to_install_for_the_transport(wheel_environment: Path, tmp_path: Path) -> None:
+    program = f"""
+import minray
+try:
+    minray.init(_system_config={GRPC})
+except RuntimeError as error:
+    print(error)
+"""
+    assert run(wheel_environment / "python", "-c", program, cwd=tmp_path) == WHAT_TO_INSTALL
+
+
+@pytest.fixture
+def without_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+
+
+def test_without_grpcio_minray_start_says_what_to_install(without_grpcio: None) -> None:
+    done = CliRunner().invoke(main, ["start", "--head", "--system-config", GRPC])
+    assert (done.exit_code, done.output) == (1, f"Error: {WHAT_TO_INSTALL}\n")
+
+
+def test_without_grpcio_a_driver_cannot_join_a_cluster_that_uses_it(without_grpcio: None) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(WHAT_TO_INSTALL)):
+        io_thread(SystemConfig.from_overrides({"transport": "grpc"}))
 
 
 # --- What it loads ---
@@ -161,6 +249,22 @@ def test_import_minray_loads_no_more_than_a_driver_needs(tmp_path: Path) -> None
     loaded = run(sys.executable, "-c", program, cwd=tmp_path).split()
     assert (FOR_OTHER_PROCESSES | FOR_FEW_PROGRAMS).isdisjoint(loaded)
     assert len([name for name in loaded if name.partition(".")[0] == "minray"]) <= MOST_MODULES
+
+
+@pytest.mark.slow
+def test_neither_a_driver_nor_its_worker_loads_numpy_or_grpc_for_small_values(tmp_path: Path) -> None:
+    program = """
+import sys
+import minray
+@minray.remote
+def loaded():
+    import sys
+    return {"numpy", "grpc"} & set(sys.modules)
+with minray.init(num_cpus=1, logging_level="ERROR"):
+    import minray.util.actor_pool, minray.util.dask, minray.util.metrics, minray.util.queue, minray.util.state
+    print(minray.get(loaded.remote()), {"numpy", "grpc"} & set(sys.modules))
+"""
+    assert run(sys.executable, "-c", program, cwd=tmp_path) == "set() set()"
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import OwnedZygote, start_zygote
 from minray.platform.process.session import LOGS, make_spill_directories, remove_session
+from minray.platform.real import check_transport
 from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.transport.endpoints import free_port
 
@@ -172,6 +173,7 @@ def _check_texts(options: NodeOptions) -> None:
 def start_node(options: NodeOptions) -> Node:
     """Start gcs (head only) and raylet; returns when the raylet is registered. RuntimeError says what went wrong."""
     _check_texts(options)
+    check_transport(options.system_config)
     resources = node_resources(options, RealHost())
     files = raise_file_limit()
     if files < FEW_FILES:

@@ -74,12 +74,23 @@ def make_platform(
     )
 
 
+def check_transport(system_config: SystemConfig) -> None:
+    """Raise RuntimeError, with what to do, if the cluster's transport needs a package that is not installed here."""
+    if system_config.transport != "grpc":
+        return
+    from importlib.util import find_spec
+
+    if find_spec("grpc") is None:
+        raise RuntimeError("transport=\"grpc\" needs grpcio, which is not installed here: pip install 'minray[grpc]'")
+
+
 def io_thread(system_config: SystemConfig) -> IoThread:
     """Return a thread with a loop, for one connection to a cluster; the caller stops it.
 
     gRPC binds every loop to its one queue of the process and never releases it. So with gRPC all callers share one thread.
-    Raises RuntimeError in a process that was forked from one that has used gRPC.
+    Raises RuntimeError without the transport's package, and in a process that was forked from one that has used gRPC.
     """
+    check_transport(system_config)
     if system_config.transport != "grpc":
         return IoThread()
     from minray.platform.transport import grpc_transport

@@ -58,7 +58,7 @@ ready()
 asyncio.run(story())
 """
 HANDS_OUT_MEMORY = """
-import socket, struct
+import contextlib, socket, struct
 become()
 memory = os.memfd_create("theirs")
 os.truncate(memory, 4096)
@@ -67,7 +67,7 @@ with socket.socket(socket.AF_UNIX) as listener:
     listener.listen()
     ready()
     connection, _ = listener.accept()
-    with connection:
+    with connection, contextlib.suppress(BrokenPipeError):  # The client has left already, which is as good.
         socket.send_fds(connection, [struct.pack("<Q", 4096)], [memory])
 """
 NETWORKS: dict[str, tuple[str, Callable[..., Network], Callable[[Any], None]]] = {

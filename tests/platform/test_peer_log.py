@@ -17,8 +17,13 @@ class Clock:
     def __init__(self) -> None:
         self.timers: list[tuple[float, Callable[..., None], tuple[object, ...]]] = []
 
-    def call_later(self, delay_s: float, callback: Callable[..., None], *args: object) -> None:
+    def call_later(self, delay_s: float, callback: Callable[..., None], *args: object) -> Clock:
         self.timers.append((delay_s, callback, args))
+        return self
+
+    def cancel(self) -> None:
+        """What a timer can do."""
+        self.timers.pop()
 
     def pass_time(self) -> None:
         """All windows that are open end."""
@@ -61,3 +66,12 @@ def test_many_peers_share_a_line(clock: Clock, caplog: pytest.LogCaptureFixture)
     last = 3 * MOST_PEERS - 1
     assert caplog.messages[-1] == f"{OTHERS}: {last - MOST_PEERS} more in the last 60 s; the last one: garbage of {last}"
     assert len(clock.timers) == 1
+
+
+def test_a_listener_that_is_closed_says_the_rest_at_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    log = PeerLog(logging.getLogger("test"))
+    for peer in ("10.0.0.7", "10.0.0.7", "10.0.0.8"):
+        log.warn(peer, f"garbage of {peer}")
+    log.close()
+    assert caplog.messages[2:] == ["10.0.0.7: 1 more in the last 60 s; the last one: garbage of 10.0.0.7"]
+    assert clock.timers == []

@@ -101,6 +101,13 @@ EXCEPTIONS = {
 }
 """(path, banned name) -> why this file may."""
 
+IMPORTED_BY = {
+    "dask": ("minray/util/dask/", "only programs that use Dask have it"),
+    "grpc": ("minray/platform/transport/grpc_", "only clusters whose transport it is have it"),
+    "joblib": ("minray/util/joblib.py", "only programs that use joblib have it"),
+}
+"""Library of an extra -> the beginning of the paths that may import it, and why no others may."""
+
 WITHOUT_COUNTERPART = {"simulation": "Ray has no simulated world"}
 """Rooms whose headers need no ``Ray:`` line."""
 
@@ -298,6 +305,22 @@ def _banned_uses(source: Source) -> Iterator[tuple[int, str]]:
             yield node.lineno, used
 
 
+def libraries_of_extras(root: Path) -> list[str]:
+    """A library that minray does not require is imported only by the files that are made for it, all of which are there."""
+    users = {(library, source.path) for source in sources(root) for library in _libraries(source) & IMPORTED_BY.keys()}
+    complaints = [
+        f"{path}: may not import {library}, for {IMPORTED_BY[library][1]}"
+        for library, path in sorted(users)
+        if not path.startswith(IMPORTED_BY[library][0])
+    ]
+    unused = IMPORTED_BY.keys() - {library for library, _ in users}
+    return complaints + [f"nothing imports {library} any more" for library in sorted(unused)]
+
+
+def _libraries(source: Source) -> set[str]:
+    return {name.partition(".")[0] for _, name, _ in source.imports}
+
+
 def headers(root: Path) -> list[str]:
     """Every file says what it is before the code, and what it is called in Ray."""
     complaints = []
@@ -363,7 +386,7 @@ def sleeping_tests(root: Path) -> list[str]:
 
 def texts(root: Path) -> Iterator[tuple[str, str]]:
     """(path, text) of everything that a reader of the repository sees."""
-    folders = [root / name for name in ("minray", "tests", "docs", "examples", "benchmarks", ".ci")]
+    folders = [root / name for name in ("minray", "tests", "docs", "examples", "benchmarks", ".ci", ".github")]
     top = [path for path in root.iterdir() if path.is_file() and path.name != ".git"]
     for path in sorted([*top, *(path for folder in folders for path in folder.rglob("*") if path.is_file())]):
         if "__pycache__" in path.parts or "_build" in path.parts:
@@ -386,15 +409,39 @@ def unwanted_words(root: Path) -> list[str]:
 
 
 def missing_paths(root: Path) -> list[str]:
-    """Every file that README.md or a page of docs/ mentions is there."""
-    mention = re.compile(r"(?<![\w/.])(?:minray|tests|examples|benchmarks|docs)/[\w/]+\.(?:py|md)\b")
-    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
-    return [
-        f"{page.relative_to(root)}: {path} does not exist"
-        for page in pages
-        for path in sorted(set(mention.findall(page.read_text())))
-        if not (root / path).exists()
+    """Every file that a page at the root, in docs/ or in .github/ mentions or links is there; NAME stands for any."""
+    mention = re.compile(r"(?<![\w/.])(?:minray|tests|examples|benchmarks|docs|\.github)/[\w/.-]+\.(?:py|md|json|yml)\b")
+    link = re.compile(r"\]\(([\w/.-]+)[)#]")
+    complaints = []
+    for page in _pages(root):
+        text = page.read_text()
+        paths = {path: root / path for path in mention.findall(text) if "NAME" not in path}
+        paths |= {path: page.parent / path for path in link.findall(text)}
+        missing = sorted(path for path in paths if not paths[path].exists())
+        complaints += [f"{page.relative_to(root)}: {path} does not exist" for path in missing]
+    return complaints
+
+
+def missing_commands(root: Path) -> list[str]:
+    """Every ``make`` target, and every module that ``python -m`` starts, which a page or a workflow mentions is there."""
+    makefile = root / "Makefile"
+    targets = set(re.findall(r"^([a-z-]+):", makefile.read_text(), re.M)) if makefile.exists() else set()
+    mentions = [
+        (page, f"make {target}", target in targets)
+        for page in _pages(root)
+        for target in re.findall(r"(?:`|run: |^ {4}|^)make ([a-z-]+)", page.read_text(), re.M)
     ]
+    for page in _pages(root):
+        for module in re.findall(r"python -m ((?:minray|tests|benchmarks)[\w.]*)", page.read_text()):
+            path = root / module.replace(".", "/")
+            mentions.append((page, f"python -m {module}", path.is_dir() or path.with_suffix(".py").exists()))
+    return sorted({f"{page.relative_to(root)}: {what} does not exist" for page, what, exists in mentions if not exists})
+
+
+def _pages(root: Path) -> list[Path]:
+    """The pages at the root and in docs/, and the forms and workflows of .github/."""
+    pages = [*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / ".github").rglob("*.md")]
+    return sorted([*pages, *(root / ".github").rglob("*.yml")])
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from tests.tidy import rules
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = [
-    rules.import_arrows, rules.banned_calls, rules.headers, rules.sizes, rules.dead_files, rules.sleeping_tests,
-    rules.unwanted_words, rules.missing_paths, rules.core_path,
+    rules.import_arrows, rules.import_circles, rules.banned_calls, rules.libraries_of_extras, rules.headers, rules.sizes,
+    rules.dead_files, rules.sleeping_tests, rules.unwanted_words, rules.missing_paths, rules.missing_commands,
+    rules.core_path,
 ]  # fmt: skip
 HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
 
@@ -91,6 +92,15 @@ def test_an_exception_that_nobody_needs_is_seen(tmp_path: Path) -> None:
     assert len(rules.banned_calls(tmp_path, {("minray/node/node.py", "open"): "reads a file"})) == 1
 
 
+def test_a_library_of_an_extra_is_imported_only_by_its_own_files(tmp_path: Path) -> None:
+    plant(tmp_path, {"minray/platform/transport/grpc_server.py": "import grpc.aio"})
+    plant(tmp_path, {"minray/util/dask/graph.py": "import dask"})
+    plant(tmp_path, {"minray/platform/base.py": "def f():\n    import grpc", "minray/util/joblib.py": "import joblib"})
+    assert [complaint.partition(":")[0] for complaint in rules.libraries_of_extras(tmp_path)] == ["minray/platform/base.py"]
+    (tmp_path / "minray/util/joblib.py").write_text("")
+    assert rules.libraries_of_extras(tmp_path)[1:] == ["nothing imports joblib any more"]
+
+
 def test_a_missing_header_is_seen(tmp_path: Path) -> None:
     files = {"a.py": HEADER, "b.py": '"""Ray: short."""', "c.py": HEADER.replace("Ray", "Day"), "d/__init__.py": ""}
     complaints = rules.headers(plant(tmp_path, {f"minray/{name}": text for name, text in files.items()}))
@@ -130,8 +140,19 @@ def test_a_dead_file_is_seen(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md", ".github/workflows/test.yml"])
+def test_a_missing_command_is_seen(tmp_path: Path, page: str) -> None:
+    there = "`make test`\n`python -m tests.leaks`\n"
+    text = f"{there}`make tost`\n\n    make teest\n\n- run: make docs\n`python -m tests.gone`\n"
+    plant(tmp_path, {"Makefile": "test: lint\n", "tests/leaks.py": "", page: text})
+    missing = ["make docs", "make teest", "make tost", "python -m tests.gone"]
+    assert rules.missing_commands(tmp_path) == [f"{page}: {what} does not exist" for what in missing]
+
+
 def test_a_sleep_a_foreign_word_and_a_missing_file_are_seen(tmp_path: Path) -> None:
     sleep = "from asyncio import sleep as nap\nimport time\nasync def test():\n    await nap(1)\n    time.sleep(1)"
     assert len(rules.sleeping_tests(plant(tmp_path, {"tests/unit/test_a.py": sleep}))) == 2
     assert len(rules.unwanted_words(plant(tmp_path, {"docs/index.md": f"see {rules.NOT_SAID_HERE[0]}/x"}))) == 1
     assert len(rules.missing_paths(plant(tmp_path, {"README.md": "`minray/a.py` `minray/b.py`", "minray/b.py": ""}))) == 1
+    assert len(rules.missing_paths(plant(tmp_path, {"SECURITY.md": "[a](docs/a.md) tests/regressions/a.json"}))) == 2
+    assert len(rules.missing_paths(plant(tmp_path, {"docs/b.md": "[a](a.md) [b](b.md#c)", "SECURITY.md": ""}))) == 1

@@ -316,6 +316,7 @@ class GrpcListener(grpc.GenericRpcHandler):
             self._ended_tickets.append(ticket)
 
     async def close(self) -> None:
+        self._peer_log.close()
         server, self._server = self._server, None
         if server is None:
             return

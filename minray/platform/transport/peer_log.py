@@ -32,6 +32,8 @@ class _Window:
 
     count: int = 0
     last: str = ""
+    timer: asyncio.TimerHandle | None = None
+    """The end of the window; set when it is opened."""
 
 
 class PeerLog:
@@ -54,12 +56,24 @@ class PeerLog:
             window.count += 1
             window.last = text
 
+    def close(self) -> None:
+        """Tell what was counted, and log nothing later: the listener is closed."""
+        windows, self._windows = self._windows, {}
+        for peer, window in windows.items():
+            assert window.timer is not None
+            window.timer.cancel()
+            self._tell(peer, window)
+
     def _open(self, peer: str) -> None:
-        self._windows[peer] = _Window()
-        asyncio.get_running_loop().call_later(WINDOW_S, self._end, peer)
+        window = self._windows[peer] = _Window()
+        window.timer = asyncio.get_running_loop().call_later(WINDOW_S, self._end, peer)
 
     def _end(self, peer: str) -> None:
         window = self._windows.pop(peer)
         if window.count:
-            self._logger.warning("%s: %d more in the last %g s; the last one: %s", peer, window.count, WINDOW_S, window.last)
+            self._tell(peer, window)
             self._open(peer)
+
+    def _tell(self, peer: str, window: _Window) -> None:
+        if window.count:
+            self._logger.warning("%s: %d more in the last %g s; the last one: %s", peer, window.count, WINDOW_S, window.last)

@@ -17,11 +17,11 @@ import io
 import os
 import pickle
 import re
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy
 from dask.task_spec import GraphNode, Task
 
 import minray as ray
@@ -154,11 +154,16 @@ class Luggage:
         key = referred(argument)
         if key is not None:
             return results[key]
-        if type(argument) is numpy.ndarray and argument.nbytes > LARGE_BYTES:
+        if _is_array(argument) and argument.nbytes > LARGE_BYTES:
             if id(argument) not in self._put:
                 self._put[id(argument)] = ray.put(argument)
             return self._put[id(argument)]
         return argument
+
+
+def _is_array(value: Any) -> bool:
+    """Whether numpy made this value; if nobody has imported numpy, it made none."""
+    return type(value) is getattr(sys.modules.get("numpy"), "ndarray", None)
 
 
 def places_of_dependencies(node: Any) -> list[int | str]:
