@@ -5,8 +5,8 @@ Ray: src/ray/core_worker/task_execution/concurrency_group_manager.h, fiber.h; th
 An actor is of one of three kinds, which its class and options decide:
 
   * plain: calls run one after the other in the main thread, like tasks;
-  * threaded (``max_concurrency`` above 1, or concurrency groups): calls run in threads. Each group has its own threads, one
-    for each call that may run at once;
+  * threaded (``max_concurrency`` above 1, or concurrency groups): calls run in threads. Each group has its own threads, at
+    most as many as calls may run at once;
   * async (any coroutine method): calls are coroutines on an event loop in the main thread (G54). Each named group has an
     event loop in a thread of its own. Plain methods run on these loops too, and block them, as anywhere in asyncio.
 
