@@ -32,7 +32,7 @@ COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""
 
 KILL_ID_BYTES = 16
-"""Length of the random id of a ``KillActor`` request, by which the gcs recognizes a repeated one."""
+"""Length of the random id of a ``KillActor`` request, so that a repetition does not kill the next incarnation."""
 
 
 class ActorApi:
@@ -117,7 +117,7 @@ class ActorApi:
             self._api.post(self._port.host.end_actor, reason)
 
     def kill(self, actor_id: bytes, no_restart: bool) -> None:
-        """Kill an actor; return when the gcs has done it. Calls that this process makes later know of the death."""
+        """Kill an actor; return when the gcs has begun it. Calls that this process makes later know of a death."""
         kill_id = self._process.platform.host.random_bytes(KILL_ID_BYTES)
 
         async def ask() -> None:
