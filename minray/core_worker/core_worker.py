@@ -1,4 +1,4 @@
-"""The entrance of the package: puts the parts of a driver or worker together and connects their events.
+"""Puts the parts of a driver or worker together and connects their events; the entrance of this package.
 
 Ray: src/ray/core_worker/core_worker.h
 

@@ -1,4 +1,4 @@
-"""The beginning and the end of an actor in the process that it lives in.
+"""Begins and ends an actor in the process that it lives in.
 
 Ray: CoreWorker::Exit and its drain in src/ray/core_worker/core_worker.cc, graceful_shutdown in python/ray/actor.py
 

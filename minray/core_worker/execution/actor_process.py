@@ -1,4 +1,4 @@
-"""The actor that lives in this process: how its calls run.
+"""Runs the calls of the actor of this process, in the threads or event loops of its concurrency groups.
 
 Ray: src/ray/core_worker/task_execution/concurrency_group_manager.h, fiber.h; the actor half of python/ray/_raylet.pyx
 
@@ -52,7 +52,7 @@ class ConcurrencyGroup:
     __slots__ = ("limit", "place", "running", "waiting", "_on_over")
 
     def __init__(self, limit: int, place: Place, on_over: Callable[[ReceivedTask], None]) -> None:
-        """``on_over``: see ``ActorProcess``."""
+        """Make an empty group; ``on_over`` is described at ``ActorProcess``."""
         self.limit = limit
         self.place = place
         self.running = 0

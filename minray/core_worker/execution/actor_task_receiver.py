@@ -1,4 +1,4 @@
-"""Calls that were pushed to the actor in this process: taken in once, put into order, run, answered.
+"""Receives the calls that were pushed to this process's actor, runs each once and in order, and answers them.
 
 Ray: src/ray/core_worker/task_execution/ordered_actor_task_execution_queue.h, unordered_actor_task_execution_queue.h
 
@@ -164,7 +164,7 @@ class ActorTaskReceiver:
 
     @property
     def actor_id(self) -> bytes:
-        """The actor that lives in this process; empty if there is none."""
+        """Id of the actor of this process; empty if there is none."""
         return b"" if self.actor is None else self.actor.actor_id
 
     # --- arrival

@@ -1,4 +1,4 @@
-"""Remote functions: exported once per definition and job, imported once per worker.
+"""Exports the definition of a remote function or actor class once per job, and imports it once per worker.
 
 Ray: python/ray/_private/function_manager.py
 

@@ -1,4 +1,4 @@
-"""The executor's side of streaming generators: drives the iterator and reports each item to the owner as it is yielded.
+"""Runs streaming generators: drives the iterator and reports each item to the owner as it is yielded (executor's side).
 
 Ray: execute_streaming_generator_sync and _async in python/ray/_raylet.pyx, CoreWorker::ReportGeneratorItemReturns
 

@@ -97,7 +97,7 @@ class ReturnValues:
         return results
 
     def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result], room: int) -> int:
-        """Store the next return value; return how many bytes of it travel inside the answer (``room`` is left there)."""
+        """Store the next return value; return how many of its bytes go into the answer, which has ``room`` bytes left."""
         index = len(results) + 1
         if index in task.rerun.unwanted:
             results.append(UNWANTED)

@@ -1,4 +1,4 @@
-"""Runs tasks, and the calls of the actor that lives here, in the threads for user code.
+"""Runs tasks, and the calls of this process's actor, in the threads for user code.
 
 Ray: execute_task in python/ray/_raylet.pyx
 
@@ -60,7 +60,7 @@ _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", defaul
 MOST_WORDS = 100
 """Characters at which the ``repr`` of an actor is cut: it is shown before the actor's output."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-UNNOTED = "a task was run, and not noted"
+UNNOTED = "the end of a task could not be recorded"
 Speaker = tuple[int, bytes]
 """Origin of printed output: a thread's ident, and the id of the actor call that it runs (empty for the main thread)."""
 
@@ -98,7 +98,7 @@ class TaskExecutor:
         self.wants_exit = ""
         """Reason why the actor wants to end, empty if it does not; written by user threads."""
         self._leaving: list[ReceivedTask] = []
-        """Calls that have asked to end the actor. They have no value, even if they swallow the exception of that."""
+        """Calls that have asked to end the actor. They have no value, even if they swallow AsyncioActorExit."""
         self._birthplace = 0
         """Ident of the thread in which the constructor ran."""
         self.used_up = False
@@ -132,7 +132,7 @@ class TaskExecutor:
         return template.name
 
     def ask_to_exit(self, reason: str) -> None:
-        """End the actor when its running calls have ended, and remember the calling task as one without a value.
+        """Note that the actor must end when its running calls have ended, and that the calling task has no value.
 
         A thread that user code has started inside a call is not taken for that call.
         """
@@ -144,7 +144,7 @@ class TaskExecutor:
             self._leaving.append(task)
 
     def mark(self, task: ReceivedTask) -> None:
-        """Mark that a task begins, so that the raylet can tell after this process's death."""
+        """Mark that a task begins, so that the raylet knows it after this process's death."""
         MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
 
     def execute(self, task: ReceivedTask) -> None:
@@ -481,7 +481,7 @@ def _words_of(actor: Any) -> str:
     try:
         return " ".join(repr(actor).split())[:MOST_WORDS]
     except Exception:
-        logger.exception("the actor cannot be described")
+        logger.exception("the actor's __repr__ raised an exception")
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Records when this process has run which task: the last ten thousand, for ``ray.timeline``.
+"""Records when this process has run which task: the last ten thousand, for ``minray.timeline``.
 
 Ray: src/ray/core_worker/profile_event.h, task_event_buffer.h
 
@@ -39,7 +39,7 @@ ROW = struct.Struct("<24s16sQQIB3x")
 
 
 class TaskProfile:
-    """The tasks that one process has run."""
+    """Records the tasks that one process has run."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()

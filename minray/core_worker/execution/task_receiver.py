@@ -1,4 +1,4 @@
-"""Tasks that were pushed to this worker: taken in once, prepared, run in order, answered.
+"""Receives the tasks that were pushed to this worker, prepares them, runs each once and in order, and answers them.
 
 Ray: src/ray/core_worker/task_execution/task_receiver.h, normal_task_execution_queue.h
 
@@ -76,7 +76,7 @@ class TaskReceiver:
         self._executor = executor
         self._execute = executor.execute
         self._then = self._on_executed
-        """Bound method, like ``_execute`` made once and not for each task that waits."""
+        """Bound method; like ``_execute`` it is made once, and not for each task that waits."""
         self._functions = functions
         self._intake = intake
         self._surroundings = surroundings

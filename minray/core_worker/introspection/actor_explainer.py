@@ -194,7 +194,7 @@ class ActorExplainer:
 
 
 def describe_call(task: PendingTask) -> str:
-    """Name a task, a call or a constructor for people."""
+    """Name a task, a call or a constructor for a user."""
     template = task.prepared.template
     kind = "call" if task.prepared.client is not None else "constructor" if template.actor is not None else "task"
     return f"{kind} {template.name} ({short(task.task_id)})"

@@ -118,7 +118,7 @@ class Explainer:
             return [f"{name} waits for a worker: needs {self._needs(task)}", *await self._explain_lease(task)]
         missing = self._resolver.missing_of(task)
         if not missing:
-            return [f"{name} is made again after a pause (attempt {task.attempt})"]
+            return [f"{name} is retried after a pause (attempt {task.attempt})"]
         owners = dict(task.slots)
         arguments = [object_id for object_id in missing if object_id in owners]
         if not arguments:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Borrowing:
-    """The shell around one ReferenceCounter."""
+    """Carries out the effects of one ReferenceCounter, and exchanges its messages."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Borrowing:
         self.apply(effects)
 
     def keep_soon(self, object_id: bytes, owner: Address) -> None:
-        """Get a ticket in the background for a reference that the user has unpickled (its owner has it pinned)."""
+        """Get a ticket in the background for a reference that the user has unpickled; its owner has pinned the object."""
         name = f"keep({short(object_id)})"
         task = asyncio.get_running_loop().create_task(self.keep([(object_id, owner)]), name=name)
         self._registering.add(task)

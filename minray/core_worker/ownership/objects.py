@@ -136,7 +136,7 @@ class Objects:
         is_gone = other is None and references.get(object_id) is None
         references.add_local(object_id, other)
         if is_gone:
-            reason = "these bytes kept nothing alive, and all references were gone"
+            reason = "a pickled reference does not keep its object alive, and all other references were gone"
             self.put_error(object_id, ReferenceCountingAssertionError(object_id_hex=object_id.hex(), reason=reason))
         elif references.needs_ticket(object_id):
             self._borrowing.keep_soon(object_id, owner)

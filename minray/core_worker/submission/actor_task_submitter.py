@@ -1,4 +1,4 @@
-"""Decides which call is pushed to which actor when: for each actor, in the order in which this process made the calls.
+"""Decides when a call is pushed to its actor: for each actor, in the order in which this process made the calls.
 
 Ray: src/ray/core_worker/task_submission/actor_task_submitter.h, sequential_actor_submit_queue.h
 

@@ -1,4 +1,4 @@
-"""The owner's side of streaming generators: receives items, hands them to the reader, and ends their streams.
+"""Receives the items of streaming generators for their owner, hands them to the reader, and ends the streams.
 
 Ray: TaskManager::HandleReportGeneratorItemReturns and its neighbours
 

@@ -1,4 +1,4 @@
-"""Chooses the raylet that is asked first for a worker: the one whose node has most bytes of the task's large arguments.
+"""Chooses the raylet that is asked first for a worker: that of the node with most bytes of the task's large arguments.
 
 Ray: src/ray/core_worker/lease_policy.h (LocalityAwareLeasePolicy, LocalLeasePolicy)
 

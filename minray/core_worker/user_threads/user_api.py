@@ -147,7 +147,7 @@ class UserApi:
         return self._context.environment
 
     def captured(self) -> SchedulingStrategy | None:
-        """Return the placement group that child tasks inherit unless they name another strategy; None if there is none."""
+        """Return the placement group's strategy that child tasks inherit unless they name another; None if there is none."""
         strategy = self.placed()
         return strategy if strategy is not None and strategy.captures_children else None
 
@@ -404,7 +404,7 @@ class UserApi:
                 else:
                     result.set_exception(error)
             except BaseException:  # a SystemExit of a user's callback would end the loop, or leave other threads waiting
-                logger.warning("a callback of a future has not returned", exc_info=True)
+                logger.warning("a callback of a future raised an exception", exc_info=True)
         return result
 
     def _outcome(self, stored: StoredObject) -> tuple[Any, BaseException | None]:
@@ -479,7 +479,7 @@ class UserApi:
             except PeerUnreachable as error:
                 outcome.append((None, RaySystemError(reason=f"the cluster does not answer: {error}")))
             except PlatformError as error:
-                outcome.append((None, RaySystemError(reason=f"the cluster does not do what it is asked: {error}")))
+                outcome.append((None, RaySystemError(reason=f"the request to the cluster failed: {error}")))
             except Exception as error:
                 outcome.append((None, error))
             parker.release()
