@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from minray import __version__
-from minray.cli import main
+from minray.cli.main import main
 from minray.common.config import SystemConfig
 from minray.platform.real import io_thread
 

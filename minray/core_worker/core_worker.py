@@ -1,11 +1,11 @@
-"""The door of the room: puts the parts of a driver or worker together.
+"""Puts the parts of a driver or worker together and connects their events; the entrance of this package.
 
 Ray: src/ray/core_worker/core_worker.h
 
-Everything here runs on the loop of its process. User threads come in through ``user_api``, which posts to the parts: what
-they submit and cancel comes here, the rest to ``objects`` and ``waiting_threads``. Other processes come in through
-``service``. What a driver and a worker have in common is nearly everything; a worker also has a ``TaskReceiver`` and ends
-when its raylet does.
+All methods run on the loop of the process. User threads call ``user_api``, which posts to the parts: submitting and
+cancelling come here, other calls go to ``objects``, ``waiting_threads`` and further parts. Messages of other processes
+arrive at ``service``. A driver and a worker have the same parts. Only a worker receives tasks, and it ends when its raylet
+does; a driver fails its unfinished tasks then.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ from minray.rpc.service import Dispatcher
 logger = logging.getLogger(__name__)
 
 FAREWELL_TIMEOUT_S = 1.0
-"""How long a driver tries to tell the gcs that it leaves."""
+"""Maximum seconds that a leaving driver spends on telling the gcs; its exit must not wait for a gcs that is gone."""
 
 
 class CoreWorker:
-    """One process's part in the cluster."""
+    """Makes and connects the parts of one driver or worker."""
 
     def __init__(self, platform: Platform, config: WorkerConfig) -> None:
         self.platform = platform
@@ -104,12 +104,12 @@ class CoreWorker:
             patient=self.patient,
             now=asyncio.get_running_loop().time,
         )
-        """What the parts know of this process. ``start`` completes the address before it makes them."""
+        """The record of this process for its parts. ``start`` completes the address before it makes the parts."""
         self.context = JobContext(config.worker_id)
         self.on_lines: Callable[[PrintLines], None] | None = None
-        """A driver's way to show what its workers print."""
+        """Function by which a driver shows the output of its workers; None in a worker."""
         self.drop_ref = platform.user_code.drop
-        """Called by ``ObjectRef.__del__``, in any thread."""
+        """Function that ``ObjectRef.__del__`` calls, in any thread."""
         self.store = MemoryStore(platform.record)
         self.references = ReferenceCounter()
         self.tasks = TaskManager(platform.record)
@@ -119,21 +119,24 @@ class CoreWorker:
             self.call_sites = CallSites(is_driver=config.is_driver, running_task_name=self._running_task_name)
         self.profile = TaskProfile()
         self.end_of_raylet = ""
-        """What it has said of its end."""
+        """The reason that the raylet has given for its end; empty if it has given none."""
         self._listeners: list[Listener] = []
         self._dispatcher = Dispatcher(CoreWorkerService(self))
         self._closes: list[Callable[[], None]] = [self._dispatcher.close]
-        """What is done when a driver leaves."""
+        """Functions that ``close`` calls, in order."""
 
     @property
     def address(self) -> Address:
-        """Where others reach this process."""
+        """The address at which other processes reach this one."""
         return self.process.address
 
     # --- life
 
     async def start(self, job_config: JobConfig | None = None) -> None:
-        """Listen and register: a driver (which has a ``job_config``) at the gcs too. Raises PlatformError."""
+        """Listen, make the parts, and register at the raylet; a driver (with a ``job_config``) also registers at the gcs.
+
+        Raises PlatformError.
+        """
         await self._listen()
         self._build_ownership()
         self._build_fetching()
@@ -169,7 +172,7 @@ class CoreWorker:
             self.process.address = Address(config.worker_id, config.node_id, self.process.address.endpoint, tcp.endpoint)
 
     def _build_ownership(self) -> None:
-        """Make the parts that know who holds an object, and where its value is."""
+        """Make the parts that know which processes hold an object, and where its value is."""
         process, references, store = self.process, self.references, self.store
         self.death_watch = watch = DeathWatch(process, self._on_worker_death, self._on_node_death)
         self.borrowing = Borrowing(
@@ -185,7 +188,7 @@ class CoreWorker:
         self._closes += [watch.close, self.borrowing.close]
 
     def _build_fetching(self) -> None:
-        """Make the parts that bring values here, and those that wait for them."""
+        """Make the parts that fetch values, and those in which threads wait for them."""
         process, references, store, objects = self.process, self.references, self.store, self.objects
         config = process.config
         self.futures = FutureResolver(
@@ -213,7 +216,7 @@ class CoreWorker:
         self.waiting = WaitingThreads(process, references, store, objects, self.futures, self.fetcher, self.blocked)
 
     def _build_recovery(self) -> None:
-        """Make the parts that take in the items of generators, and make lost objects again."""
+        """Make the parts that receive the items of generators, and make lost objects again."""
         process, references, store, objects = self.process, self.references, self.store, self.objects
         self.clients = ActorClients(references, self.borrowing)
         self.generators = Generators(
@@ -233,7 +236,7 @@ class CoreWorker:
         )
 
     def _build_submission(self) -> None:
-        """Make the parts that bring tasks to workers, calls to actors, and both to their ends."""
+        """Make the parts that push tasks to workers and calls to actors, and decide the outcomes of both."""
         process, config, objects = self.process, self.config, self.objects
         self.resolver = DependencyResolver(
             config.worker_id, self.store, self.futures, self.on_task_ready, self._on_failed_argument
@@ -268,7 +271,7 @@ class CoreWorker:
         self._closes += [self.placement_groups.close, self.actors.close, self.lease_client.close]
 
     def _build_execution(self) -> None:
-        """Make the parts that take tasks in, and run them."""
+        """Make the parts that receive tasks and run them."""
         process, platform, config = self.process, self.platform, self.config
         results = ResultKeeper(self.provider, config.system_config.max_direct_call_object_size)
         self.generator_executor = GeneratorExecutor(
@@ -292,7 +295,7 @@ class CoreWorker:
         self.actor_receiver = self.host.receiver
 
     def _build_explanations(self) -> None:
-        """Make the parts that read the others, for people."""
+        """Make the parts that read the others, for explanations and the state API."""
         self.explainer = Explainer(
             process=self.process,
             references=self.references,
@@ -317,7 +320,7 @@ class CoreWorker:
         )
 
     def user_port(self) -> UserPort:
-        """The way in for user threads, when this process has started."""
+        """Return the port for user threads; only after ``start``."""
         return UserPort(
             process=self.process,
             context=self.context,
@@ -345,9 +348,9 @@ class CoreWorker:
         )
 
     async def close(self, tells_threads: bool = True) -> None:
-        """A driver leaves its cluster; also after a ``start`` that has failed. Nothing of it is left on its loop.
+        """Leave the cluster, as a driver, also after a ``start`` that has failed; no task of this driver stays on its loop.
 
-        Threads that wait are told so, unless they end with the interpreter anyway.
+        With ``tells_threads``, threads that wait fail with an error. They need none if they end with the interpreter.
         """
         self.process.is_exiting = True
         if self.context.job is not None:
@@ -363,7 +366,7 @@ class CoreWorker:
         self.peers.close()
 
     async def _finish_job(self) -> None:
-        """Errors of a cluster that is gone do not matter any more."""
+        """Tell the gcs that the job has finished; only log it if the gcs cannot be told."""
         if self.raylet.death is not None:
             return
         try:
@@ -374,30 +377,33 @@ class CoreWorker:
             logger.debug("could not finish the job: %s", error)
 
     def _lose_cluster(self, reason: str) -> None:
-        """The raylet or the gcs is gone: a worker ends; a driver fails what is unfinished."""
+        """React to the loss of the raylet or the gcs: a worker ends; a driver fails its unfinished tasks."""
         self.process.is_exiting = True
         if self.config.is_driver:
-            self.gcs.may_restart = False  # If it comes back, then for others: nothing of ours waits for that.
+            self.gcs.may_restart = False  # no request of this driver waits for a restarted gcs
             self._fail_all(reason)
         else:
             self.platform.processes.exit(1)
 
     def _fail_all(self, reason: str) -> None:
-        """The cluster is gone: whatever has not ended ends now."""
+        """Fail all unfinished tasks because the cluster is gone."""
         self.submitter.forget_all()
         self.actors.forget_constructors()
         self.outcomes.fail_all(reason)
 
     def _on_unreachable_store(self, reason: str) -> None:
-        """Mostly because the raylet has just died. No task shall fail for that which may run elsewhere."""
+        """End this worker because it cannot reach the object store, mostly because the raylet has just died.
+
+        A task that may run elsewhere must not fail for that.
+        """
         if not self.config.is_driver:
-            logger.warning("this worker ends: %s", reason)  # in its standard error, which the owner of its task hears of
+            logger.warning("this worker ends: %s", reason)  # goes to its stderr, whose tail the owner of its task receives
             self._lose_cluster(reason)
 
     # --- submitting
 
     def submit(self, task: PendingTask) -> None:
-        """A user thread has called a remote function."""
+        """Submit a task for a user thread, which has called a remote function or an actor's method."""
         if self.process.is_exiting:
             self.outcomes.on_lost_cluster(task)
             return
@@ -422,7 +428,7 @@ class CoreWorker:
             raise  # to the log
 
     def hold_arguments(self, task: PendingTask) -> None:
-        """A new task keeps what it refers to."""
+        """Hold the objects that a new task refers to, and enter the task in the table of tasks."""
         if task.slots or task.nested:
             held = task.held_ids()
             self.references.add_submitted(held, [None] * len(held))
@@ -435,7 +441,10 @@ class CoreWorker:
         self.resolver.resolve(task)
 
     def export(self, export: FunctionExport, pickled: bytes) -> None:
-        """Before the first task of a definition: make it known (references in its closure have pinned themselves)."""
+        """Store a definition in the gcs before its first task runs.
+
+        References in its closure were pinned when it was pickled.
+        """
 
         def on_exported() -> None:
             export.done = True
@@ -446,7 +455,7 @@ class CoreWorker:
     # --- routes of the outcomes
 
     def on_task_ready(self, task: PendingTask) -> None:
-        """All arguments exist: queue the task, for its first attempt or for another."""
+        """Queue a task whose arguments exist, for its first attempt or for another."""
         prepared = task.prepared
         if prepared.client is not None:
             self.actors.submitter.on_task_ready(prepared.client, task)
@@ -456,17 +465,17 @@ class CoreWorker:
             self.submitter.on_task_ready(task, self.process.now())
 
     def on_ended_early(self, task: PendingTask) -> None:
-        """The task has ended without being pushed: an actor's calls behind it need not wait for it."""
+        """React to the end of a task that was not pushed: the actor's calls behind it go on."""
         if task.prepared.client is not None:
             self.actors.submitter.on_task_ended(task.prepared.client)
 
     def remove_queued(self, task: PendingTask) -> None:
-        """The task is cancelled. An actor's queue passes it over when its turn comes."""
+        """Take a cancelled task out of its queue; an actor's queue skips an ended call when its turn comes."""
         if task.prepared.client is None:
             self.submitter.remove_queued(task, self.process.now())
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
-        """An argument of a constructor is an error: its actor will never exist."""
+        """End an actor that will never exist because an argument of its constructor is an error."""
         self.actors.on_constructor_failed(task, error)
 
     def _on_failed_argument(self, task: PendingTask, error: StoredObject) -> None:
@@ -475,7 +484,7 @@ class CoreWorker:
     # --- cancelling
 
     def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
-        """Cancel the task that makes an object; a borrower passes the wish on to the owner (G47)."""
+        """Cancel the task that makes an object; a borrower asks the owner to do it (G47)."""
         task = self.tasks.tasks.get(task_of(object_id))
         if task is not None:
             self.outcomes.cancel(task, force, recursive)
@@ -483,7 +492,10 @@ class CoreWorker:
             self.peers.to(owner).send(CancelObject(object_id, force, recursive), ignore)
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
-        """Tasks and calls (G46); an actor that the task has made ends with its handles, as always."""
+        """Cancel the tasks and actor calls that a task has submitted (G46).
+
+        An actor that the task has created is left alone: it ends with its handles, as always.
+        """
         for child in self.tasks.children_of(task_id):
             if child.prepared.template.actor is None:
                 self.outcomes.cancel(child, force, True)
@@ -494,7 +506,7 @@ class CoreWorker:
         return self.actor_receiver.actor_id
 
     def _on_freed(self, effects: Effects) -> None:
-        """Make every part forget values that nobody needs any more; what follows from that joins the effects."""
+        """Make every part drop the freed objects; consequences join the effects."""
         self.recovery.on_freed(effects)
         freed = effects.freed
         for error in self.store.delete(freed):
@@ -507,16 +519,19 @@ class CoreWorker:
             self.call_sites.forget(freed)
 
     def _on_lost(self, object_ids: list[bytes]) -> None:
-        """No node has a copy of these objects any more."""
+        """Recover objects of which no node has a copy any more."""
         self.recovery.on_lost(object_ids)
 
     def _on_worker_death(self, worker_id: bytes) -> None:
-        """The gcs reports a dead worker."""
+        """React to the death of a worker that the gcs reports."""
         self.borrowing.on_death(worker_id)
         self.actor_receiver.on_death(worker_id)
 
     def _on_node_death(self, node_id: bytes) -> None:
-        """The gcs reports a dead node: its workers are not leased any more before its copies are missed."""
+        """React to the death of a node that the gcs reports.
+
+        Its workers are given up before its copies are missed, so that no task that makes them again is pushed to it.
+        """
         self.lease_client.on_node_death(node_id)
         self.actors.on_node_death(node_id)
         self.borrowing.on_death(node_id)
@@ -524,11 +539,11 @@ class CoreWorker:
         self.directory.on_node_death(node_id)
 
     def _on_blocked(self, is_blocked: bool) -> None:
-        """The task that runs here lends its CPUs, or goes on."""
+        """Tell the task receiver that the running task lends its CPUs, or goes on."""
         self.receiver.on_blocked(is_blocked)
 
     def _resolve(self, task: PendingTask) -> None:
-        """A task whose results were lost runs again."""
+        """Resolve the arguments of a task that runs again because its results were lost."""
         self.resolver.resolve(task)
 
     def _running_task_name(self) -> str:
@@ -539,7 +554,7 @@ class CoreWorker:
     # --- surroundings of the task receiver
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
-        """This worker's first task: take on its job and runtime environment, for good."""
+        """Take on the job and the runtime environment of this worker's first task, for good."""
         await take_on(self.process, self.context, template)
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
@@ -549,17 +564,17 @@ class CoreWorker:
         self.blocked.on_task_over(task)
 
     def lend_cpus(self) -> None:
-        """The actor that lives here ends: let other tasks use its CPUs."""
+        """Let other tasks use the CPUs of this process's actor, which ends."""
         self.blocked.begin_to_end()
 
     def is_free(self) -> bool:
-        """Nobody depends on this process."""
+        """Whether no other process depends on this one, and none of its own tasks or actors does."""
         if self.tasks.tasks.keys() - self.actors.handed_over():
             return False
         return not self.actors.owns_living() and self.is_through()
 
     def is_through(self) -> bool:
-        """Nobody does, but for actors that it has made."""
+        """Whether nothing depends on this process except actors that it has created."""
         if self.tasks.tasks.keys() - self.actors.constructors() or self.references.owns_borrowed():
             return False
         return self.receiver.is_idle() and self.actor_receiver.is_idle() and self.intake.is_idle()

@@ -1,9 +1,10 @@
-"""What other processes ask of a core worker: one handler per message, most of them a line.
+"""Handles the messages of other processes to a core worker: one handler per message, most of them one line.
 
 Ray: the Handle... methods of src/ray/core_worker/core_worker.h
 
-A handler names what is asked and shapes the answer; the part of the core worker whose business it is does the rest. The few
-that wait are ``async``: they wait for a value, and for tickets (proofs of borrowing) of the references inside.
+A handler passes the request to the part of the core worker that answers it, and shapes the reply. The few handlers that
+wait are ``async``: they wait for a value, for tickets (the owners' notes of a borrower) of the references inside, or for
+another process's explanation.
 """
 
 from __future__ import annotations
@@ -85,12 +86,12 @@ from minray.rpc.service import Call
 
 
 def is_larger(stored: StoredObject, inline_limit: int) -> bool:
-    """Whether a value is not to be sent to one who asks with this limit."""
+    """Whether a value is too large to be sent to a process that asks with this limit; a negative limit allows any size."""
     return inline_limit >= 0 and (stored.place is not None or stored.size() > inline_limit)
 
 
 class Parts(Protocol):
-    """The parts of a core worker that messages lead to; they are there when the first message comes."""
+    """The parts of a core worker that messages are passed to; they exist when the first message arrives."""
 
     process: Process
     # --- objects
@@ -105,14 +106,14 @@ class Parts(Protocol):
     actor_receiver: ActorTaskReceiver
     generators: Generators
     submitter: NormalTaskSubmitter
-    # --- people want to know
+    # --- explanations and state
     statistician: Statistician
     explainer: Explainer
     # --- the whole process
     on_lines: Callable[[PrintLines], None] | None
-    """Shows what workers print; None in a worker."""
+    """Function that shows the output of workers; None in a worker."""
     end_of_raylet: str
-    """The reason that the raylet has given for its end."""
+    """The reason that the raylet has given for its end; empty if it has given none."""
 
     def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
         """Cancel the task that makes an object."""
@@ -122,7 +123,7 @@ class Parts(Protocol):
 
 
 class CoreWorkerService:
-    """The service of one driver or worker."""
+    """Handles the messages that one driver or worker receives."""
 
     def __init__(self, core: Parts) -> None:
         self._core = core
@@ -177,7 +178,7 @@ class CoreWorkerService:
         return None
 
     async def _lend_nested(self, stored: StoredObject, requester: Address, question: bytes) -> list[RefInfo]:
-        """The references inside a value, with tickets for the one that it is about to be sent to."""
+        """Return the references inside a value, with tickets for the process that the value is sent to."""
         if not stored.nested:
             return []
         refs = [(info.object_id, info.owner) for info in stored.nested]

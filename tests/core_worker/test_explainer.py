@@ -241,7 +241,7 @@ async def test_a_task_that_waits_for_nothing_pauses_before_it_is_made_again() ->
     process = Process()
     task = process.waits("f")
     task.attempt = 2
-    assert await process.why(task) == [f"{name_of(task)} is made again after a pause (attempt 2)"]
+    assert await process.why(task) == [f"{name_of(task)} is retried after a pause (attempt 2)"]
 
 
 @in_virtual_time

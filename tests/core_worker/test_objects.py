@@ -347,7 +347,7 @@ def test_an_error_is_said_aloud_once_if_nobody_looks_at_it(driver: Core, program
 
     driver.run(run)
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(said) == count and all("nobody has looked" in text for text in said)
+    assert len(said) == count and all("unhandled error" in text for text in said)
     assert all("it was told to" in text or "exited with code 1" in text for text in said)
 
 

@@ -361,7 +361,7 @@ def test_what_cannot_be_asked_is_an_error_of_the_system(driver: Core) -> None:
         api = minray.api.calls.current_api()
         with pytest.raises(RaySystemError, match="the cluster does not answer: it is gone"):
             api.run_on_loop(lambda: ask(PeerUnreachable("it is gone")))
-        with pytest.raises(RaySystemError, match="the cluster does not do what it is asked: too-large: a reply"):
+        with pytest.raises(RaySystemError, match="the request to the cluster failed: too-large: a reply"):
             api.run_on_loop(lambda: ask(RemoteFailure("too-large", "a reply of 9 bytes")))
 
     driver.run(program)

@@ -137,7 +137,7 @@ def test_an_exception_that_does_not_want_to_be_looked_at_is_told_as_the_systems(
         raise Shy
 
     error = error_of(hide.remote())
-    assert isinstance(error, RaySystemError) and "what was raised cannot be told: RuntimeError" in str(error)
+    assert isinstance(error, RaySystemError) and "the task's exception could not be serialized: RuntimeError" in str(error)
 
 
 def test_g22_what_a_dead_attempt_has_done_stays_done(files: Files) -> None:

@@ -82,7 +82,7 @@ def test_g40_a_task_that_pauses_after_it_was_killed_is_cancelled_at_once_and_can
         return said, outcome_of(ref), time.monotonic() - began
 
     (said, outcome, took_s), cluster = memory_judged(body, 3, 0)
-    assert said.endswith("is made again after a pause (attempt 3)")
+    assert said.endswith("is retried after a pause (attempt 3)")
     assert outcome == "TaskCancelledError" and took_s < 1
     assert printed(cluster).count("works") == 3
 

@@ -1,7 +1,7 @@
-"""The executor's side: tasks that were pushed to this worker, and the actor that lives here.
+"""Runs the tasks that were pushed to this worker, and the calls of its actor (the executor's side).
 
 Ray: src/ray/core_worker/task_execution/
 
-``task_intake`` fetches arguments, ``task_receiver`` and ``actor_task_receiver`` put tasks in order, ``task_executor``
-runs them in the threads of the user's code, and ``return_values`` keeps what they return.
+``task_receiver`` and ``actor_task_receiver`` receive tasks and put them in order, ``task_intake`` fetches their arguments
+and answers them, ``task_executor`` runs them in user threads, and ``return_values`` stores their results.
 """

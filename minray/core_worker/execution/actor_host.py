@@ -1,12 +1,15 @@
-"""The beginning and the end of an actor in the process that it lives in.
+"""Begins and ends an actor in the process that it lives in.
 
 Ray: CoreWorker::Exit and its drain in src/ray/core_worker/core_worker.cc, graceful_shutdown in python/ray/actor.py
 
-A worker becomes an actor's with the constructor, and ends with the actor. One that ends by its own will, or because nobody
-can call it any more, lets its running calls finish (C2) and begins no others; it waits for those who depend on objects that
-it owns (not for actors of its own, which end with it, G25), though no longer than a graceful end may take (G28): they may
-wait for calls of it that never begin. Meanwhile it lends its CPUs. Then it runs the user's clean-up (G27), tells the gcs,
-and goes.
+A worker becomes an actor's process when it runs the constructor, and it ends with the actor. An actor may end by itself, or
+because no handle of it is left. Its process then takes these steps:
+
+  * It begins no more calls, and lets the running ones finish (C2).
+  * It waits until no process depends on objects that it owns. It does not wait for its own actors, which end with it (G25).
+    It waits no longer than ``actor_graceful_shutdown_timeout_ms`` (G28): a dependant may wait for a call of this actor that
+    never begins. Meanwhile it lends its CPUs.
+  * It runs the user's clean-up (G27), tells the gcs, and exits.
 """
 
 from __future__ import annotations
@@ -34,24 +37,24 @@ from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.01
-"""How often an actor that ends looks whether anybody still depends on it."""
+"""Seconds between two looks of an ending actor at whether it may end. Nothing signals that; a look costs little."""
 
 
 class Dependants(Protocol):
-    """Everything that may still need the process of an actor that ends."""
+    """The part of the core worker that knows what still needs the process of an ending actor."""
 
     def is_through(self) -> bool:
-        """Whether nothing depends on this process any more, but for actors that it has made."""
+        """Whether nothing depends on this process any more, except actors that it has created."""
 
     def lend_cpus(self) -> None:
-        """Let other tasks use this process's CPUs: what it waits for may need them."""
+        """Let other tasks use this process's CPUs: the tasks that it waits for may need them."""
 
     def cancel_children(self, task_id: bytes, force: bool) -> None:
         """Cancel the tasks that a task of this process has submitted."""
 
 
 class ActorHost:
-    """The process of one actor; the surroundings of its receiver, which it makes."""
+    """Begins and ends the actor of this process. It makes the actor's task receiver and implements its surroundings."""
 
     def __init__(self, process: Process, executor: TaskExecutor, intake: TaskIntake, dependants: Dependants) -> None:
         self._process = process
@@ -62,20 +65,20 @@ class ActorHost:
         self.receiver = ActorTaskReceiver(process.platform, executor, intake, self, max_wait_s)
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
-        """Make this process the actor's, for good, and run its constructor."""
+        """Dedicate this process to the actor for the rest of its life, and run the constructor."""
         platform, receiver, system = self._process.platform, self.receiver, self._process.config.system_config
         actor = receiver.actor = ActorProcess(platform, self._executor, task, receiver.on_executed)
 
         def on_over(task: ReceivedTask) -> None:
             failed = task.execution is not None and task.execution.status == FAILED and task.execution.error
-            if failed and system.report_unseen_errors:  # perhaps nobody will ever call it
+            if failed and system.report_unseen_errors:  # the error shows up nowhere else if no method is ever called
                 logger.error("the constructor of an actor has failed:\n%s", describe_packed(failed))
             then(task)
 
         actor.construct(on_over)
 
     def ask_about(self, caller: Address) -> None:
-        """Ask the gcs whether a caller is dead; the receiver hears of it if it is."""
+        """Ask the gcs whether a caller is dead; if so, tell the receiver."""
 
         def on_answer(reply: GetWorkerDeathReply | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
             if reply is not None and reply.death is not None:
@@ -84,14 +87,14 @@ class ActorHost:
         self._process.gcs.send(GetWorkerDeath(caller.worker_id, caller.node_id), on_answer)
 
     def announce_end(self, then: Callable[[], None]) -> None:
-        """Tell the gcs that a call has ended the actor, and go on when it knows: before the caller does."""
+        """Tell the gcs that a call has ended the actor, then call ``then``: the gcs must know before the caller does."""
         actor = self.receiver.actor
         assert actor is not None
         request = ReportActorEnding(actor.actor_id, self._process.config.worker_id)
         self._process.patient.send_to_gcs(request, lambda _reply, _error, _buffers: then())
 
     def end_actor(self, reason: str) -> None:
-        """In an orderly way, and for good."""
+        """Begin the actor's orderly end (see the header); it cannot be undone."""
         actor = self.receiver.actor
         if actor is None or actor.is_ending:
             return

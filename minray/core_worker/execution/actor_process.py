@@ -1,17 +1,17 @@
-"""The actor that lives in this process: how its calls run.
+"""Runs the calls of the actor of this process, in the threads or event loops of its concurrency groups.
 
 Ray: src/ray/core_worker/task_execution/concurrency_group_manager.h, fiber.h; the actor half of python/ray/_raylet.pyx
 
 An actor is of one of three kinds, which its class and options decide:
 
   * plain: calls run one after the other in the main thread, like tasks;
-  * threaded (``max_concurrency`` above 1, or concurrency groups): calls run in threads, each group's in its own, of which it
-    has so many as calls may run at once;
-  * async (any coroutine method): calls are coroutines on an event loop in the main thread (G54), those of a named group on
-    one in a thread of its own; plain methods run on that loop too, and block it, as anywhere in asyncio.
+  * threaded (``max_concurrency`` above 1, or concurrency groups): calls run in threads. Each group has its own threads, at
+    most as many as calls may run at once;
+  * async (any coroutine method): calls are coroutines on an event loop in the main thread (G54). Each named group has an
+    event loop in a thread of its own. Plain methods run on these loops too, and block them, as anywhere in asyncio.
 
-A call begins when its group has room, in the order in which calls were given to it; until then it can be cancelled. What
-blocks one group holds up no other (G53).
+Calls of a group begin in the order in which the group received them, as soon as fewer than its limit are running. A call
+can be cancelled until it begins. A call that blocks its own group holds up no other group (G53).
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = ""
 WORKS_PER_TURN = 20
-"""Number of calls of an async actor that begin before the first of them runs: its answer does not wait for the last."""
+"""Number of pieces of work taken from the inbox of a user's event loop in one turn. The first calls of a burst run, and are
+answered, before the last ones begin."""
 
 
 class Place(Protocol):
-    """Where calls run."""
+    """Threads or an event loop in which a group's calls run."""
 
     def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
-        """Run a call; ``then(task)`` is called on our own loop when it is over, or was passed over."""
+        """Run a call; ``then(task)`` is called on the core worker's loop when it is over, or was skipped."""
 
     def cancel(self, task: ReceivedTask) -> None:
-        """A running call is told that it is not wanted any more (G45)."""
+        """Cancel a running call (G45)."""
 
 
 class ConcurrencyGroup:
-    """Calls that share a limit, and a place."""
+    """Runs the calls that share a concurrency limit and a place; the calls above the limit wait in order."""
 
     __slots__ = ("limit", "place", "running", "waiting", "_on_over")
 
     def __init__(self, limit: int, place: Place, on_over: Callable[[ReceivedTask], None]) -> None:
-        """``on_over``: see ``ActorProcess``."""
+        """Make an empty group; ``on_over`` is described at ``ActorProcess``."""
         self.limit = limit
         self.place = place
         self.running = 0
@@ -73,7 +74,7 @@ class ConcurrencyGroup:
 
 
 class ActorProcess:
-    """The loop's side of an actor."""
+    """Distributes the actor's calls to its groups; used on the core worker's loop."""
 
     def __init__(
         self,
@@ -82,16 +83,20 @@ class ActorProcess:
         constructor: ReceivedTask,
         on_over: Callable[[ReceivedTask], None],
     ) -> None:
-        """``on_over`` is called on the loop with each call that is over, or was passed over."""
+        """Prepare for the actor that ``constructor`` creates.
+
+        ``on_over`` is called on the core worker's loop with each call that is over, or was skipped because it was claimed
+        before or the actor ends.
+        """
         options = constructor.header.template.actor
         assert options is not None
         self.actor_id = constructor.actor_id
         self.options: ActorOptions = options
         self.constructor = constructor
-        """The call that has made it: its template tells the class, its resources, its owner."""
+        """The task that creates the actor: its header tells the class, the resources and the owner."""
         self.gpu_ids = constructor.gpu_ids
         self.is_ending = False
-        """No call begins any more."""
+        """Whether the actor ends, so that no more calls begin."""
         self._user_code = platform.user_code
         self._executor = executor
         self._execute = executor.execute
@@ -119,7 +124,7 @@ class ActorProcess:
         return self.constructor.header.template.name.partition(".")[0]
 
     def construct(self, then: Callable[[ReceivedTask], None]) -> None:
-        """Run the constructor; ``then`` is called with it when it is over."""
+        """Run the constructor; ``then`` is called with its task when it is over."""
         if self._user_loop is None:
             self._user_code.run(self._execute, then, self.constructor)
         else:
@@ -128,7 +133,7 @@ class ActorProcess:
             self._user_loop.run(self.constructor, then)
 
     def run(self, task: ReceivedTask) -> None:
-        """Run a call when its turn comes."""
+        """Run a call as soon as its group has room."""
         if self.is_plain:
             self._user_code.run(self._execute, self._on_over, task)
         else:
@@ -138,18 +143,18 @@ class ActorProcess:
         return self._groups.get(task.header.template.concurrency_group) or self._groups[DEFAULT_GROUP]
 
     def coroutines(self) -> list[asyncio.Task[Any]]:
-        """All that run on the event loops of this actor, the user's own tasks too."""
+        """Return all asyncio tasks on the event loops of this actor's groups, including those that user code has made."""
         places = [group.place for group in self._groups.values()]
         return [task for place in places if isinstance(place, UserLoop) for task in place.coroutines()]
 
     def cancel(self, task: ReceivedTask) -> None:
-        """See ``Place``."""
+        """Cancel a running call, see ``Place``."""
         self._executor.on_cancelled(task)
         if not self.is_plain:
             self._group(task).place.cancel(task)
 
     def shut_down(self, then: Callable[[], None]) -> None:
-        """Run the user's own clean-up, where the calls run."""
+        """Run the user's own clean-up in the thread in which calls run."""
         if self._user_loop is None:
             self._user_code.run(self._executor.shut_down_actor, then)
         else:
@@ -157,7 +162,7 @@ class ActorProcess:
 
 
 class CallThreads:
-    """The threads of a group."""
+    """The threads in which the calls of one group of a threaded actor run."""
 
     def __init__(self, threads: Threads, executor: TaskExecutor) -> None:
         self._threads = threads
@@ -167,24 +172,25 @@ class CallThreads:
         self._threads.run(self._execute, then, task)
 
     def cancel(self, task: ReceivedTask) -> None:
-        """Do nothing: user code asks ``is_canceled``, and a generator ends when it has yielded."""
+        """Do nothing: user code asks ``is_canceled``, and a generator ends after its next yield."""
 
 
 class UserLoop:
-    """An event loop of an async actor, in the main thread or beside it, and what our own loop asks of it."""
+    """An event loop of an async actor, in the main thread or in a thread of its own, and the core worker's work for it."""
 
     def __init__(self, platform: Platform, executor: TaskExecutor) -> None:
         self._user_code = platform.user_code
         self._executor = executor
         self._follow: Callable[..., None] = platform.user_code.follow
-        """How our own loop is called back."""
+        """Function by which the user's loop calls back on the core worker's loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Made in its thread; until then calls wait in ``_inbox``."""
+        """The user's event loop, made in its own thread; None until then, while calls wait in ``_inbox``."""
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """Work for the loop; filled by our own loop, emptied by the user's."""
+        """Work for the user's loop; filled by the core worker's loop, emptied by the user's."""
         self._waking = False
+        """Whether ``_drain`` is already scheduled on the user's loop; written by both loops."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        """Running calls, by the identity of what was received; touched by the user's loop only."""
+        """Running calls by the ``id()`` of their ``ReceivedTask``; touched by the user's loop only."""
 
     def start(self) -> None:
         self._user_code.run_event_loop(self._open)
@@ -206,7 +212,7 @@ class UserLoop:
         return [] if self._loop is None else list(asyncio.all_tasks(self._loop))
 
     def _post(self, work: Callable[..., None], *args: Any) -> None:
-        """From our own loop; many of these cost one wake-up."""
+        """Queue work for the user's loop, from the core worker's loop; many pieces of work cost one wake-up."""
         self._inbox.append((work, args))
         if not self._waking and self._loop is not None:
             self._waking = True

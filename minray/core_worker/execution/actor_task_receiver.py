@@ -1,22 +1,23 @@
-"""Calls that were pushed to the actor in this process: taken in once, put into order, run, answered.
+"""Receives the calls that were pushed to this process's actor, runs each once and in order, and answers them.
 
 Ray: src/ray/core_worker/task_execution/ordered_actor_task_execution_queue.h, unordered_actor_task_execution_queue.h
 
-A call is known by its caller's stream and its number in that. A stream is what one caller sends to one incarnation as long
-as it can reach it: its numbers have no holes, unless something was lost with it, and then the caller begins another.
+A call is identified by its caller's stream and its sequence number in that stream. A stream holds the calls that one caller
+sends to one incarnation of the actor while the connection lasts. Its sequence numbers have no holes unless messages were
+lost, and then the caller begins another stream.
 
 Rules
-  * Calls of one caller begin in the order of their numbers; one whose arguments are late, or lost and made again, holds
-    up those behind it (G49).
-    Calls marked as not in order (retries, actors that promise none) begin when they can (G51, G52).
+  * Calls of one caller begin in the order of their sequence numbers. A call whose arguments are late, or lost and made
+    again, holds up the calls behind it (G49).
+    Calls marked as not in order begin as soon as they can: retries, and calls of actors that promise no order (G51, G52).
   * Different callers do not wait for each other (G50).
-  * A number that does not come is waited for; after a while those behind it are given back, for their caller to send them
-    again (G56).
-  * A reply is kept until its caller says that he has it; a call is never run twice because it comes twice.
-  * If a caller begins another stream he says which answers of the old one he has not had: the references in those are
-    nobody's (G58). What he says may come after the new stream.
-  * What a caller has sent is run although he dies; then he is forgotten. Whether those who say nothing have died is asked
-    when another caller comes, so that no more is kept than of the living.
+  * A missing sequence number is waited for. After ``actor_scheduling_queue_max_reorder_wait_seconds`` the calls behind it
+    are given back, so that their caller sends them again (G56).
+  * A reply is kept until its caller acknowledges it. A call that arrives twice runs once.
+  * A caller that begins another stream says which answers of the old stream it did not receive. The references in those
+    answers have no holder and are taken back (G58). This message may arrive after the first call of the new stream.
+  * Calls received from a caller run even if the caller dies; its state is then dropped. When a new caller appears, the gcs
+    is asked whether silent callers have died. Hence no more state is kept than living callers need.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ from minray.protocol.core_worker import (
 from minray.rpc.service import Call
 
 MAX_HEADERS = 10_000
+"""Number of decoded task headers kept; a bound on memory. Beyond it all are dropped and decoded again as needed."""
 SILENT_S = 30.0
-"""Seconds of silence after which a caller may be dead."""
+"""Seconds of silence after which the gcs is asked whether a caller is dead; long enough for the question to be rare."""
 OVER_S = 120.0
-"""Seconds after which a caller that has begun another stream has had all answers of the old one."""
+"""Seconds of silence after which a replaced stream is dropped: its caller has then received every answer, or never will."""
 
 
 class ActorSurroundings(Protocol):
@@ -60,17 +62,17 @@ class ActorSurroundings(Protocol):
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
     def end_actor(self, reason: str) -> None:
-        """No call begins any more; end when those that run have been answered."""
+        """Begin no more calls, and end the process when the running ones have been answered."""
 
     def announce_end(self, then: Callable[[], None]) -> None:
-        """Have the gcs know that the actor is about to end, and go on."""
+        """Tell the gcs that the actor is about to end, then call ``then``."""
 
     def ask_about(self, caller: Address) -> None:
-        """Whether this process is dead; if so, ``on_death`` is called."""
+        """Find out whether a caller's process is dead; if so, call ``on_death``."""
 
 
 class CallerStream:
-    """The calls of one caller."""
+    """The calls that one caller has sent in one stream, and which of them have begun and been acknowledged."""
 
     __slots__ = (
         "caller",
@@ -90,33 +92,34 @@ class CallerStream:
         self.caller = caller
         self.number = number
         self.heard_at = 0.0
-        """When its caller last sent something."""
+        """Time, on the event loop's clock, of the caller's latest message."""
         self.is_orphaned = False
-        """The caller is dead: the stream is forgotten when everything in it has run."""
+        """Whether the caller is dead: the stream is then dropped when everything in it has run."""
         self.is_settled = False
-        """The caller has said which answers it will never take, or is dead."""
+        """Whether the caller has said which answers it will never receive, or is dead."""
         self.tasks: dict[int, ReceivedTask] = {}
-        """By sequence, until their caller has the reply."""
+        """Calls by sequence number, until their caller acknowledges the reply."""
         self.acknowledged = 0
-        """The caller has all replies up to this sequence,"""
+        """Sequence number up to which the caller has received all replies."""
         self.done = SequenceRanges()
-        """and these."""
+        """Sequence numbers above ``acknowledged`` whose replies the caller has received."""
         self.next = 1
-        """The lowest sequence that may still have to be begun in order."""
+        """The lowest sequence number that may still have to begin in order."""
         self.unbegun: dict[int, ReceivedTask] = {}
-        """In order, and not begun."""
+        """Calls marked as in order that have not begun, by sequence number."""
         self.hole_timer: asyncio.TimerHandle | None = None
+        """Timer that gives up waiting for the missing sequence number ``next``; None if none is awaited."""
 
     def is_over(self, sequence: int) -> bool:
-        """Whether the caller has the reply."""
+        """Whether the caller has received the reply to this call."""
         return sequence <= self.acknowledged or sequence in self.done
 
     def is_busy(self) -> bool:
-        """Whether calls in it have not been answered."""
+        """Whether any call of the stream is unanswered."""
         return any(task.reply is None for task in self.tasks.values())
 
     def forget(self, acknowledged: int, answered: Sequence[tuple[int, int]]) -> None:
-        """Drop the tasks whose replies have come."""
+        """Drop the calls whose replies the caller has received."""
         while self.acknowledged < acknowledged:
             self.acknowledged += 1
             self.tasks.pop(self.acknowledged, None)
@@ -129,7 +132,7 @@ class CallerStream:
 
 
 class ActorTaskReceiver:
-    """The loop's side of an actor's calls."""
+    """Receives the actor's calls on the core worker's loop, begins them in order and keeps their replies."""
 
     def __init__(
         self,
@@ -144,21 +147,24 @@ class ActorTaskReceiver:
         self._intake = intake
         self._surroundings = surroundings
         self._max_wait_s = max_wait_s
-        """How long a hole in a caller's sequence is waited for."""
+        """Seconds that a missing sequence number is waited for."""
         self.actor: ActorProcess | None = None
-        """Set when the constructor is about to run."""
+        """The actor of this process; None until its constructor is about to run."""
         self._streams: dict[bytes, CallerStream] = {}
-        """By the caller's worker id."""
+        """The latest stream of each caller, by its worker id."""
         self._over: dict[tuple[bytes, int], CallerStream] = {}
-        """By their callers' ids and their numbers: those whose callers have begun others. Kept while calls in them run, and
-        if there are references in answers, until it is known which of these have come; but no longer than ``OVER_S``."""
+        """Streams whose callers have begun another, by the caller's worker id and the stream's number.
+
+        A stream stays here while its calls run. If its answers contain references, it stays until the caller has said which
+        answers it received, but at most ``OVER_S`` after the caller's last message."""
         self._headers: dict[bytes, TaskHeader] = {}
+        """Decoded task headers, by their encoded form."""
         self._dead: OrderedDict[bytes, None] = OrderedDict()
-        """Callers that are dead, and forgotten: what comes late from them is refused."""
+        """Worker ids of callers that died and whose state was dropped: their late calls are refused."""
 
     @property
     def actor_id(self) -> bytes:
-        """The actor that lives in this process; empty if there is none."""
+        """Id of the actor of this process; empty if there is none."""
         return b"" if self.actor is None else self.actor.actor_id
 
     # --- arrival
@@ -183,7 +189,7 @@ class ActorTaskReceiver:
             return None
         task = ReceivedTask.of(request, header, call, 0, actor.gpu_ids)
         stream.tasks[task.sequence] = task
-        in_order = request.in_order and request.sequence >= stream.next  # else it fills a hole that was given up
+        in_order = request.in_order and request.sequence >= stream.next  # below ``next`` it fills a hole that was given up
         task.keeps_place = in_order
         if request.args:
             on_ready = partial(self._on_ready, stream, task, in_order)
@@ -209,7 +215,7 @@ class ActorTaskReceiver:
         return header
 
     def _stream(self, caller: Address, number: int) -> CallerStream | None:
-        """None for one that is over."""
+        """Return this stream, new if need be; None if its caller has begun a later one or is dead."""
         stream = self._streams.get(caller.worker_id)
         if stream is None or stream.number < number:
             if caller.worker_id in self._dead:
@@ -229,7 +235,7 @@ class ActorTaskReceiver:
                 self._surroundings.ask_about(stream.caller)
 
     def on_death(self, worker_or_node_id: bytes) -> None:
-        """A process is dead, or a whole node: if calls came from there, no more will, and nobody waits for answers."""
+        """React to the death of a worker or a node: its callers send no more calls, and wait for no answers."""
         for stream in list(self._streams.values()):
             if worker_or_node_id in (stream.caller.worker_id, stream.caller.node_id):
                 stream.is_orphaned = True
@@ -238,7 +244,7 @@ class ActorTaskReceiver:
             stream.is_settled |= worker_or_node_id in (stream.caller.worker_id, stream.caller.node_id)
 
     def _maybe_forget(self, stream: CallerStream) -> None:
-        """If its caller is dead, and nothing is left to be run."""
+        """Drop the stream of a dead caller unless some of its calls are still unanswered."""
         if stream.is_busy():
             return
         if stream.hole_timer is not None:
@@ -248,7 +254,7 @@ class ActorTaskReceiver:
             remember(self._dead, stream.caller.worker_id, None)
 
     def _drop(self, stream: CallerStream) -> None:
-        """End a stream that its caller has given up: calls that have not begun never will."""
+        """End a stream that its caller has replaced by another; its calls that have not begun never will."""
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
         for sequence, task in list(stream.tasks.items()):
@@ -261,7 +267,7 @@ class ActorTaskReceiver:
         self._look_after_old_streams()
 
     def _look_after_old_streams(self) -> None:
-        """Two of them, for each that is new."""
+        """Drop up to two replaced streams that are no longer needed; called whenever one is replaced."""
         long_ago = asyncio.get_running_loop().time() - OVER_S
         for key, stream in list(islice(self._over.items(), 2)):
             del self._over[key]
@@ -269,7 +275,7 @@ class ActorTaskReceiver:
                 self._over[key] = stream
 
     def handle_GiveUpCalls(self, request: GiveUpCalls) -> None:
-        self._stream(request.caller, request.stream + 1)  # whatever of the old one is still on its way is refused
+        self._stream(request.caller, request.stream + 1)  # late calls of the old stream are refused
         stream = self._over.get((request.caller.worker_id, request.stream))
         if stream is not None and not stream.is_settled:
             stream.is_settled = True
@@ -287,13 +293,16 @@ class ActorTaskReceiver:
             self._begin(task)
 
     def _on_missing(self, stream: CallerStream, task: ReceivedTask) -> None:
-        """Arguments of a call without a place in the order are made again: its caller waits for them, and calls again."""
+        """Give back a call that has no place in the order and whose arguments are being made again.
+
+        Its caller waits for the arguments and sends the call again.
+        """
         if task.claim():
             self._intake.answer_unstarted(task, False)
         self._pump(stream)
 
     def _pump(self, stream: CallerStream) -> None:
-        """Begin what can begin, in order; if what comes next has not come itself, wait for it for a while only."""
+        """Begin the calls that can begin, in order; wait a limited time for the next sequence number if it is missing."""
         while stream.unbegun:
             task = stream.unbegun.get(stream.next)
             if task is not None:
@@ -336,7 +345,7 @@ class ActorTaskReceiver:
             self._intake.answer_failed_argument(task, failed)
 
     def on_executed(self, task: ReceivedTask) -> None:
-        """Answer a call that is over, or was passed over."""
+        """Answer a call that is over; a call that was skipped has no execution and needs no answer."""
         execution, task.execution = task.execution, None
         if execution is not None and execution.ends_actor:
             self._surroundings.announce_end(partial(self._answer, task, execution))
@@ -353,7 +362,7 @@ class ActorTaskReceiver:
             self._maybe_forget(stream)
 
     def stop_beginning(self) -> None:
-        """The actor ends: what has not begun never will. Its callers hear from the gcs that it is dead."""
+        """Drop all calls that have not begun, because the actor ends. Their callers hear from the gcs that it is dead."""
         for stream in self._streams.values():
             if stream.hole_timer is not None:
                 stream.hole_timer.cancel()
@@ -363,18 +372,18 @@ class ActorTaskReceiver:
                     self._intake.release(task)
 
     def is_idle(self) -> bool:
-        """No call is here that has not been answered."""
+        """Whether every received call has been answered."""
         return not self.unanswered()
 
     def unanswered(self) -> list[ReceivedTask]:
-        """Calls that wait or run, those of a caller in their order."""
+        """Return the calls that wait or run, stream by stream, in the order of their arrival."""
         streams = (*self._streams.values(), *self._over.values())
         return [task for stream in streams for task in stream.tasks.values() if task.reply is None]
 
     # --- cancelling, ending
 
     def cancel(self, request: CancelTask) -> CancelTaskReply | None:
-        """None: the call is not here."""
+        """Cancel a call, waiting or running; None if the call is not in this process."""
         for stream in self._streams.values():
             for task in stream.tasks.values():
                 if task.task_id == request.task_id and task.attempt == request.attempt and task.reply is None:

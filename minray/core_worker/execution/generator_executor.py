@@ -1,21 +1,21 @@
-"""The executor's side of streaming generators: drives the iterator and reports each item to the owner as it is yielded.
+"""Runs streaming generators: drives the iterator and reports each item to the owner as it is yielded (executor's side).
 
 Ray: execute_streaming_generator_sync and _async in python/ray/_raylet.pyx, CoreWorker::ReportGeneratorItemReturns
 
-``run`` and ``run_async`` belong to the thread that runs the user's code and take any iterator; the rest runs on the loop.
-Items leave in order, each in a message of its own, and nobody waits for an answer (G91), but for three things:
+``run`` and ``run_async`` belong to the thread that runs the user's code; the rest runs on the core worker's loop. Items
+leave in order, each in a message of its own. The iterator does not wait for the owner's answer (G91), with three exceptions:
 
-  * There are at most ``GENERATOR_REPORTS_IN_FLIGHT`` unanswered reports: an owner that is slow slows its generator down.
-  * With back-pressure n, the next item is not asked for while n items are unread. The owner says with each answer how
-    many were read; a generator that is held up asks it to say so when there are enough (``WaitForReader``), and lends its
-    CPUs meanwhile, which the reader may need for what he does with an item. Ray lends nothing, and withholds the answer to
-    the report instead; then a task could not end before its last items were read.
-  * The task ends when the owner has answered everything, so that its own answer never overtakes an item. Before that the
-    owner is told how many items there were.
+  * At most ``GENERATOR_REPORTS_IN_FLIGHT`` reports are unanswered: a slow owner slows its generator down.
+  * With back-pressure n, the next item is not asked for while n items are unread. Each answer of the owner says how many
+    items were read. A generator that is held up asks the owner to answer when enough items were read (``WaitForReader``).
+    A task lends its CPUs meanwhile, since the reader may need them to process an item. Ray lends nothing and withholds the
+    answer to the report instead; then a task could not end before its last items were read.
+  * The task ends when the owner has answered every report, so that the task's own answer never overtakes an item. The last
+    report tells the owner how many items there were.
 
-If the reader has gone, or a later attempt has taken this one's place, the iterator is driven on and its items are not even
-pickled (G97). Items that the owner has from an earlier attempt are not reported again, unless they were lost since. A call
-of an actor is not interrupted when it is cancelled: its iterator is closed where it has yielded (G48).
+If the reader is gone, or a later attempt has replaced this one, the iterator runs on and its items are not even pickled
+(G97). Items that the owner has from an earlier attempt are not reported again, unless they have been lost since. A
+cancelled actor call is not interrupted: its iterator is closed after its next yield (G48).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class GeneratorExecutor:
-    """All generators that run in one process."""
+    """Runs the generators of one process and sends their reports to the owners."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class GeneratorExecutor:
         results: ResultKeeper,
         lend_soon: Callable[[ReceivedTask], Callable[[], None]],
     ) -> None:
-        """``lend_soon``: see ``WaitingThreads``."""
+        """Make the executor of one process; ``lend_soon`` is described at ``WaitingThreads``."""
         self._user_code = platform.user_code
         self._patient = patient
         self._borrowing = borrowing
@@ -59,12 +59,15 @@ class GeneratorExecutor:
         self._lend_soon = lend_soon
         self._lending: set[asyncio.Task[None]] = set()
         self._waiting: dict[tuple[bytes, int], OutgoingStream] = {}
-        """By task and attempt: streams whose user's code waits."""
+        """Streams whose user thread or coroutine waits, by task id and attempt."""
 
     # --- in the thread that runs the user's code
 
     def run(self, task: StreamingTask, iterator: Iterator[Any]) -> None:
-        """Drive the iterator to its end; raises what it raises, when everything before that has been answered."""
+        """Drive the iterator to its end and report its items; return when the owner has answered all reports.
+
+        An exception of the iterator is raised then, too.
+        """
         stream = self._stream(task)
         try:
             for value in iterator:
@@ -80,7 +83,7 @@ class GeneratorExecutor:
             self._wait(stream, stream.is_settled)
 
     async def run_async(self, task: StreamingTask, iterator: AsyncIterator[Any]) -> None:
-        """The same for an asynchronous iterator, on the user's own loop."""
+        """Do what ``run`` does with an asynchronous iterator, on the user's own event loop."""
         stream = self._stream(task)
         try:
             async for value in iterator:
@@ -116,13 +119,16 @@ class GeneratorExecutor:
         self._on_change(stream)
 
     def on_cancelled(self, task: ReceivedTask) -> None:
-        """A call of an actor: if it is held up, it goes on to its end."""
+        """Let the generator of a cancelled actor call go on if it is held up, so that it can end."""
         stream = self._waiting.get((task.task_id, task.attempt))
         if stream is not None:
             self._on_change(stream)
 
     def _on_change(self, stream: OutgoingStream) -> None:
-        """Let the user's code go on if it may; else see to it that it may in the end. Answers to reports come unasked."""
+        """Wake the user's code if its condition holds; if back-pressure holds it up, lend its CPUs and ask the reader.
+
+        Nothing else needs a question: answers to reports come unasked.
+        """
         if stream.wake is None:
             return
         condition, release = stream.wake
@@ -155,7 +161,10 @@ class GeneratorExecutor:
             self._send_queued(stream)
 
     def _send_queued(self, stream: OutgoingStream) -> None:
-        """In order: behind an item whose references need tickets from other owners everything waits."""
+        """Send the queued reports in order.
+
+        All of them wait behind an item whose references need tickets (the notes that owners keep of borrowers) from others.
+        """
         while stream.queue:
             report = stream.queue[0]
             refs = report.result.refs if report.result is not None and not stream.is_unwanted else ()
@@ -197,13 +206,13 @@ class GeneratorExecutor:
 
 
 def _close(iterator: Iterator[Any]) -> None:
-    """What the user's code cleans up is cleaned up before the call has ended."""
+    """Close a generator, so that its ``finally`` blocks run before the call ends."""
     if (close := getattr(iterator, "close", None)) is not None:
         close()
 
 
 def as_iterator(result: Any, name: str) -> Iterator[Any]:
-    """What a call with ``num_returns="streaming"`` has returned. Raises ValueError if it is something else."""
+    """Return the result of a call with ``num_returns="streaming"``; raise ValueError if it is no iterator."""
     if not isinstance(result, Iterator):
         raise ValueError(
             f'task {name} has num_returns="streaming", but returned one object of type {type(result).__name__};'
@@ -213,7 +222,10 @@ def as_iterator(result: Any, name: str) -> Iterator[Any]:
 
 
 async def as_async_iterator(result: Any, name: str) -> AsyncIterator[Any]:
-    """The same on an event loop, where a plain iterator will do, too; it gives way to others after each item."""
+    """Return the result of such a call on an event loop as an asynchronous iterator.
+
+    A plain iterator gives way to other coroutines after each item. Raises ValueError if the result is no iterator.
+    """
     if isinstance(result, AsyncIterator):
         async for value in result:
             yield value

@@ -1,10 +1,11 @@
-"""A worker becomes part of a job: it takes on the job's paths and the runtime environment of its first task, for good.
+"""Make a worker part of a job: it takes on the job's paths and the runtime environment of its first task, for good.
 
 Ray: CoreWorker::HandlePushTask's first task, python/ray/_private/runtime_env/context.py
 
 A worker serves one job and one runtime environment all its life, because modules that were imported and variables that were
-read cannot be taken back. Its raylet knows that, and leases it to nobody else. Until the first task comes it is nobody's.
-The last step is the job's setup hook, in the thread that runs tasks, when paths and variables are there.
+read cannot be taken back. Its raylet knows that, and leases it for no other job or environment. Until the first task comes,
+the worker belongs to no job. The last step is the job's setup hook: it runs in the thread that runs tasks, after paths and
+variables were set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from minray.platform.base import UserCode
 from minray.protocol.gcs import GetJob
 
 MAX_TEXT_CHARACTERS = 10_000
-"""Length at which the text of a hook's exception is cut: all callers of an actor get it that could not begin for that."""
+"""Characters at which the text of a setup hook's exception is cut: every caller of an actor that could not begin gets it."""
 
 
 async def take_on(process: Process, context: JobContext, template: TaskTemplate) -> None:
@@ -50,7 +51,10 @@ async def take_on(process: Process, context: JobContext, template: TaskTemplate)
 
 
 def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:
-    """A function, or the name of one, as ``JobConfig.setup_hook``; raises TypeError for what cannot be pickled."""
+    """Pickle a setup hook, a function or the name of one, for ``JobConfig.setup_hook``; empty for None.
+
+    Raises TypeError if the hook cannot be pickled.
+    """
     if hook is None:
         return b""
     try:

@@ -1,10 +1,10 @@
-"""One generator that runs in this process: what it has yielded, what has been reported of that, and what came back.
+"""State of one generator that runs in this process: items yielded, items reported to the owner, answers received.
 
 Ray: GeneratorBackpressureWaiter in src/ray/core_worker/generator_waiter.h, and the counters around it
 
-The thread that runs the user's code counts what it has yielded and hands reports over to the loop, the loop counts answers.
-Whether the next item may be asked for follows from these numbers. An interrupt is not raised in this file (see
-``platform.main_thread``): whatever was put into the object store is reported, and whatever is counted as reported is.
+The thread that runs the user's code counts items and hands reports over to the core worker's loop; the loop counts answers.
+These numbers decide whether the iterator may be asked for its next item. No interrupt is raised in this file (see
+``platform.main_thread``). Hence every item put into the object store is reported, and the counts match the reports.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ COUNTS_REFERENCES = True
 
 
 class StreamingTask(NamedTuple):
-    """Whose items they are, and what the owner wants of them."""
+    """The task whose generator runs, and the items that its owner wants."""
 
     task_id: bytes
     attempt: int
     owner: Address
     items_arrived: int
-    """So many items the owner has had already."""
+    """Number of items that the owner has already received, from earlier attempts."""
     most_unread: int
-    """Back-pressure; 0: none."""
+    """Back-pressure: number of unread items at which the generator is held up; 0: no limit."""
     items_lost: Set[int] = frozenset()
-    """Those of them that are lost, and have to come again."""
+    """Numbers of those received items that are lost and must be reported again."""
     lender: ReceivedTask | None = None
-    """The task, which lends its CPUs while it is held up; None: an actor's call, which does not."""
+    """The task if it is a normal one, which lends its CPUs while it is held up; None for an actor call, which does not."""
     call: ReceivedTask | None = None
-    """The call, which ends before its next item when it is cancelled; None: a task, which is interrupted."""
+    """The task if it is an actor call, which ends before its next item when it is cancelled; None for a normal task, which
+    is interrupted."""
 
 
 class Report(NamedTuple):
-    """One message to the owner."""
+    """One message to the owner: an item, or the end of the stream."""
 
     number: int
     result: Result | None
-    """None: there is no item of this number."""
+    """The item; None: the stream has ended before this number."""
 
 
 class OutgoingStream:
-    """Each field has one writer."""
+    """Counts the items, reports and answers of one generator. Each field is written by one thread only."""
 
     def __init__(
         self, task: StreamingTask, results: ResultKeeper, on_report: Callable[[OutgoingStream, Report], None]
@@ -63,44 +64,44 @@ class OutgoingStream:
         self.task = task
         self._results = results
         self._on_report = on_report
-        """Takes a report to the loop."""
+        """Function that takes a report to the loop."""
         self.yielded = 0
-        """Items that the iterator has yielded; the user thread counts."""
+        """Number of items that the iterator has yielded; written by the user thread."""
         self.reported = 0
-        """Reports that were made of them, that of the end included; the user thread counts."""
+        """Number of reports made, including that of the end; written by the user thread."""
         self.answered = 0
-        """Reports that are over, one way or the other; the loop counts."""
+        """Number of reports that were answered, failed or were discarded; written by the loop."""
         self.read = 0
-        """Items that the reader has, as far as is known here; the loop learns it from the owner."""
+        """Number of items that the reader has taken, by the owner's latest answer; written by the loop."""
         self.is_unwanted = False
-        """Once True, nothing more is reported; the loop learns it."""
+        """Whether the owner wants no more items; written by the loop."""
         self.queue: deque[Report] = deque()
-        """Reports that have not left; the loop's."""
+        """Reports that have not been sent; written by the loop."""
         self.is_lending = False
-        """The first of them waits for tickets; the loop's."""
+        """Whether the first queued report waits for tickets (notes of borrowers) from other owners; written by the loop."""
         self.is_asking = False
-        """The owner was asked to say when enough is read; the loop's."""
+        """Whether the owner was asked to answer when enough items are read; written by the loop."""
         self.wake: tuple[Callable[[], bool], Callable[[], None]] | None = None
-        """What the user's code waits for, and how to let it go; the loop's."""
+        """The condition that the user's code waits for, and the function that wakes it; written by the loop."""
         self.end_loan: Callable[[], None] | None = None
-        """How to take back the CPUs that are lent while it is held up; the loop's."""
+        """Function that takes back the CPUs lent while the generator is held up; written by the loop."""
 
     # --- in the thread that runs the user's code
 
     def is_next_wanted(self) -> bool:
-        """The iterator has yielded: whether its item must be reported."""
+        """Count an item that the iterator has yielded, and say whether it must be reported."""
         self.yielded += 1
         is_missing = self.yielded > self.task.items_arrived or self.yielded in self.task.items_lost
         return is_missing and not self.is_unwanted
 
     def report(self, value: Serialized) -> None:
-        """Keep the item that was yielded last, and report it."""
+        """Store the item that was yielded last, and report it to the owner."""
         task = self.task
         object_id = item_id(task.task_id, self.yielded)
         self._report(Report(self.yielded, self._results.keep(object_id, task.attempt, value, task.owner)))
 
     def report_end(self) -> None:
-        """The iterator yields no more."""
+        """Report to the owner that the iterator has ended."""
         self._report(Report(self.yielded + 1, None))
 
     def _report(self, report: Report) -> None:
@@ -113,13 +114,13 @@ class OutgoingStream:
         return self.task.call is not None and self.task.call.cancelled
 
     def may_go_on(self) -> bool:
-        """Whether the iterator may be asked for another item, or left."""
+        """Whether the user's code may continue: ask for the next item, or end a cancelled call."""
         if self.is_unwanted or self.is_cancelled():
             return True
         return self.reported - self.answered < GENERATOR_REPORTS_IN_FLIGHT and not self.is_held_up()
 
     def is_held_up(self) -> bool:
-        """By back-pressure."""
+        """Whether back-pressure forbids to ask for the next item."""
         return 0 < self.task.most_unread <= self.yielded - self.read
 
     def is_settled(self) -> bool:
@@ -128,17 +129,17 @@ class OutgoingStream:
     # --- on the loop
 
     def on_answer(self, reply: GeneratorItemReply | None) -> None:
-        """The owner has said something; nothing, if it never will."""
+        """Take note of the owner's answer; None means that no answer will come."""
         if reply is None or reply.is_unwanted:
             self.is_unwanted = True
         else:
             self.read = max(self.read, reply.read)
 
     def enough_read(self) -> int:
-        """How many items must be read before a stream that is held up may go on."""
+        """Return how many items must be read in total before a stream that is held up may go on."""
         return self.yielded - self.task.most_unread + 1
 
     def discard(self, report: Report) -> None:
-        """It is not wanted any more."""
+        """Delete the item of a report that is not sent because the owner wants no more items."""
         if report.result is not None and report.result.stored.place is not None:
             self._results.discard([item_id(self.task.task_id, report.number)], self.task.attempt)

@@ -1,10 +1,11 @@
-"""What user code has returned, made into as many results as the call has: one, several, or those that a generator yields.
+"""Turns the value that user code returned into the call's results: none, one, several, or the items of a generator.
 
 Ray: store_task_outputs in python/ray/_raylet.pyx
 
-For the threads that run users' code. All results are kept, or none, with one exception, which is Ray's: a generator with
-``num_returns=k`` fills its returns as it yields, and when it raises, those that it has yielded stay. Of one that yields too
-much, or raises when all are filled, nothing stays, because its error would have no reference to be in.
+This runs in the threads that run user code. Either all results are kept or none, with one exception, which is Ray's: a
+generator with ``num_returns=k`` fills its returns as it yields, and when it raises, the items yielded so far stay. If it
+yields too many items, or raises when all returns are filled, nothing stays: otherwise no reference would be left for its
+error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class BrokenOff(Exception):
-    """A generator that fills several return values has raised, or has yielded too few."""
+    """Raised when a generator that fills several return values has raised, or has yielded too few."""
 
     def __init__(self, results: list[Result], error: Exception) -> None:
         super().__init__()
@@ -35,15 +36,16 @@ class BrokenOff(Exception):
 
 
 class ReturnValues:
-    """Of all calls that run in one process."""
+    """Stores the return values of the calls that run in one process."""
 
     def __init__(self, results: ResultKeeper) -> None:
         self._results = results
 
     def keep(self, task: ReceivedTask, result: Any) -> list[Result]:
-        """Raises ValueError if it is not what ``num_returns`` says, BrokenOff, and what pickling and putting raise.
+        """Serialize and store the value that a call returned, and return one ``Result`` per return value.
 
-        Nobody ever gets what a constructor returns: the reference for it stands for the actor.
+        Raises ValueError if the value does not match ``num_returns``, BrokenOff, and the errors of pickling and storing.
+        The value that a constructor returns is dropped: its reference stands for the actor.
         """
         template = task.header.template
         if template.actor is not None:
@@ -59,7 +61,10 @@ class ReturnValues:
 
     @staticmethod
     def exactly(result: Any, count: int, name: str) -> list[Any]:
-        """So many values, or ValueError; of what may be endless only the first few are looked at."""
+        """Return the ``count`` values of an iterable; raise ValueError if there are more or fewer.
+
+        The iterable may be endless: at most ``count + 1`` values are looked at.
+        """
         try:
             values = list(itertools.islice(result, count + 1))
         except TypeError:
@@ -72,9 +77,10 @@ class ReturnValues:
         return values
 
     def discard(self, task: ReceivedTask, results: list[Result]) -> None:
-        """Take back what was put, and what was about to be put when we were interrupted.
+        """Delete the results that were stored, and the one that was being stored when an interrupt came.
 
-        Not what the owner has from an earlier attempt: the store would drop its copies of that, which nobody makes again.
+        Results that the owner has from an earlier attempt are left alone: the store would drop its copies of them, and this
+        attempt does not make them again.
         """
         made = [index for index in range(1, len(results) + 2) if index not in task.rerun.unwanted]
         self._results.discard([return_id(task.task_id, index) for index in made], task.attempt)
@@ -91,7 +97,7 @@ class ReturnValues:
         return results
 
     def _keep_next(self, task: ReceivedTask, value: Serialized, results: list[Result], room: int) -> int:
-        """Returns how many of the bytes that the answer has room for it takes."""
+        """Store the next return value; return how many of its bytes go into the answer, which has ``room`` bytes left."""
         index = len(results) + 1
         if index in task.rerun.unwanted:
             results.append(UNWANTED)

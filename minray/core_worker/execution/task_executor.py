@@ -1,13 +1,16 @@
-"""Runs tasks, and the calls of the actor that lives here, in the threads for user code.
+"""Runs tasks, and the calls of this process's actor, in the threads for user code.
 
 Ray: execute_task in python/ray/_raylet.pyx
 
-Everything here but the constructor runs in such a thread. Whatever user code does ends as an ``Execution``: values, or a
-packed exception. ``SystemExit`` ends the process, as anywhere in Python (an actor that exits without an error code ends in
-an orderly way); KeyboardInterrupt is a cancellation if one was asked for. A call of an actor that was cancelled has no
-value, though its method returns one; a coroutine may not even fail in a way of its own. The beginning of each task is
-marked in memory that outlives the process (``Processes.marks``): after a crash its raylet knows which of the pushed tasks
-never began.
+Tasks run in these threads; only ``on_cancelled`` and an async actor's ``mark`` run on the core worker's loop. Every task
+ends as an ``Execution``: values, or a packed exception.
+
+  * ``SystemExit`` ends the process, as anywhere in Python. An actor that exits without an error code ends in an orderly way.
+  * KeyboardInterrupt counts as a cancellation if the task was cancelled.
+  * A cancelled actor call yields no value, even if its method returns one. A cancelled coroutine ends as cancelled even if
+    it raises another exception.
+  * The beginning of each task is marked in memory that outlives the process (``Processes.marks``). After a crash the raylet
+    knows which of the pushed tasks never began.
 """
 
 from __future__ import annotations
@@ -49,21 +52,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKS = struct.Struct("<QQ")
-"""Sequence of the last started task within its lease, and the lease's tag."""
+"""Layout of the mark: sequence number of the last started task within its lease, and the lease's tag."""
 CLEAN_UP = "__ray_shutdown__"
-"""The method of the user's that is called before the process of an actor ends."""
+"""Name of the user's method that is called before the process of an actor ends; it is Ray's name."""
 _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", default=None)
-"""What runs in this thread, or on this event loop, if that is not the main thread alone."""
+"""The actor call that runs in this thread or coroutine; None for a task that the main thread alone runs."""
 MOST_WORDS = 100
-"""An actor's description of itself is cut there, in characters."""
+"""Characters at which the ``repr`` of an actor is cut: it is shown before the actor's output."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-UNNOTED = "a task was run, and not noted"
+UNNOTED = "the end of a task could not be recorded"
 Speaker = tuple[int, bytes]
-"""Who prints: a thread, and the id of the call that it runs, if that is not the main thread's."""
+"""Origin of printed output: a thread's ident, and the id of the actor call that it runs (empty for the main thread)."""
 
 
 class TaskExecutor:
-    """The user thread's side of a worker."""
+    """Runs the tasks of one worker in its user threads, and knows which task each thread runs."""
 
     def __init__(
         self,
@@ -82,52 +85,57 @@ class TaskExecutor:
         self._returns = returns
         self._generators = generators
         self._note = profile.note
-        """Called once for each task, when it is over; in ``execute`` at its own place, because another call costs time."""
+        """Function called once for each recorded task when it is over. ``execute`` calls it directly, not through ``_end``,
+        because another function call costs time."""
         self._node_id_hex = node_id_hex
         self._node_ip = node_ip
         self._in_main: ReceivedTask | None = None
         """The task on the stack of the main thread; written there only."""
         self.actor: Any = None
-        """The instance that lives here."""
+        """The actor instance of this process; None if there is none."""
         self._actor_words = ""
-        """How it has described itself after its constructor, if its class says how; empty otherwise."""
+        """The actor's ``repr`` after its constructor, if its class defines one; empty otherwise."""
         self.wants_exit = ""
-        """Why the actor wants to end; user threads write it."""
+        """Reason why the actor wants to end, empty if it does not; written by user threads."""
         self._leaving: list[ReceivedTask] = []
-        """Calls that have asked for the end: none of them has a value, also if it has swallowed what that has raised."""
+        """Calls that have asked to end the actor. They have no value, even if they swallow AsyncioActorExit."""
         self._birthplace = 0
-        """The thread in which the actor was made."""
+        """Ident of the thread in which the constructor ran."""
         self.used_up = False
-        """A function has been called ``max_calls`` times: nothing more is run here (G23); the user thread writes it."""
+        """Whether a function was called ``max_calls`` times, so that nothing more runs here (G23); written by the user
+        thread."""
         self._call_counts: dict[bytes, int] = {}
-        """Calls per function that has ``max_calls``."""
+        """Number of calls by function id, for functions that have ``max_calls``."""
         self.unended: set[tuple[Speaker, Callable[[Speaker, str], None]]] = set()
-        """Who has begun a line of output, and what ends it if that has not happened; written by the streams."""
+        """Unfinished lines of output: the speaker, and a function that ends its line; written by the output streams."""
         self.named = ""
-        """Under whose name output is shown that does not pass the streams; written by them."""
+        """Name under which output that bypasses the output streams is shown; written by the streams."""
         self.forget_names: list[Callable[[], None]] = []
-        """Let the streams forget it."""
+        """Functions that make the output streams forget that name."""
 
     @property
     def current(self) -> ReceivedTask | None:
-        """The task that the calling thread or coroutine belongs to."""
+        """The task that the calling thread or coroutine runs; in other threads, that of the main thread."""
         return _beside_main.get() or self._in_main
 
     @property
     def speaker(self) -> Speaker:
-        """The calling thread or coroutine."""
+        """The calling thread or coroutine as the origin of output."""
         beside = _beside_main.get()
         return threading.get_ident(), beside.task_id if beside is not None else b""
 
     def shown_name(self, task: ReceivedTask) -> str:
-        """What a task is called where its output is shown: a call, after its actor."""
+        """Return the name shown before a task's output; a call of an actor with a ``repr`` is named after that."""
         template = task.header.template
         if self._actor_words and template.name.endswith(f".{template.method}"):
             return f"{self._actor_words}.{template.method}"
         return template.name
 
     def ask_to_exit(self, reason: str) -> None:
-        """The actor is to end when its running calls have. A thread that a call has begun does not speak for that."""
+        """Note that the actor must end when its running calls have ended, and that the calling task has no value.
+
+        A thread that user code has started inside a call is not taken for that call.
+        """
         self.wants_exit = self.wants_exit or reason
         task = _beside_main.get()
         if task is None and threading.get_ident() == self._birthplace:
@@ -136,11 +144,14 @@ class TaskExecutor:
             self._leaving.append(task)
 
     def mark(self, task: ReceivedTask) -> None:
-        """It begins, and whoever looks at this process after its death is to know."""
+        """Mark that a task begins, so that the raylet knows it after this process's death."""
         MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
 
     def execute(self, task: ReceivedTask) -> None:
-        """Run it, and leave an ``Execution`` on it; not if it was cancelled or taken back, or this process is used up."""
+        """Run a task in the main thread and leave an ``Execution`` on it.
+
+        The task is skipped if it was cancelled or taken back, if this process is used up, or if its actor wants to end.
+        """
         if self.used_up or self.wants_exit or not task.claim():
             return
         if task.lease_tag:
@@ -151,7 +162,7 @@ class TaskExecutor:
         try:
             try:
                 self._in_main = task
-                if task.cancelled:  # between our claim and now, when an interrupt did not find it on the stack yet
+                if task.cancelled:  # after the claim, before an interrupt found it on the stack
                     raise KeyboardInterrupt
                 values = self._call(task)
             finally:
@@ -174,7 +185,7 @@ class TaskExecutor:
             logger.exception(UNNOTED)
 
     def execute_beside(self, task: ReceivedTask) -> None:
-        """The same in a thread beside the main one, for an actor with several."""
+        """Run a call of a threaded actor in one of its threads, and leave an ``Execution`` on it."""
         if self.wants_exit or not task.claim():
             return
         if self.named:
@@ -190,7 +201,7 @@ class TaskExecutor:
         self._end(task, started, execution)
 
     async def execute_async(self, task: ReceivedTask) -> None:
-        """The same on an actor's event loop; the caller has claimed it."""
+        """Run a call on an async actor's event loop, and leave an ``Execution`` on it; the caller has claimed it."""
         if self.named:
             self._forget_name(task)
         started = Clock.perf_counter_ns()
@@ -199,7 +210,7 @@ class TaskExecutor:
             function, args, kwargs = self._prepare(task)
             result = function(*args, **kwargs)
             del args, kwargs
-            if inspect.isawaitable(result) and not isinstance(result, ObjectRef):  # which is a value like others
+            if inspect.isawaitable(result) and not isinstance(result, ObjectRef):  # a reference is a value like others
                 result = await result
             if self._platform.processes.is_copy:
                 raise SystemExit
@@ -216,11 +227,14 @@ class TaskExecutor:
         self._end(task, started, execution)
 
     def on_cancelled(self, task: ReceivedTask) -> None:
-        """It is a call of an actor, and runs."""
+        """React to the cancellation of a running actor call: a generator that is held up goes on to its end."""
         self._generators.on_cancelled(task)
 
     def end_unstarted(self, task: ReceivedTask) -> None:
-        """Its coroutine was cancelled before the first step, so nothing of ``execute_async`` has run."""
+        """Leave an ``Execution`` on a call whose coroutine was cancelled before its first step.
+
+        Nothing of ``execute_async`` has run for it.
+        """
         error = asyncio.CancelledError()
         self._end(task, Clock.perf_counter_ns(), self._on_exception(task, error, 0, is_coroutine=True))
 
@@ -235,32 +249,32 @@ class TaskExecutor:
             logger.exception(UNNOTED)
 
     def _forget_name(self, task: ReceivedTask) -> None:
-        """Unless it is this task's."""
+        """Make the output streams forget the name of an earlier task, unless this task has the same name."""
         if self.named != self.shown_name(task):
             self.named = ""
             for forget in self.forget_names:
-                with suppress(OSError, ValueError):  # Nobody reads it any more, or it is closed.
+                with suppress(OSError, ValueError):  # the stream has no reader any more, or is closed
                     forget()
 
     def _end_lines(self, task: ReceivedTask, call: bytes) -> None:
-        """What it has begun to print ends with it; so does what a call beside the main thread has begun in any thread."""
+        """End the lines of output that a task has begun: those of the main thread, or those of ``call`` in any thread."""
         main = threading.get_ident(), b""
         for one in [one for one in list(self.unended) if (one[0][1] == call if call else one[0] == main)]:
             self.unended.discard(one)
-            with suppress(OSError, ValueError):  # Nobody reads it any more, or it cannot be encoded.
+            with suppress(OSError, ValueError):  # the stream has no reader any more, or cannot encode the text
                 one[1](one[0], self.shown_name(task))
 
     def is_in_task(self) -> bool:
-        """Whether the main thread runs one now."""
+        """Whether the main thread runs a task now."""
         return self._in_main is not None
 
     def end_process(self, error: SystemExit) -> None:
-        """By an exit that is not an actor's orderly one, after the user's clean-up."""
+        """Exit the process after the user's clean-up, for an exit that is not an actor's orderly end."""
         self.shut_down_actor()
         self._exit(error)
 
     def shut_down_actor(self) -> None:
-        """The user's own clean-up, and then what the end of an interpreter brings: exit handlers, the destructor (G27)."""
+        """Run the user's clean-up method, then the steps of an interpreter's end: exit handlers, the destructor (G27)."""
         clean_up = method_of(self.actor, CLEAN_UP) if hasattr(self.actor, CLEAN_UP) else None
         if clean_up is not None:
             try:
@@ -288,7 +302,7 @@ class TaskExecutor:
         return self._returns.keep(task, result)
 
     def _prepare(self, task: ReceivedTask) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """What is called, and with what."""
+        """Return the function or method to call, and its unpickled arguments."""
         template = task.header.template
         args, kwargs = self._arguments(task) if task.takes_arguments else NO_CALL
         if template.method:
@@ -328,17 +342,17 @@ class TaskExecutor:
     ) -> Execution:
         try:
             return self._failure(task, error, duration_us, is_coroutine)
-        except Exception as problem:  # whatever is wrong with it, the call is answered
-            problem.__context__ = None  # What was raised does not want to be looked at.
-            logger.exception("what a task has raised cannot be told")
-            broken = RaySystemError(reason=f"what was raised cannot be told: {type(problem).__name__}")
+        except Exception as problem:  # the call must be answered, whatever is wrong with the exception
+            problem.__context__ = None  # the logger would format the task's exception, which fails
+            logger.exception("the exception that a task has raised could not be serialized")
+            broken = RaySystemError(reason=f"the task's exception could not be serialized: {type(problem).__name__}")
             return Execution(FAILED, [], self._pack(task, broken), duration_us, False)
 
     def _failure(self, task: ReceivedTask, error: BaseException, duration_us: int, is_coroutine: bool) -> Execution:
         if self._platform.processes.is_copy:
             self._end_copy(error)
-        # An exception and the frames that it has left often keep each other (asyncio.run makes such a cycle, and so does the
-        # result of an executor's future): what they held would stay in the cluster for as long as this worker rests.
+        # An exception and the frames that it has passed often form a reference cycle (asyncio.run makes one, and so does the
+        # result of an executor's future). Objects that they refer to would stay in the cluster while this worker is idle.
         self._platform.user_code.collect_later()
         is_leaving = task in self._leaving
         exits = bool(task.header.template.method) and (is_leaving or self._is_orderly_exit(error))
@@ -376,7 +390,10 @@ class TaskExecutor:
         self._platform.processes.exit(code or 0)
 
     def _end_copy(self, error: BaseException) -> None:
-        """A child that user code has forked ends where it comes back to what is its parent's, as a program would."""
+        """End a child process that user code has forked, when it returns from user code, as a program would end.
+
+        The task belongs to its parent.
+        """
         if not isinstance(error, SystemExit):
             traceback.print_exception(error)
             error = SystemExit(1)
@@ -430,11 +447,16 @@ _AT_FAULT = {
     ReturnValues._fill.__code__: "",
     as_iterator.__code__: "",
 }
-"""Where values of the user's may raise, or are found to be wrong; what is raised there itself needs no introduction."""
+"""Functions of ours in which a user's value may raise or be found wrong, and the line that then introduces the error.
+
+The introduction is empty for errors that these functions raise themselves, which explain themselves."""
 
 
 def _values_at_fault(error: BaseException) -> str:
-    """Whether it was raised because of what a body has got or returned, and not in the body; then without our frames."""
+    """Return the line that introduces an error caused by a task's arguments or result; empty if its body raised it.
+
+    In the first case the traceback loses our own frames.
+    """
     entry, found = error.__traceback__, None
     while entry is not None and is_runtime(entry.tb_frame.f_code.co_filename):
         found = _AT_FAULT.get(entry.tb_frame.f_code, found)
@@ -446,9 +468,9 @@ def _values_at_fault(error: BaseException) -> str:
 
 
 def method_of(actor: Any, name: str) -> Callable[..., Any]:
-    """The method of that name of the actor's class, bound to the actor.
+    """Return the method of that name of the actor's class, bound to the actor.
 
-    As in Ray, an attribute of the instance with the name of a method hides nothing: ``self.done = False`` leaves ``done()``.
+    As in Ray, an instance attribute does not hide the method of the same name: ``self.done = False`` leaves ``done()``.
     """
     if name in getattr(actor, "__dict__", ()):
         for each in type(actor).__mro__:
@@ -468,7 +490,7 @@ def _words_of(actor: Any) -> str:
     try:
         return " ".join(repr(actor).split())[:MOST_WORDS]
     except Exception:
-        logger.exception("the actor cannot be described")
+        logger.exception("the actor's __repr__ raised an exception")
         return ""
 
 

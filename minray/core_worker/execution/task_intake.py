@@ -1,13 +1,13 @@
-"""What every call that has been pushed to this process goes through, whoever runs it: arguments in, answer out.
+"""Takes in the arguments of every task and actor call that was pushed to this process, and sends its answer.
 
 Ray: src/ray/core_worker/core_worker.cc (GetAndPinArgsForExecutor), task_execution/task_receiver.cc
 
-Small arguments come with the call, large ones are brought to this node and pinned. The call keeps its arguments in the
-reference counter while it is here; what this process still holds of them when it answers gets tickets of its own first,
-and so do the references inside the results.
+Small arguments come with the call; large ones are brought to this node and pinned. The call keeps its arguments in the
+reference counter until it is answered. If this process still holds some of them then, it first asks their owners for tickets
+of its own (notes that this process borrows them). The receiver of the answer gets tickets for the references inside results.
 
-A call is *claimed* exactly once: by the user thread, which then runs it, or by the loop, which then answers CANCELLED or
-NOT_STARTED instead. ``list.pop`` decides, which the GIL makes atomic.
+A call is *claimed* exactly once: by the user thread, which then runs it, or by the core worker's loop, which then answers
+CANCELLED or NOT_STARTED instead. ``bytearray.pop`` decides, which the GIL makes atomic.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from minray.protocol.core_worker import (
 
 
 class Fetcher(Protocol):
-    """Who brings arguments here."""
+    """The part of the core worker that brings arguments to this process."""
 
     def fetch_argument(
         self,
@@ -52,7 +52,10 @@ class Fetcher(Protocol):
         on_missing: Callable[[], None],
         waits: bool = False,
     ) -> None:
-        """From its owner; ``on_missing``: it is being made again, and the task does not wait for that."""
+        """Ask the owner of an argument for its value, or for its place in the object store, then call ``on_here``.
+
+        ``on_missing`` is called instead if the object is lost and made again, unless the task ``waits`` for that.
+        """
 
     def fetch_arguments(
         self,
@@ -60,11 +63,11 @@ class Fetcher(Protocol):
         on_fetched: Callable[[list[StoredObject | None]], None],
         waits: bool = False,
     ) -> None:
-        """Bring values from the object store into reach; errors come as error values, None: it is being made again."""
+        """Bring values of the object store to this node. Errors come as error values; None: the object is made again."""
 
 
 class TaskIntake:
-    """The way in and out, for one process."""
+    """Takes in the arguments of received tasks and sends their answers, for one process."""
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class TaskIntake:
         self._node_ip = node_ip
         self._answering: set[asyncio.Task[None]] = set()
         self.on_last_answer: Callable[[], None] | None = None
-        """Called when an answer has left that says that this process takes no more tasks."""
+        """Function called when an answer was sent that says that this process takes no more tasks."""
 
     # --- arguments
 
@@ -96,9 +99,10 @@ class TaskIntake:
         on_ready: Callable[[], None],
         on_missing: Callable[[], None],
     ) -> None:
-        """Keep the arguments; ``on_ready`` is called later if something had to be fetched, when it is here.
+        """Keep a task's arguments, and fetch those that are not here.
 
-        Or ``on_missing``, if something was lost and is being made again.
+        If something had to be fetched, ``on_ready`` is called when it is here. ``on_missing`` is called instead if an
+        argument was lost and is being made again.
         """
         task.stored_args = StoredObject(request.args, request.inline_buffers, False, request.nested)
         infos = list(request.nested)
@@ -121,7 +125,7 @@ class TaskIntake:
         on_ready: Callable[[], None],
         on_missing: Callable[[], None],
     ) -> None:
-        """Put values into the slots, or note what has to be fetched first."""
+        """Put the arguments' values into the task's slots, or fetch the missing ones first."""
         missing: list[tuple[bytes, Address]] = []
         slots: list[StoredObject] = []
         for argument in request.arguments:
@@ -149,7 +153,7 @@ class TaskIntake:
             on_missing()
 
         for object_id, owner in missing:
-            if task.is_claimed():  # one before it is lost and our own to make: the task was given back, and needs nothing
+            if task.is_claimed():  # an earlier argument is lost and ours to make again, so the task was already given back
                 break
             self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id), task.keeps_place)
 
@@ -161,7 +165,7 @@ class TaskIntake:
         on_ready: Callable[[], None],
         on_missing: Callable[[], None],
     ) -> None:
-        """All values are known; those in the object store must be brought to this node, and pinned there."""
+        """Bring those values that are in the object store to this node and pin them; all values are known."""
         large = [index for index, stored in enumerate(slots) if stored.place is not None]
         if not large:
             task.slots = slots
@@ -188,13 +192,13 @@ class TaskIntake:
 
     @staticmethod
     def failed_slot(task: ReceivedTask) -> StoredObject | None:
-        """An argument that was lost after its owner had seen it."""
+        """Return the error value of an argument that was lost after its owner had seen it; None if there is none."""
         return next((stored for stored in task.slots if stored.is_error), None) if task.slots else None
 
     # --- answers
 
     def answer_executed(self, task: ReceivedTask, execution: Execution, exiting: bool = False) -> None:
-        """It has run. ``exiting``: this process takes no more."""
+        """Answer a task that has run. ``exiting``: this process takes no more tasks."""
         if task.held or any(value.refs for value in execution.values):
             self._begin_answer(task, self._answer_slowly(task, execution, exiting))
         elif execution.status == OK:
@@ -209,7 +213,7 @@ class TaskIntake:
             self._answer_failed(task, execution, exiting)
 
     def answer_error(self, task: ReceivedTask, status: int, error: bytes) -> None:
-        """It has not run. Somebody may still be asking for its arguments, though."""
+        """Answer a task that has not run with an error; references to its arguments may still be held here."""
         execution = Execution(status, [], error, 0, False)
         if self._references.keep_after_task(task.held):
             self._begin_answer(task, self._answer_slowly(task, execution, False))
@@ -217,11 +221,11 @@ class TaskIntake:
             self._answer_failed(task, execution, False)
 
     def answer_failed_argument(self, task: ReceivedTask, failed: StoredObject) -> None:
-        """It will not run: an argument was lost after its owner had seen it."""
+        """Answer a task that will not run because an argument was lost after its owner had seen it."""
         self.answer_error(task, ARGUMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
 
     def answer_unstarted(self, task: ReceivedTask, exiting: bool) -> None:
-        """It will not run here."""
+        """Give a task back unstarted (NOT_STARTED): it will not run here."""
         kept = self._references.keep_after_task(task.held)
         if kept:
             self._begin_answer(task, self._give_back_slowly(task, kept, exiting))
@@ -238,7 +242,10 @@ class TaskIntake:
         answering.add_done_callback(self._answering.discard)
 
     async def _answer_slowly(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
-        """References are involved: those in the result get tickets, those that stay here too, before the owner hears."""
+        """Answer a task with references in its arguments or results, once their owners know the new borrowers.
+
+        These are the owner of the task, for references in the results, and this process, for arguments that it still holds.
+        """
         kept = self._references.keep_after_task(task.held)
         if kept:
             await self._borrowing.keep(kept)
@@ -270,7 +277,7 @@ class TaskIntake:
         beside: list[Any] = []
         error = execution.error
         if task.header.template.actor is not None and execution.status != ENVIRONMENT_FAILED:
-            error = text_alone(error)  # of a constructor: the gcs keeps it, and nobody raises it
+            error = text_alone(error)  # of a constructor: the gcs keeps the error, and it is never raised
         stored = [*(value.stored for value in execution.values), StoredObject(error, (), True, ())]
         values = to_values(zip(stored, itertools.chain(nested, itertools.repeat(())), strict=False), beside)
         reply = PushTaskReply(execution.status, values, execution.duration_us, execution.retryable, exiting)
@@ -291,13 +298,13 @@ class TaskIntake:
             self.on_last_answer()
 
     def give_up(self, task: ReceivedTask) -> None:
-        """Its answer will never be heard; there may be none yet."""
+        """Take back the references in a task's answer, which its caller will never receive; there may be no answer yet."""
         task.is_given_up = True
         if task.reply is not None:
             self._take_back(task.reply)
 
     def _take_back(self, reply: PushTaskReply) -> None:
-        """The tickets in an answer that its receiver never sees."""
+        """Give back the tickets (notes of borrowers) in an answer that its receiver never sees."""
         effects = Effects()
         for info in (info for value in reply.values for info in value.nested):
             if info.owner.worker_id == self._own.worker_id:
@@ -307,7 +314,7 @@ class TaskIntake:
         self._borrowing.apply(effects)
 
     def release(self, task: ReceivedTask) -> None:
-        """The task lets go of its arguments."""
+        """Release the arguments that a task keeps in the reference counter."""
         if task.held:
             effects = Effects()
             self._references.remove_submitted(task.held, effects)
@@ -315,5 +322,5 @@ class TaskIntake:
             self._borrowing.apply(effects)
 
     def is_idle(self) -> bool:
-        """No answer is being prepared."""
+        """Whether no answer is being prepared."""
         return not self._answering

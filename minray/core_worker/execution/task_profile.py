@@ -1,15 +1,15 @@
-"""When this process has run which task: the last ten thousand, for whoever asks for a timeline.
+"""Records when this process has run which task: the last ten thousand, for ``minray.timeline``.
 
 Ray: src/ray/core_worker/profile_event.h, task_event_buffer.h
 
-Ray's workers send the times of every task to the gcs, which keeps them. Here each process remembers its own, and forgets
-them when it ends.
+Ray's workers send the times of every task to the gcs, which keeps them. Here each process keeps its own, and they are lost
+when it ends.
 
 Rules
-  * Noting packs a row into memory that is there already, in whatever thread the task has run, and keeps no object of the
-    task's: ten thousand small ones, each of which is let go when it is cold, made n:n calls a fifth slower.
-  * Times are noted by the clock that measures durations. What the wall clock said then is known from what both say now; if
-    somebody has set it meanwhile, all times of a process are wrong by as much, and still in order.
+  * ``note`` packs a row into memory that is allocated already, in the thread that has run the task. It keeps no object of
+    the task: ten thousand small objects, each freed when it has left the CPU's cache, made n:n calls a fifth slower.
+  * Times are noted by the clock that measures durations. Wall-clock times are computed from what both clocks say when
+    the events are read. If the wall clock was set meanwhile, all times of a process are off by as much, and still in order.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ HOLDS_LOCKS = True
 """See ``common/package.py``: these frames may hold a lock."""
 
 MOST_EVENTS = 10_000
+"""Number of finished tasks remembered; a bound on memory (about 0.6 MB of rows)."""
 STATES = {OK: "FINISHED", FAILED: "FAILED", CANCELLED: "CANCELLED"}
 
 ROW = struct.Struct("<24s16sQQIB3x")
-"""Task id, actor id; when it began (``perf_counter_ns``), how many microseconds it took; attempt; how it ended."""
+"""Layout of a row: task id, actor id, beginning (``perf_counter_ns``), duration in microseconds, attempt, status."""
 
 
 class TaskProfile:
-    """The tasks that one process has run."""
+    """Records the tasks that one process has run."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        """The next one decides which row is written; ``next`` is indivisible."""
+        """Counter whose next number, modulo ``MOST_EVENTS``, is the row to write; ``next`` is atomic."""
         self._rows: mmap.mmap | None = None
-        """Made when the first task is over, by one thread (``_lock``); takes memory as it is filled."""
+        """The rows, made when the first task is over, by one thread (``_lock``); memory is used as rows are filled."""
         self._lock = threading.Lock()
         self._templates: list[TaskTemplate | None] = [None] * MOST_EVENTS
-        """The template of each row; None: there is no row, or it is being written."""
+        """The template of each row's task; None: the row is empty or is being written."""
 
     def note(self, task: ReceivedTask, started: int, execution: Execution) -> None:
-        """From any thread, when a task is over."""
+        """Record a task that is over; called from any thread."""
         place = next(self._numbers) % MOST_EVENTS
         rows = self._rows
         if rows is None:
@@ -63,7 +64,7 @@ class TaskProfile:
         templates[place] = task.header.template
 
     def events(self, process: Process) -> ProfileEvents:
-        """The answer of this process, without what is noted at this moment."""
+        """Return this process's answer to a request for events, without rows that are being written at this moment."""
         zero_us = int(process.platform.host.time() * 1e6) - Clock.perf_counter_ns() // 1000
         config, pid = process.config, process.platform.processes.pid
         before, rows, after = list(self._templates), self._rows[:] if self._rows is not None else b"", self._templates
@@ -79,7 +80,7 @@ class TaskProfile:
 
 
 def _event(template: TaskTemplate, row: tuple[Any, ...], zero_us: int) -> ProfileEvent:
-    """``zero_us``: what the wall clock said when the other one began."""
+    """Unpack a row; ``zero_us`` is the wall clock's time in microseconds when ``perf_counter_ns`` was 0."""
     task_id, actor_id, started, duration_us, attempt, status = row
     began_us = zero_us + started // 1000
     actor = actor_id if any(actor_id) else b""

@@ -1,13 +1,14 @@
-"""Tasks that were pushed to this worker: taken in once, prepared, run in order, answered.
+"""Receives the tasks that were pushed to this worker, prepares them, runs each once and in order, and answers them.
 
 Ray: src/ray/core_worker/task_execution/task_receiver.h, normal_task_execution_queue.h
 
-A push is known by its lease and its sequence within it. A repetition is answered from the kept reply (until the owner
-says that it has it); a push of a lease that is over is refused. What must be here before a task can begin: the job's
-environment, the function's definition, the values of large arguments. The queue is strictly first in, first out, so that
-"started up to this sequence" says everything about a lease's tasks.
+A push is identified by its lease and its sequence number within the lease. A repeated push is answered from the kept reply,
+which is kept until the owner acknowledges it. A push of a lease that is over is refused. A task begins when three things are
+here: the job's environment, the function's definition, and the values of large arguments. The queue is strictly first in,
+first out, so that "started up to this sequence number" says everything about a lease's tasks.
 
-A task may be the constructor of an actor; then it is the only one that ever comes this way (see ``actor_task_receiver``).
+A task may be the constructor of an actor. Then it is the last task that this receiver gets: the actor's calls go to
+``actor_task_receiver``.
 """
 
 from __future__ import annotations
@@ -40,26 +41,28 @@ from minray.protocol.core_worker import (
 from minray.rpc.service import Call
 
 MAX_PAST_LEASES = 10_000
+"""Number of ended leases remembered, to refuse their late pushes; a bound on memory."""
 MAX_HEADERS = 1_000
+"""Number of decoded task headers kept; a bound on memory. Beyond it all are dropped and decoded again as needed."""
 
 
 class WorkerSurroundings(Protocol):
     """The calls that the receiver of a worker makes on its process."""
 
     async def prepare_environment(self, template: TaskTemplate) -> None:
-        """Enter the job and the environment of the first task. Raises RuntimeEnvSetupError."""
+        """Enter the job and the runtime environment of the first task. Raises RuntimeEnvSetupError."""
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
-        """Make this process an actor's, and run its constructor."""
+        """Dedicate this process to an actor, and run its constructor."""
 
     def cancel_children(self, task_id: bytes, force: bool) -> None: ...
 
     def on_over(self, task: ReceivedTask) -> None:
-        """The task is over, although threads that it has started still wait for objects."""
+        """React to the end of a task whose own threads still wait for objects."""
 
 
 class TaskReceiver:
-    """The loop's side of a worker."""
+    """Receives the tasks of one worker on the core worker's loop, starts them in order and answers them."""
 
     def __init__(
         self,
@@ -73,24 +76,27 @@ class TaskReceiver:
         self._executor = executor
         self._execute = executor.execute
         self._then = self._on_executed
-        """Bound methods, made once and not for each task that waits."""
+        """Bound method; like ``_execute`` it is made once, and not for each task that waits."""
         self._functions = functions
         self._intake = intake
         self._surroundings = surroundings
         intake.on_last_answer = self._begin_exit
         self._lease_id = b""
         self._tasks: dict[int, ReceivedTask] = {}
-        """Tasks of the current lease by sequence, until their replies are acknowledged."""
+        """Tasks of the current lease by sequence number, until their replies are acknowledged."""
         self._acknowledged = 0
+        """Sequence number up to which the owner has received all replies of the current lease."""
         self._past_leases: OrderedDict[bytes, None] = OrderedDict()
+        """Ids of leases that are over, oldest first."""
         self._headers: dict[bytes, TaskHeader] = {}
+        """Decoded task headers, by their encoded form."""
         self._waiting: deque[ReceivedTask] = deque()
-        """Not yet with the user thread, oldest first: the first of them lacks something."""
+        """Tasks not yet handed to the user thread, oldest first: the first of them lacks something."""
         self._environment_ready = False
         self._preparing: asyncio.Task[None] | None = None
         self._exiting = False
         self._blocked = False
-        """The running task waits for objects: nothing is queued behind it, for it may wait for just that."""
+        """Whether the running task waits for objects. No task is queued behind it then: it may wait for just that task."""
 
     # --- arrival
 
@@ -143,7 +149,7 @@ class TaskReceiver:
             self._tasks.pop(self._acknowledged, None)
 
     def _on_missing(self, task: ReceivedTask) -> None:
-        """Arguments are being made again, for which others may need this worker: the task does not wait for them here."""
+        """Give back a task whose arguments are being made again: that may need this worker, so the task does not wait."""
         self._give_back(task)
         self._pump()
 
@@ -154,7 +160,7 @@ class TaskReceiver:
         return self._environment_ready and task.fetching is None and self._functions.is_here(function_id)
 
     def _pump(self) -> None:
-        """Give the user thread everything that can begin, in order."""
+        """Hand the tasks that can begin to the user thread, in order."""
         while self._waiting:
             task = self._waiting[0]
             if not task.is_claimed():
@@ -173,7 +179,7 @@ class TaskReceiver:
             self._waiting.popleft()
 
     def _start(self, task: ReceivedTask) -> None:
-        """Everything is here: hand it to the user thread, unless an argument was lost after its owner had seen it."""
+        """Hand a task that lacks nothing to the user thread; fail it if an argument was lost after its owner had seen it."""
         failed = self._intake.failed_slot(task)
         if failed is not None:
             if task.claim():
@@ -199,7 +205,7 @@ class TaskReceiver:
     # --- answers
 
     def _on_executed(self, task: ReceivedTask) -> None:
-        """The user thread is through with a task, or has passed it over."""
+        """Answer a task that the user thread has run; a task that it skipped was answered before."""
         task.is_over = True
         if self._blocked:
             self._surroundings.on_over(task)
@@ -211,7 +217,7 @@ class TaskReceiver:
     # --- taking back, cancelling, ending
 
     def give_back_unstarted(self) -> None:
-        """Answer NOT_STARTED for all that has not begun."""
+        """Answer NOT_STARTED for all tasks that have not begun."""
         for task in list(self._tasks.values()):
             self._give_back(task)
 
@@ -220,7 +226,7 @@ class TaskReceiver:
             self._intake.answer_unstarted(task, self._exiting)
 
     def on_blocked(self, blocked: bool) -> None:
-        """The running task begins to wait for objects, or goes on."""
+        """Take note that the running task begins to wait for objects, or goes on; give the tasks behind it back."""
         self._blocked = blocked
         if blocked:
             self.give_back_unstarted()
@@ -245,14 +251,17 @@ class TaskReceiver:
             return CancelTaskReply(True, False)
         if request.force:
             asyncio.get_running_loop().call_later(0.02, self._exit_if_running, task)
-        else:  # before it can hear that its children are cancelled
+        else:  # interrupt the task before its children's cancellation can reach it as an error
             self._platform.user_code.interrupt(lambda: self._executor.current is task)
         if request.recursive:
             self._surroundings.cancel_children(task.task_id, request.force)
         return CancelTaskReply(True, True)
 
     def _exit_if_running(self, task: ReceivedTask) -> None:
-        """A forced cancel, a moment later so that the children's cancellations and other replies have left."""
+        """End the process for a forced cancel if the task still runs.
+
+        It is called a moment after the request, so that the children's cancellations and other replies have been sent.
+        """
         if self._executor.current is task:
             self._platform.processes.exit(1)
 
@@ -262,7 +271,7 @@ class TaskReceiver:
             self.give_back_unstarted()
 
     def is_idle(self) -> bool:
-        """No task is here that has not been answered."""
+        """Whether every received task has been answered."""
         return all(task.reply is not None for task in self._tasks.values())
 
     def unanswered(self) -> list[ReceivedTask]:

@@ -1,11 +1,11 @@
-"""Tasks that stand still: the raylet lends their CPUs to other tasks until they go on.
+"""Has the raylet lend the CPUs of blocked tasks to other tasks until the blocked ones go on.
 
 Ray: NotifyWorkerBlocked and NotifyWorkerUnblocked in src/ray/raylet_ipc_client
 
-While any thread waits for the task that runs in this worker, its raylet lends the CPUs of that task to others (G101), and
-nothing is queued behind it. The same holds for a generator that back-pressure holds up: its reader may wait for a task that
-needs those CPUs. A thread may outlive the task that has started it. What such a thread waits for blocks no task, least of
-all the next one.
+While any thread of the task that runs in this worker waits, the raylet lends the CPUs of that task to others (G101), and no
+task is queued behind it. The same holds for a generator that back-pressure holds up: its reader may wait for a task that
+needs those CPUs. A thread may outlive the task that has started it. The waits of such a thread block no task, in particular
+not the next one.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ LENDS_AFTER_S = 0.01
 
 
 class BlockedTasks:
-    """The tasks of one process that stand still."""
+    """Knows the blocked tasks of one process, and tells the raylet to lend their CPUs."""
 
     def __init__(self, process: Process, on_blocked: Callable[[bool], None]) -> None:
         self._own_id = process.config.worker_id
         self._raylet = process.raylet
         self._on_blocked = on_blocked
-        """Told whether this worker lends its CPUs, before the raylet is."""
+        """Function that is told whether this worker lends its CPUs, before the raylet is told."""
         self._blocking: dict[object, ReceivedTask] = {}
         """The task that each wait holds up, until the wait or the task ends."""
         self._sequence = 0
-        """The number of the last NotifyWorkerBlocked."""
+        """Number of the last NotifyWorkerBlocked message."""
 
     def lend_soon(self, task: ReceivedTask) -> Callable[[], None]:
-        """A user thread waits for what mostly comes at once, and if not, may need the CPUs of its task in order to come.
+        """Lend the CPUs of a task whose thread waits, but only if the wait takes longer than ``LENDS_AFTER_S``.
 
-        Call what this returns when the thread goes on.
+        The caller calls the returned function when the thread goes on. Such waits mostly end at once; a longer one may need
+        the task's CPUs to end.
         """
         wait = object()
         timer = asyncio.get_running_loop().call_later(LENDS_AFTER_S, self.hold_up, task, wait)
@@ -62,7 +63,7 @@ class BlockedTasks:
             self._notify(False)
 
     def on_task_over(self, task: ReceivedTask) -> None:
-        """Threads that the task has left behind may wait on, but hold it up no more."""
+        """End all waits of a task that is over, though threads that it has left behind may still wait."""
         left = [wait for wait, blocked in self._blocking.items() if blocked is task]
         for wait in left:
             del self._blocking[wait]
@@ -70,7 +71,7 @@ class BlockedTasks:
             self._notify(False)
 
     def begin_to_end(self) -> None:
-        """Lend the CPUs of an actor that ends: no thread of it waits, but tasks that it waits for may need them."""
+        """Lend the CPUs of an actor that ends: none of its threads waits, but tasks that it waits for may need them."""
         self._notify(True)
 
     def _notify(self, blocked: bool) -> None:

@@ -1,13 +1,14 @@
-"""Values of borrowed references: asked for at their owner.
+"""Asks owners for the values of borrowed references.
 
 Ray: src/ray/core_worker/future_resolver.h
 
-One open question per object, however many wait. It is a long poll, repeated while anybody here still wants the value, and
-it holds the reference until it is answered. The owner's death becomes an OwnerDiedError in place of the value (G62). An
-owner refuses if the value with its references is too large for a message; that becomes a RaySystemError.
+There is one open question per object, however many threads wait. It is a long poll, repeated while the value is wanted in
+this process, and it holds the reference until it is answered. If the owner is dead, the value becomes an OwnerDiedError
+(G62). If the owner refuses because the value with its references is too large for a message, it becomes a RaySystemError.
 
-The first question of a turn leaves at once, those that follow it leave at the turn's end, all for one owner in one message
-(``GetObjects``), which is answered at once; only for what is not there by then a question of its own waits at the owner.
+The first question of a turn is sent at once. The later ones are sent at the turn's end, all for one owner in one message
+(``GetObjects``), which is answered at once. An object that does not exist by then is asked for in a question of its own,
+which waits at the owner.
 """
 
 from __future__ import annotations
@@ -40,26 +41,31 @@ from minray.rpc.batch import by_receiver, portions
 from minray.rpc.patient_caller import PatientCaller
 
 OnLarge = Callable[[Place | None], None]
-"""Told where the first copy is, if that is in the object store."""
+"""Function that is told the place of the first copy; None if the value is not in the object store."""
 
 POLL_TIMEOUT_S = 60.0
+"""Seconds that a question waits at the owner before it is repeated; long, so that waiting costs few messages."""
 MOST_QUESTIONS = 1000
-"""Most questions in one message; further ones go into another."""
+"""Maximum number of questions in one message; further ones go into another."""
 ANY_SIZE = -1
+"""Value of ``inline_limit`` that asks for a value whatever its size."""
 
 
 class _Question(NamedTuple):
-    """One question to an owner, which does not change until it is answered, however often it is repeated."""
+    """One question to an owner, unchanged until it is answered, however often it is repeated."""
 
     object_id: bytes
     owner: Address
     inline_limit: int
+    """Largest size, in bytes, of a value that is sent; ``ANY_SIZE``: no limit."""
     timeout_s: float
+    """Seconds that the owner waits for a value that does not exist yet."""
     name: bytes
+    """Unique name of the question, after which the tickets in its answer are named."""
 
 
 class FutureResolver:
-    """All requests of one process to owners."""
+    """Asks owners for values on behalf of one process."""
 
     def __init__(
         self,
@@ -76,20 +82,21 @@ class FutureResolver:
         self._references = references
         self._store = store
         self._on_object = on_object
-        """A value has come."""
+        """Function called with a value that has arrived."""
         self._on_lost = on_lost
-        """A value will never come."""
+        """Function called with the error of a value that will never arrive."""
         self._apply = apply
-        """Do what follows when a question has let go of its object."""
+        """Function that carries out the effects of releasing a question's object."""
         self._asking: set[bytes] = set()
-        """Objects asked for in any size; who wants to hear of it is in the memory store."""
+        """Ids of objects asked for in any size; the memory store has their waiters."""
         self._probing: dict[bytes, list[OnLarge]] = {}
-        """Objects asked for if small, with those who asked; they hear whether it exists but is large."""
+        """Objects asked for if they are small, each with functions to call if the value exists but is large."""
         self._looking: dict[bytes, list[Callable[[], None]]] = {}
-        """Objects asked for if they exist now, with those who asked; they hear if it does not."""
+        """Objects asked for if they exist now, each with functions to call if the value does not exist."""
         self._question_count = 0
+        """Number of questions so far, from which their names are made."""
         self._following: list[_Question] | None = None
-        """Questions of this turn, but for the first; None before that."""
+        """Questions of this turn after the first; None if none was asked yet."""
 
     def fetch(self, object_id: bytes, owner: Address) -> None:
         """Bring the value here, whatever its size."""
@@ -98,7 +105,7 @@ class FutureResolver:
             self._ask_soon(self._new_question(object_id, owner, ANY_SIZE))
 
     def look(self, object_id: bytes, owner: Address, on_pending: Callable[[], None]) -> None:
-        """Bring the value here if it exists; ``on_pending()`` says that it does not exist at present."""
+        """Bring the value here if it exists; ``on_pending`` is called if it does not exist at present."""
         waiting = self._looking.get(object_id)
         if waiting is not None:
             waiting.append(on_pending)
@@ -107,7 +114,7 @@ class FutureResolver:
         self._ask(self._new_question(object_id, owner, ANY_SIZE, 0.0))
 
     def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: OnLarge) -> None:
-        """Bring the value here if it is small; ``on_large`` says that it exists and is not."""
+        """Bring the value here if it is small; ``on_large`` is called if it exists and is large."""
         waiting = self._probing.get(object_id)
         if waiting is not None:
             waiting.append(on_large)

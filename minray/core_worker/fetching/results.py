@@ -1,10 +1,10 @@
-"""The results of a task on their way to the owner: small values as they are, large ones as places in the object store.
+"""Keeps the results of a task for its owner: small values as they are, large ones as places in the object store.
 
 Ray: CoreWorker::AllocateReturnObject and SealReturnObject
 
-For the threads that run users' code, which park while a large value is put. A result holds the references that its value
-contains until the owner has taken note of them. An interrupt is not raised in this file (see ``platform.main_thread``), so
-that nothing that was put is forgotten.
+This runs in the threads that run user code, which park while a large value is put. A result holds the references inside its
+value until their owners have noted the new borrower. No interrupt is raised in this file (see ``platform.main_thread``), so
+that no stored value is forgotten.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ COUNTS_REFERENCES = True
 
 
 UNWANTED = Result(StoredObject(b"", (), False, ()), [])
-"""In the place of a value that the owner has already, or does not need."""
+"""Stands for a value that the owner has already, or does not need."""
 
 
 def check_references(count: int) -> None:
-    """Check how many references are in what one answer carries. Raises ValueError."""
+    """Raise ValueError if this number of references is too large for one answer."""
     if count > MOST_REFERENCES:
         raise ValueError(
             f"results hold {count:,} references, and at most {MOST_REFERENCES:,} fit into an answer; put parts of them, and"
@@ -34,12 +34,12 @@ def check_references(count: int) -> None:
 
 
 class ResultKeeper:
-    """The keeper of one process."""
+    """Keeps the results of one process's tasks."""
 
     def __init__(self, provider: StoreProvider, inline_limit: int) -> None:
         self._provider = provider
         self._inline_limit = inline_limit
-        """Larger results go to the object store."""
+        """Size in bytes above which a result goes to the object store."""
 
     def keep(
         self,
@@ -49,9 +49,9 @@ class ResultKeeper:
         owner: Address,
         room: int = TASK_RPC_INLINED_BYTES_LIMIT,
     ) -> Result:
-        """Put it into the store of this node, or copy it if it is small, and not more than the answer has room for.
+        """Keep a value: copy it if it is small and the answer has ``room`` for it, else put it into this node's store.
 
-        Raises ValueError if it holds too many references, and what ``StoreProvider.put`` does.
+        Raises ValueError if the value holds too many references, and the errors of ``StoreProvider.put``.
         """
         check_references(len(value.refs))
         size = value.size()
@@ -62,5 +62,5 @@ class ResultKeeper:
         return Result(StoredObject(own.data, own.buffers, False, ()), value.refs, size)
 
     def discard(self, object_ids: list[bytes], attempt: int) -> None:
-        """Drop what was kept of an attempt that ends otherwise; small values need nothing."""
+        """Drop the results kept for an attempt that ends otherwise; for small values nothing needs to be done."""
         self._provider.discard(object_ids, attempt)

@@ -1,11 +1,11 @@
-"""Large values: from this process into the object store of its node, and back.
+"""Writes large values into the object store of this node, and reads them from there.
 
 Ray: src/ray/core_worker/store_provider/plasma_store_provider.h
 
-``put`` is for user threads, which park meanwhile, ``fetch`` for the loop. What was put is described by its ``Place``, which
-travels in its stead; what was fetched is a ``StoredObject`` whose pieces lie in the arena, and stays there for as long as
-one of them is in use. An object that has been made again since its place was told is ``CHANGED``: what is inside it may
-have other names now (``ValueFetcher`` asks for them).
+``put`` is for user threads, which park meanwhile; ``fetch`` is for the loop. The ``Place`` of a stored value travels in its
+stead. A fetched value is a ``StoredObject`` whose pieces lie in the arena. It stays pinned there as long as one of the
+pieces is in use. An object that was made again after its place was sent here is ``CHANGED``: the references inside may have
+other names now (``ValueFetcher`` asks for them).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ T = TypeVar("T")
 
 
 class Changed:
-    """In the place of a value: what was known of it is not so any more."""
+    """Stands for a value about which this process's knowledge is out of date."""
 
 
 CHANGED_VALUE = Changed()
 Fetched = StoredObject | RayError | Changed | None
-"""A value, or why there is none; None: it has not come in time."""
+"""A value, or the reason why there is none; None: the value has not come in time."""
 
 
 class _Answer(Generic[T]):
@@ -80,7 +80,7 @@ OnFetched = Callable[[list[Fetched]], None]
 
 
 class StoreProvider:
-    """The provider of one process."""
+    """Writes and reads the large values of one process."""
 
     def __init__(self, platform: Platform, client: StoreClient) -> None:
         self._user_code = platform.user_code
@@ -91,9 +91,10 @@ class StoreProvider:
     def put(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
         """Write a value into the store; each byte is copied once.
 
-        Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. What belongs to another process stays even if
-        this one dies right after that: an owner that hears of it finds it. What belongs to this process ends with it anyway,
-        so no thread waits until the store knows that it is complete; a reader waits for that at the store.
+        Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. A value of another owner stays in the store even
+        if this process dies right after the put, so that the owner finds it. Hence the thread waits until the store knows
+        that the value is complete. A value of this process ends with it anyway, so the thread does not wait for that; a
+        reader waits at the store.
         """
         pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
         size = layout.stored_size([piece.nbytes for piece in pieces])
@@ -132,7 +133,7 @@ class StoreProvider:
         return Place(attempt, size, reply.raylet)
 
     def discard(self, object_ids: Sequence[bytes], attempt: int) -> None:
-        """Take back what this process has put for an attempt that ends otherwise."""
+        """Delete the values that this process has put for an attempt that ends otherwise."""
         for object_id in object_ids:
             self._user_code.post(self._client.abort, object_id, attempt)
 
@@ -145,7 +146,7 @@ class StoreProvider:
         timeout_s: float | None = None,
         purpose: int = GET,
     ) -> None:
-        """Bring them to this node, all in one question to its raylet, which keeps the time."""
+        """Bring objects to this node with one request to its raylet, which also watches the timeout."""
 
         def on_pinned(pinned: list[memoryview | Pinned]) -> None:
             on_fetched([_value(known, one) for known, one in zip(objects, pinned, strict=True)])
@@ -155,7 +156,7 @@ class StoreProvider:
 
 
 def _do_nothing(_error: PlatformError | None) -> None:
-    """Without its raylet a process has no cluster any more, and hears of that otherwise."""
+    """Ignore the error: a process that has lost its raylet has lost its cluster, and learns of that in another way."""
 
 
 def _value(known: LargeObject, pinned: memoryview | Pinned) -> Fetched:

@@ -3,14 +3,14 @@
 Ray: CoreWorker::Get, WaitForObjects; src/ray/core_worker/store_provider/
 
 The place of a large object, as this process knows it, may be out of date. If the object was lost and made again, its bytes
-are those of another attempt, and the references inside have other names. An error or a small value may have its place. The
-store of this node sees the difference (``CHANGED``). Then what is known is forgotten, the owner is asked for what is there
-now, and that is fetched once more.
+are those of another attempt, and the references inside have other names. It may even be an error or a small value now. The
+store of this node sees the difference (``CHANGED``). Then the old place is forgotten, the owner is asked for the current
+value or place, and the object is fetched once more.
 
-A task never waits at a worker for an argument that is being made again: that may take as long as any task, and need the
-very resources that this one would hold. It hears so (``on_missing``, or None in the place of a value) and is given back. An
-actor's call with a place in an order (G49) does wait (``waits``): its process serves nobody else, and nothing behind it may
-begin before.
+A task never waits at a worker for an argument that is being made again. Making it may take as long as any task, and need
+the very resources that the waiting task would hold. The task is told (``on_missing``, or None instead of a value) and given
+back. An actor call with a place in an order (G49) does wait (``waits``): its process serves no other actor, and no call
+behind it may begin earlier.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
 AGAIN_S = 0.05
 """Seconds between two looks at an object whose copy here and whose owner do not agree yet: most do within one round trip."""
 LendSoon = Callable[[ReceivedTask], Callable[[], None]]
-"""Lends the CPUs of a task that reads, unless what this returns is called soon."""
+"""Function that lends the CPUs of a waiting task, unless the function that it returns is called soon."""
 
 
 class ValueFetcher:
@@ -65,21 +65,24 @@ class ValueFetcher:
         self._provider = provider
         self._lend_soon = lend_soon
         self._fetching: dict[bytes, list[Waiter]] = {}
-        """Large objects that are being brought to this node, and the waiters for each."""
+        """Waiters for each large object that is being brought to this node, by object id."""
 
     # --- large values
 
     def get(
         self, objects: Sequence[LargeObject], timeout_s: float | None, task: ReceivedTask | None = None
     ) -> list[StoredObject | None]:
-        """For user threads: the values, errors too; None for those that do not come in time. ``task`` stands still."""
+        """Return values, which may be errors, to a user thread; None for each that does not come in time.
+
+        ``task`` is the thread's task; its CPUs are lent if the wait is long.
+        """
         user_code = self._user_code
         parker = user_code.parker()
         fetched: list[list[Fetched]] = []
         lent: list[Callable[[], None]] = []
 
         def begin() -> None:
-            if task is not None:  # If the values are lost, what makes them again may need its CPUs.
+            if task is not None:  # if the values are lost, the tasks that make them again may need its CPUs
                 lent.append(self._lend_soon(task))
             self.fetch(objects, on_fetched, timeout_s)
 
@@ -103,7 +106,10 @@ class ValueFetcher:
     def fetch(
         self, objects: Sequence[LargeObject], on_fetched: OnFetched, timeout_s: float | None = None, purpose: int = GET
     ) -> None:
-        """Bring them to this node; whatever becomes of them meanwhile, each is a value, an error, or late in the end."""
+        """Bring objects to this node; each result is a value, an error, or None if it did not come in time.
+
+        An object that was made again meanwhile is followed to its new value.
+        """
         deadline = None if timeout_s is None else self._process.now() + timeout_s
 
         def on_first(values: list[Fetched]) -> None:
@@ -116,7 +122,7 @@ class ValueFetcher:
         self._provider.fetch(objects, on_first, timeout_s, purpose)
 
     def as_stored(self, value: Fetched) -> StoredObject:
-        """Turn what was fetched without a time-out into a value or an error value, in any thread."""
+        """Turn a fetched result that came in time into a value or an error value; for any thread."""
         assert value is not None and not isinstance(value, Changed)
         return self._as_error(value) if isinstance(value, RayError) else value
 
@@ -165,7 +171,10 @@ class ValueFetcher:
         return await fetched
 
     async def _now_there(self, object_id: bytes, owner: Address, purpose: int) -> StoredObject | None:
-        """Ask the owner what it has now; None if that is not wanted any more, or is an argument that is not made yet."""
+        """Ask the owner for the current value or place of an object.
+
+        None if no reference to it is left here, or if it is an argument that does not exist now.
+        """
         if self._references.get(object_id) is None:
             return None
         arrived = asyncio.Event()
@@ -181,7 +190,10 @@ class ValueFetcher:
         return self._store.objects.get(object_id)
 
     def forget_place(self, object_id: bytes, attempt: int | None = None) -> None:
-        """A borrowed large object is not where it was (any attempt of it, or this one); its owner is to be asked again."""
+        """Forget the place of a borrowed large object, so that its owner is asked again.
+
+        With ``attempt``, forget only the place of that attempt's copy.
+        """
         stored, reference = self._store.objects.get(object_id), self._references.get(object_id)
         if stored is None or stored.place is None or reference is None or reference.owner is None:
             return
@@ -191,10 +203,10 @@ class ValueFetcher:
             self._store.delete([object_id])
             self._borrowing.apply(effects)
 
-    # --- for those who wait
+    # --- for waiters
 
     def fetch_for(self, waiter: Waiter, large: LargeObject) -> None:
-        """One question for each object, however often somebody waits for it, and polls."""
+        """Bring a large object to this node for a waiter; all waiters for the object share one request."""
         waiters = self._fetching.get(large.object_id)
         if waiters is not None:
             waiters[:] = [*(other for other in waiters if not other.released), waiter]
@@ -220,7 +232,10 @@ class ValueFetcher:
         on_missing: Callable[[], None],
         waits: bool = False,
     ) -> None:
-        """The value of an argument, or its place; ``on_missing``: it is being made again, and nobody ``waits`` for that."""
+        """Get the value of an argument, or its place, then call ``on_here``.
+
+        ``on_missing`` is called instead if the object is being made again and the task does not wait (``waits``) for that.
+        """
         waiter = Waiter(1, False, on_here)
 
         def give_up() -> None:
@@ -244,7 +259,7 @@ class ValueFetcher:
         on_fetched: Callable[[list[StoredObject | None]], None],
         waits: bool = False,
     ) -> None:
-        """Large values of a task's arguments, which are known by their places; None: it is being made again."""
+        """Bring a task's large arguments, whose places are known, to this node; None for one that is being made again."""
         stored = [self._store.objects[object_id] for object_id, _ in objects]
         wanted = [LargeObject.known(id_, owner, one) for (id_, owner), one in zip(objects, stored, strict=True)]
 

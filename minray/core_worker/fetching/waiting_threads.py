@@ -1,9 +1,9 @@
-"""User threads that wait for objects, and the future of an object that is awaited.
+"""Lets user threads wait for objects, and completes the futures of awaited objects.
 
 Ray: CoreWorker::Get and Wait
 
-A thread says what it lacks and parks; ``begin`` has what others own fetched, and the thread is released when enough is
-here. The task that stands still meanwhile lends its CPUs to others (``blocked_tasks``).
+A thread names the objects that it lacks and parks. ``begin`` has the objects of other owners fetched, and the thread is
+released when enough of them are here. Meanwhile the blocked task lends its CPUs to others (``blocked_tasks``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from minray.protocol.base import Address
 
 
 class WaitingThreads:
-    """The waiting threads of one process."""
+    """Begins and ends the waits of one process's user threads."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class WaitingThreads:
         task: ReceivedTask | None = None,
         to_fetch: Sequence[LargeObject] = (),
     ) -> None:
-        """A user thread waits for these objects, or for those ``to_fetch``, which are known, to be on this node.
+        """Begin to wait for ``wanted`` objects to be known, and for the known ones ``to_fetch`` to be on this node.
 
-        ``task`` is the one that stands still meanwhile; an actor's calls lend nothing.
+        ``task`` is the thread's task, whose CPUs are lent meanwhile; None for an actor's call, which lends nothing.
         """
         for large in to_fetch:
             self._fetcher.fetch_for(waiter, large)
@@ -84,13 +84,13 @@ class WaitingThreads:
     ) -> None:
         """Call ``on_known`` on the loop when this object is known, unless ``future`` is cancelled before.
 
-        ``task_id`` is of the task that waits, if one does.
+        ``task_id`` is the id of the task that waits, if one does.
 
-        Safe in any thread. A future keeps its callbacks for ever, so what is called at its end must not lead back to it.
+        Safe in any thread. A future keeps its callbacks for ever, so its callback must not refer back to the future.
         """
         post = self._post
         waiting: list[Waiter] = []
-        """One, until the object is known or nobody waits any more; it leads to the future."""
+        """The waiter, which refers to the future; empty once the object is known or the future is cancelled."""
 
         def on_enough() -> None:
             waiting.clear()
@@ -118,12 +118,12 @@ class WaitingThreads:
         future.add_done_callback(on_done)
 
     def _put_foreign(self, object_id: bytes, owner: Address) -> None:
-        """A reference that nobody here has counted: its ObjectRef is of a cluster that this process has left."""
+        """Store an error for a reference that is not counted here: its ObjectRef is of a cluster that this process left."""
         reason = "this process has left the cluster that it belongs to"
         self._store.put(object_id, self._objects.as_lost(object_id, owner, reason))
 
     def end(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
-        """The thread goes on; also if it was interrupted so early that it never began to wait."""
+        """End the wait of a thread that goes on, also if it was interrupted before it began to wait."""
         if waiter.needed > 0:
             self._store.stop_waiting(object_ids, waiter)
         self._blocked.go_on(waiter)

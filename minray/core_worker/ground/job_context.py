@@ -1,9 +1,9 @@
-"""The job that this process belongs to, and what its tasks inherit from that.
+"""The job that this process belongs to, and the settings that its tasks inherit from the job.
 
 Ray: WorkerContext in src/ray/core_worker/context.h
 
-A driver enters its job when the gcs has registered it, a worker with its first task (``execution/job_environment.py``). A
-process enters one job at most, and never leaves it.
+A driver enters its job when the gcs has registered it. A worker enters the job of its first task
+(``execution/job_environment.py``). A process enters at most one job, and never leaves it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from minray.common.task_spec import RuntimeEnv
 from minray.protocol.gcs import JobInfo
 
 NO_JOB = b"\0\0\0\0"
-"""The job id of a worker that has had no task yet."""
+"""Job id of a worker that has not received a task yet."""
 
 
 class JobContext:
-    """The job of one process."""
+    """The job of one process, and the ids and settings that follow from it."""
 
     def __init__(self, worker_id: bytes) -> None:
         self._worker_id = worker_id
         self.job: JobInfo | None = None
-        """None until the process enters a job."""
+        """The job's record; None until the process enters a job."""
         self.job_id = NO_JOB
         self.task_ids = TaskIdFactory(worker_id, NO_JOB)
         """Makes the ids of the tasks and objects of this process; user threads call it."""
@@ -37,5 +37,5 @@ class JobContext:
 
     @property
     def namespace(self) -> str:
-        """The namespace of names that are given without one; a job that names none has one of its own (G32)."""
+        """The namespace used for names that are given without one; a job without a namespace has its own (G32)."""
         return (self.job.config.namespace if self.job is not None else "") or f"anonymous-{self.job_id.hex()}"

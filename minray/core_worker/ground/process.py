@@ -2,8 +2,8 @@
 
 Ray: CoreWorkerOptions in src/ray/core_worker/core_worker_options.h, WorkerContext in src/ray/core_worker/context.h
 
-``core_worker.py`` makes one when the process listens, since only then its address is known. Parts read it; only the fields
-whose sentence says so change later.
+``core_worker.py`` makes the record, and completes its address when the process listens. Parts only read it. A field changes
+later only if its docstring says so.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ class Process:
     """A driver or worker, as its own parts see it."""
 
     platform: Platform
-    """The seam to the world outside."""
+    """The seam to the outside world: network, memory, clock, threads."""
     config: WorkerConfig
     """The configuration that the process was started with."""
     address: Address
-    """Where others reach it; complete, since the process listens already."""
+    """The address at which other processes reach this one; complete when parts get it, because the process listens then."""
     peers: Peers
-    """Connections to other processes, made when they are used first."""
+    """Connections to other processes, each opened when it is first used."""
     gcs: Peer
     """The connection to the gcs."""
     raylet: Peer
     """The connection to the raylet of this node."""
     patient: PatientCaller
-    """Sends what must arrive, again and again until it is answered."""
+    """Sends messages that must arrive; it repeats them until they are answered."""
     now: Callable[[], float]
     """The loop's clock, in seconds."""
     raylet_address: Address | None = None
-    """Where other nodes reach the raylet of this one; ``CoreWorker`` sets it when the raylet has registered this process."""
+    """Address at which other nodes reach this node's raylet; ``CoreWorker`` sets it when the process has registered."""
     is_exiting: bool = False
     """Whether the process leaves its cluster, or has lost it; ``CoreWorker`` sets it, and nothing clears it."""
     background: set[asyncio.Task[None]] = field(default_factory=set)
-    """Tasks of the loop that no other task awaits; ``CoreWorker`` cancels them when a driver leaves."""
+    """Asyncio tasks that no other task awaits; ``CoreWorker`` cancels them when a driver leaves."""
 
     def begin(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         """Run a coroutine in the background."""

@@ -1,6 +1,6 @@
-"""Answers about this process: why something waits, what is stored, which stacks there are.
+"""Answers questions about this process: why an object is not ready, which references, tasks, metrics and stacks it has.
 
 Ray: CoreWorker::HandleGetCoreWorkerStats, python/ray/util/state/
 
-Parts of this room read the others and change nothing.
+The parts of this package read the state of the other packages and change nothing.
 """

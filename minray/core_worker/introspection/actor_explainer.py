@@ -1,10 +1,10 @@
-"""Why is this actor not there, why is its call not answered? The actors' part of ``why``.
+"""The actors' part of ``why``: explains why an actor is not alive, and why its call is not answered.
 
 Ray: has no counterpart; its users read logs.
 
-Three processes know: the gcs what becomes of the actor, the caller which of its calls have left, and the actor's process
-what it does with the calls that have come. The explainer asks them in turn; an answer may lead on to an argument, a
-resource, a running call or a death.
+Three processes each know a part. The gcs knows the actor's state, the caller knows which of its calls were sent, and the
+actor's process knows what it does with the calls that it received. The explainer asks them in turn. An answer may lead on
+to an argument, a resource, a running call or a death.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from minray.protocol.core_worker import ExplainRun, Explanation
 from minray.rpc.connection import Peer
 
 MAX_NAMED = 3
-"""Number of running calls that a line names; it counts the others."""
+"""Number of running calls that a line names, so that it stays short; the line counts the others."""
 
 
 class Explain(Protocol):
@@ -44,20 +44,20 @@ class Explain(Protocol):
         """Explain an object that is not ready."""
 
     async def explain_task(self, task: PendingTask, hops: int) -> list[str]:
-        """Explain what has not ended: a task, a call, a constructor."""
+        """Explain a task, an actor's call or a constructor that has not ended."""
 
     async def explain_wait(self, task_id: bytes, hops: int) -> list[str]:
         """Explain what a task that runs in this process waits for; nothing if it does not wait."""
 
     async def ask(self, address: Address, question: Request[Explanation]) -> list[str]:
-        """Ask another process to go on."""
+        """Ask another process for the rest of the chain."""
 
     async def ask_raylet(self, address: Address | None, lease_id: bytes) -> str:
         """Ask a raylet why it does not grant a lease."""
 
 
 class ActorExplainer:
-    """Reads the tables of one core worker, and asks others for theirs."""
+    """Explains actors and their calls from the tables of one core worker, and asks other processes for theirs."""
 
     def __init__(
         self,
@@ -113,14 +113,17 @@ class ActorExplainer:
         return await self._others.explain(return_id(task_id, 1), owner, hops + 1)
 
     def describe_here(self, task_id: bytes) -> str | None:
-        """Describe the actor of a constructor, as it is known here; None if it is not. The gcs may not know it yet."""
+        """Describe the actor that a constructor creates, from this process's own record; None if there is none.
+
+        The gcs may not know the actor yet.
+        """
         info = self._actors.info_of(actor_of(task_id))
         return None if info is None else _describe(info)
 
     # --- calls
 
     async def explain_call(self, task: PendingTask, hops: int) -> list[str]:
-        """A call, or a constructor, whose arguments are there."""
+        """Explain an actor's call, or a constructor, whose arguments are ready."""
         name = describe_call(task)
         client = task.prepared.client
         if client is None:
@@ -161,13 +164,13 @@ class ActorExplainer:
     # --- the actor's own process
 
     async def explain_here(self, request: ExplainCall) -> list[str]:
-        """Say what this process does with a call of its actor, or altogether."""
+        """Say what this process does with one call of its actor, or with all its calls if none is named."""
         text, running = self._look_here(request)
         waits = [] if running is None else await self._others.explain_wait(running.task_id, request.depth)
         return [text, *waits]
 
     def _look_here(self, request: ExplainCall) -> tuple[str, ReceivedTask | None]:
-        """In words, and the running call that everything depends on, if there is one."""
+        """Return an explanation, and the running call that it depends on; None if there is none, or more than one."""
         receiver = self._receiver
         unanswered = receiver.unanswered()
         running = [task for task in unanswered if task.is_claimed()]
@@ -191,14 +194,14 @@ class ActorExplainer:
 
 
 def describe_call(task: PendingTask) -> str:
-    """Name a task, a call or a constructor for people."""
+    """Name a task, a call or a constructor for a user."""
     template = task.prepared.template
     kind = "call" if task.prepared.client is not None else "constructor" if template.actor is not None else "task"
     return f"{kind} {template.name} ({short(task.task_id)})"
 
 
 def is_of_actor(task: PendingTask) -> bool:
-    """Whether others than a lease decide when it runs: a call, or a constructor, whose arguments are there."""
+    """Whether a task is an actor's call or a constructor with ready arguments: no lease of ours decides when it runs."""
     prepared = task.prepared
     return task.state is not WAITING and (prepared.client is not None or prepared.template.actor is not None)
 

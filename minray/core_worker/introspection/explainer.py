@@ -1,10 +1,11 @@
-"""Why is this reference not ready? The answer as a short chain.
+"""Explains why a reference is not ready, as a short chain of reasons (``why``).
 
 Ray: has no counterpart; its users read logs.
 
-Each unfinished thing names what it waits for: a task its arguments (and those their tasks), a queued task the resource
-that nobody has, a running one its worker, a lost one the dead process. The chain follows owners across processes and ends
-at a resource, a running task, or a death. Of a large object only its owner knows whether it still exists.
+Each link names what it waits for. A task names its arguments, and these name their tasks. A queued task names the resource
+that no node has free, a running task its worker, and a lost object the task that makes it again. The chain follows owners
+across processes. It ends at a resource, a running task, or a death. Only the owner of a large object knows whether it
+still exists.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ from minray.protocol.core_worker import Explain, ExplainRun, Explanation
 from minray.protocol.raylet import ExplainLease
 
 MAX_HOPS = 12
+"""Number of steps after which a chain breaks off with "...": a longer one is not read, and a cycle must end."""
 PATIENCE_S = 5.0
-"""Seconds that a person waits for an explanation."""
+"""Seconds after which ``why`` gives up: a user waits for the explanation, and some process on the way may never answer."""
 ANSWER_S = 2.0
-"""Seconds to wait for a process that runs users' code, which may keep it from answering."""
+"""Seconds to wait for one worker, whose user code may keep it from answering; two such waits fit into ``PATIENCE_S``."""
 _NAMED = re.compile(r"(task|call|constructor) \S+ \(\S+\)")
-"""How a line of a chain begins that is about a task (``describe_call``)."""
+"""Matches the beginning of a line that is about a task (``describe_call``)."""
 
 
 class Explainer:
-    """Reads the tables of one core worker."""
+    """Explains unfinished objects and tasks from the tables of one core worker, and asks other processes for theirs."""
 
     def __init__(
         self,
@@ -69,15 +71,15 @@ class Explainer:
         self.actors = ActorExplainer(self, process.gcs, tasks, actors, placement_groups, actor_receiver)
 
     async def explain_in_time(self, object_id: bytes, owner: Address) -> list[str]:
-        """Explain an object to a person, who does not wait for a process that does not answer."""
+        """Explain an object to a user, within ``PATIENCE_S`` even if a process does not answer."""
         return await _in_time(self.explain(object_id, owner), short(object_id))
 
     async def explain_actor_in_time(self, actor_id: bytes, owner: Address) -> list[str]:
-        """Explain an actor to a person."""
+        """Explain an actor to a user, within ``PATIENCE_S`` even if a process does not answer."""
         return await _in_time(self.actors.explain_actor(actor_id, owner), f"actor {short_actor(actor_id)}")
 
     async def explain(self, object_id: bytes, owner: Address | None, hops: int = 0) -> list[str]:
-        """One line per link of the chain, the asked object first."""
+        """Explain an object: one line per link of the chain, the object itself first."""
         stored = self._store.objects.get(object_id)
         is_ours = owner is None or owner.worker_id == self._process.address.worker_id
         if stored is not None and (is_ours or stored.place is None):
@@ -116,7 +118,7 @@ class Explainer:
             return [f"{name} waits for a worker: needs {self._needs(task)}", *await self._explain_lease(task)]
         missing = self._resolver.missing_of(task)
         if not missing:
-            return [f"{name} is made again after a pause (attempt {task.attempt})"]
+            return [f"{name} is retried after a pause (attempt {task.attempt})"]
         owners = dict(task.slots)
         arguments = [object_id for object_id in missing if object_id in owners]
         if not arguments:
@@ -134,14 +136,14 @@ class Explainer:
         return [f"it waits for {len(awaited)} object{'s' if len(awaited) != 1 else ''}", *about_first]
 
     async def _ask_worker(self, task: PendingTask, hops: int) -> list[str]:
-        """Only the running task may wait for something that others can explain."""
+        """Ask the worker of a pushed task what the task waits for, if it is the one that runs there."""
         worker = task.worker
         if not isinstance(worker, LeasedWorker) or next(iter(worker.in_flight)) != task.sequence:
             return []
         return await self.ask(worker.address, ExplainRun(task.task_id, hops + 1))
 
     async def ask(self, address: Address, question: Request[Explanation]) -> list[str]:
-        """Another process goes on; it may be too busy to answer, and then something is known already."""
+        """Ask another process for the rest of the chain; return a line that says so if it does not answer in time."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 return (await self._process.peers.to(address).call(question)).lines
@@ -185,7 +187,7 @@ class Explainer:
         return [text] if (text := await self.ask_raylet(request.raylet, request.lease_id)) else []
 
     async def ask_raylet(self, address: Address | None, lease_id: bytes) -> str:
-        """Why it does not grant a lease; without an address the raylet of this node."""
+        """Ask a raylet why it does not grant a lease; without an address, the raylet of this node."""
         raylet = self._process.raylet if address is None else self._process.peers.to(address)
         try:
             return (await raylet.call(ExplainLease(lease_id))).text
@@ -194,7 +196,7 @@ class Explainer:
 
 
 def _until_it_repeats(lines: list[str]) -> list[str]:
-    """A chain that comes back to a task that it has passed has no end."""
+    """Cut a chain where it comes back to a task that it has passed: those tasks wait for each other."""
     passed = set()
     for number, line in enumerate(lines):
         named = _NAMED.match(line)

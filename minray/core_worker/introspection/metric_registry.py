@@ -1,13 +1,16 @@
-"""The values of a process's metrics: what its tasks have counted, set and observed.
+"""Keeps the values of a process's metrics: counters, gauges and histograms that its tasks have recorded.
 
 Ray: src/ray/stats/metric.h, src/ray/observability/open_telemetry_metric_recorder.h
 
-Ray's processes send their values to an agent on each node. Here they stay, and whoever wants them asks. So they end with
-their process, and metrics of the same name in a process are one, however often they have been made or unpickled there.
+Ray's processes send their values to an agent on each node. Here each process keeps its values, and is asked for them. Hence
+the values end with their process. Metrics of the same name in a process are one metric, however often they were made or
+unpickled there.
 
 Rules
-  * A name is of one kind in a process, and has one set of boundaries. What comes first holds; what differs is not recorded.
-  * Recording is possible in any thread, with or without a cluster; also in a destructor, which may interrupt any of this.
+  * A name has one kind and one set of boundaries in a process. The first definition holds; values recorded under a different
+    one are ignored.
+  * Values can be recorded in any thread, with or without a cluster. A destructor can record, too, and it may interrupt any
+    line of this file.
 """
 
 from __future__ import annotations
@@ -25,20 +28,20 @@ HOLDS_LOCKS = True
 """See ``common/package.py``: these frames may hold a lock."""
 
 MOST_SERIES = 10_000
-"""Number of series in one answer."""
+"""Number of series (values of one name and one set of tags) in one answer, which must fit into a message."""
 
 Tags = tuple[tuple[str, str], ...]
-"""Sorted, so that equal tags are equal keys."""
+"""Sorted pairs of tag and value, so that equal tags are equal keys."""
 
 
 class Definition(NamedTuple):
-    """The kind, name and description of a metric."""
+    """The kind, name, description and boundaries of a metric."""
 
     kind: str
     name: str
     description: str
     boundaries: tuple[float, ...] = ()
-    """The highest value of each bucket of a histogram, in increasing order."""
+    """Highest value of each bucket of a histogram, in increasing order."""
 
 
 class _Series:
@@ -54,16 +57,16 @@ class _Series:
 
 
 class MetricRegistry:
-    """All values of one process."""
+    """Records and returns all metric values of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        """One that its own thread may take again, for destructors."""
+        """Reentrant lock: a destructor may record while its own thread holds the lock."""
         self._families: dict[str, tuple[Definition, dict[Tags, _Series]]] = {}
-        """By name: the first definition, and the values."""
+        """First definition and values of each metric, by name."""
 
     def fits(self, metric: Definition) -> bool:
-        """Whether nothing else has this name."""
+        """Whether no metric of another kind, or with other boundaries, has this name."""
         known = self._families.get(metric.name)
         return known is None or _is_same(known[0], metric)
 
@@ -84,7 +87,7 @@ class MetricRegistry:
                 series.counts[bisect_left(metric.boundaries, value)] += 1
 
     def families(self) -> tuple[list[MetricFamily], int]:
-        """All values, and how many series are left out."""
+        """Return all values, and the number of series left out beyond ``MOST_SERIES``."""
         found, total = [], 0
         with self._lock:
             for metric, family in list(self._families.values()):
@@ -105,22 +108,22 @@ class MetricRegistry:
 
 
 def _is_same(one: Definition, other: Definition) -> bool:
-    """Whether values of both belong together."""
+    """Whether two definitions of a name agree, so that their values belong to one metric."""
     return (one.kind, one.boundaries) == (other.kind, other.boundaries)
 
 
 _of_process = MetricRegistry()
 of_context: ContextVar[MetricRegistry] = ContextVar("minray_metrics")
-"""Set in simulated processes."""
+"""Registry of a simulated process; not set in real processes."""
 
 
 def registry() -> MetricRegistry:
-    """The registry of this process."""
+    """Return the registry of this process."""
     return of_context.get(_of_process)
 
 
 def metrics_of(process: Process, context: JobContext) -> ProcessMetrics:
-    """The answer of this process."""
+    """Return this process's answer to a request for metrics."""
     families, left_out = registry().families()
     config = process.config
     return ProcessMetrics(

@@ -1,15 +1,15 @@
-"""The stacks of this process: where its threads are, and what the coroutines of its actor wait for.
+"""Describes the stacks of this process: where its threads are, and what the coroutines of its actor wait for.
 
 Ray: python/ray/scripts/scripts.py (stack), which has py-spy look into each process from outside, as root
 
-Here a process looks at itself. Its loop answers while user code is busy, unless that holds the interpreter's lock.
+Here a process looks at itself. Its loop answers while user code is busy, unless user code holds the interpreter's lock.
 
 Rules
-  * What is shown begins with the user's code, if there is any: how minray came to call that is left out. What minray does
-    on the user's behalf, such as waiting in a ``get``, is shown.
-  * Threads of minray's own are left out while they run nothing of the user's, and so are a pool's that have nothing to run.
-  * Coroutines that do the same are counted, not repeated.
-  * Frames are let go at once: they hold values of the user's.
+  * A stack begins with the user's first frame, if there is one: the frames of minray that called it are left out. Frames of
+    minray that user code has called, such as a waiting ``get``, are shown.
+  * Minray's own threads are left out while they run no user code. Threads of a pool are left out while they wait for work.
+  * Coroutines with the same name and lines are counted, not repeated.
+  * No frame is kept after the answer, because frames hold the user's values.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ from minray.errors.tracebacks import FRAMES, is_runtime
 from minray.protocol.state import ProcessStacks, Stack, StackFrame
 
 MOST_COROUTINES = 1000
-"""Number of different coroutines that one answer describes."""
+"""Number of different coroutines that one answer describes, so that it fits into a message."""
 OURS = "minray-"
-"""How the names of minray's own threads begin."""
+"""Prefix of the names of minray's own threads."""
 _POOLED = concurrent.futures.thread._worker.__code__
-"""Where a thread of a pool, such as that of an event loop, waits for work."""
+"""Code of the function in which a thread of a pool, such as an event loop's executor, waits for work."""
 _UNNAMED = "Task-"
-"""How asyncio names tasks to which nobody gives a name."""
+"""Prefix of the names that asyncio gives to tasks made without a name."""
 
 
 def stacks_of(process: Process, received: Sequence[ReceivedTask], actor: ActorProcess | None) -> ProcessStacks:
-    """The answer of this process. ``received``: the tasks that were sent to it and have no answer yet."""
+    """Return this process's answer to a request for stacks.
+
+    ``received`` are the tasks that were pushed to this process and have not been answered.
+    """
     running = [task.header.template.name for task in received if task.is_claimed()]
     coroutines, left_out = coroutine_stacks(actor.coroutines() if actor is not None else [])
     stacks = thread_stacks(process.platform.user_code.threads()) + coroutines
@@ -60,7 +63,7 @@ def stacks_of(process: Process, received: Sequence[ReceivedTask], actor: ActorPr
 
 
 def thread_stacks(threads: Sequence[tuple[str, FrameType | None]]) -> list[Stack]:
-    """The main thread is the first, the others follow by name."""
+    """Describe what these threads do, the main thread first, the others by name."""
     found = []
     for name, innermost in threads:
         frames = thread_frames(innermost)
@@ -85,7 +88,7 @@ def coroutine_stacks(tasks: Sequence[asyncio.Task[Any]]) -> tuple[list[Stack], i
 
 
 def thread_frames(innermost: FrameType | None) -> list[FrameType]:
-    """The newest call is the last one."""
+    """Return the frames of a thread, the newest call last."""
     frames = []
     while innermost is not None:
         frames.append(innermost)
@@ -94,7 +97,7 @@ def thread_frames(innermost: FrameType | None) -> list[FrameType]:
 
 
 def awaited_frames(task: asyncio.Task[Any]) -> list[FrameType]:
-    """Frames of a coroutine, of what it awaits, and so on, while these are coroutines or generators; none while it runs."""
+    """Return the frames of a task's coroutine and of the coroutines and generators that it awaits; none while it runs."""
     frames: list[FrameType] = []
     awaited: Any = task.get_coro()
     if getattr(awaited, "cr_running", False):
@@ -108,7 +111,7 @@ def awaited_frames(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def users_part(frames: list[FrameType]) -> list[FrameType]:
-    """From the user's first frame on, where minray has called the user's code; all if it has not, or not yet."""
+    """Return the frames from the user's first one on; all frames if minray has not called user code in this stack."""
     files = [frame.f_code.co_filename for frame in frames]
     if task_executor.__file__ in files:
         for index in range(files.index(task_executor.__file__), len(files)):
@@ -118,7 +121,7 @@ def users_part(frames: list[FrameType]) -> list[FrameType]:
 
 
 def describe(name: str, frames: list[FrameType], *, is_coroutine: bool) -> Stack:
-    """As data, with what is written there."""
+    """Describe frames as data, with their source lines."""
     left_out = max(0, len(frames) - FRAMES)
     if left_out:
         frames = frames[: FRAMES // 2] + frames[-FRAMES // 2 :]
@@ -128,7 +131,7 @@ def describe(name: str, frames: list[FrameType], *, is_coroutine: bool) -> Stack
 
 
 def _is_idle(name: str, frames: list[FrameType]) -> bool:
-    """Whether a thread is one of minray's own and runs nothing but minray, or waits in a pool for something to do."""
+    """Whether a thread is minray's own and runs only minray's code, or belongs to a pool and waits for work."""
     if frames and frames[-1].f_code is _POOLED:
         return True
     if not name.startswith(OURS):

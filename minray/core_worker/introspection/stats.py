@@ -1,9 +1,9 @@
-"""The references of this process, told to people.
+"""Answers requests for the state of this process: its references, tasks, task times, stacks and metrics.
 
 Ray: CoreWorker::HandleGetCoreWorkerStats and ReferenceCounter::AddObjectRefStats
 
-Only reads. The answer has the largest references, no more than fit into one message, and the number of all. Whether
-this process is reading an object in the object store is not known here; the store knows (``CopyInfo``).
+This file only reads. Its answer about references lists the largest objects, as many as fit into one message, and the number
+of all. It does not know whether this process reads an object of the object store; the store knows (``CopyInfo``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from minray.protocol.state import GetTasksInfo, ProcessMetrics, ProcessStacks, P
 
 
 class Statistician:
-    """Reads the tables of one core worker."""
+    """Answers state requests from the tables of one core worker."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Statistician:
         return self._receiver.unanswered() + self._actor_receiver.unanswered()
 
     def stats(self, request: GetCoreWorkerStats) -> CoreWorkerStats:
-        """The answer of this process."""
+        """Return this process's answer to a request for its references."""
         found = self._references.items() if request.object_ids is None else self._of(request.object_ids)
         largest = heapq.nlargest(min(request.limit, MOST_ENTRIES), found, key=lambda item: self._size(item[0]))
         infos = [self._describe(object_id, reference) for object_id, reference in largest]
@@ -76,19 +76,19 @@ class Statistician:
         )
 
     def tasks(self, request: GetTasksInfo) -> TasksInfo:
-        """The tasks that this process owns, and those that were sent to it."""
+        """Return the tasks that this process owns, and those that were pushed to it."""
         return self._account.tasks(request)
 
     def profile(self) -> ProfileEvents:
-        """The tasks that have run here."""
+        """Return the times of the tasks that have run in this process."""
         return self._profile.events(self._process)
 
     def stacks(self) -> ProcessStacks:
-        """The stacks of what runs here right now."""
+        """Return the current stacks of this process."""
         return stacks_of(self._process, self._unanswered(), self._actor_receiver.actor)
 
     def metrics(self) -> ProcessMetrics:
-        """The metrics that programs have recorded here."""
+        """Return the metrics that user code has recorded in this process."""
         return metrics_of(self._process, self._context)
 
     def _of(self, object_ids: list[bytes]) -> list[tuple[bytes, Reference]]:
@@ -117,7 +117,7 @@ class Statistician:
         )
 
     def _task_status(self, object_id: bytes, reference: Reference) -> tuple[str, int]:
-        """The status and the attempt of the task that makes the object."""
+        """Return the status and the attempt of the task that makes an object."""
         task = self._pending.tasks.get(task_of(object_id))
         stored = self._store.objects.get(object_id)
         if task is not None:

@@ -1,10 +1,10 @@
-"""The tasks that this process owns, and those that were sent to it, told to people.
+"""Lists the tasks that this process owns, and those that were pushed to it, for the state API.
 
 Ray: src/ray/core_worker/task_event_buffer.h
 
-Ray's workers report every change of every task to the gcs. Here the gcs keeps no account: a process that is asked reads its
-tables, which have all tasks that have not ended, and the last thousand that have (``TaskManager.recent``). It forgets older
-ones.
+Ray's workers report every change of every task to the gcs. Here the gcs keeps no list of tasks: a process that is asked
+reads its own tables. These have all unfinished tasks and the latest finished ones (``TaskManager.recent``); older ones are
+forgotten.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ from minray.protocol.state import (
 )
 
 MAX_ERROR_CHARACTERS = 2000
+"""Number of characters that an answer keeps of a task's error: its end, which has the exception itself."""
 SENT = "SUBMITTED_TO_WORKER"
+"""State of a task that was pushed to a worker and waits there; it is Ray's name."""
 
 
 class TaskAccount:
-    """Reads the tables of one core worker."""
+    """Lists tasks from the tables of one core worker."""
 
     def __init__(
         self, process: Process, tasks: TaskManager, store: MemoryStore, unanswered: Callable[[], list[ReceivedTask]]
     ) -> None:
-        """``unanswered`` returns the tasks that were sent to this process and have no answer yet."""
+        """Keep the tables; ``unanswered`` returns the tasks that were pushed to this process and have no answer yet."""
         self._process = process
         self._tasks = tasks
         self._store = store
         self._unanswered = unanswered
 
     def tasks(self, request: GetTasksInfo) -> TasksInfo:
-        """The answer of this process."""
+        """Return this process's answer to a request for its tasks."""
         config, tasks = self._process.config, self._tasks
         wanted = None if request.task_ids is None else set(request.task_ids)
         pending = [task for task in reversed(tasks.tasks.values()) if wanted is None or task.task_id in wanted]
@@ -103,7 +105,7 @@ class TaskAccount:
         )
 
     def _error_of(self, task_id: bytes, template: TaskTemplate) -> str:
-        """The first error among the results of a failed task; results before it were made before the task failed."""
+        """Return the first error among a failed task's results; the results before it were made before the task failed."""
         for index in range(1, template.num_returns + 1):
             stored = self._store.objects.get(return_id(task_id, index))
             if stored is not None and stored.is_error and not stored.is_freed:
@@ -132,7 +134,7 @@ def _received(task: ReceivedTask) -> ReceivedInfo:
 
 
 def _called(task: PendingTask) -> bytes:
-    """The actor whose method it is; empty for what is no call."""
+    """Return the id of the actor that a task calls; empty if the task is no actor call."""
     return b"" if task.prepared.client is None else bytes(task.prepared.client.actor_id)
 
 

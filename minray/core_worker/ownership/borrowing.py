@@ -1,11 +1,12 @@
-"""Carries out what the reference counter decides: frees values, lends references, gives tickets back.
+"""Carries out the decisions of the reference counter: frees values, lends references, gives tickets back.
 
 Ray: the sending half of src/ray/core_worker/reference_counter.cc (WaitForRefRemoved and friends)
 
-The rule it keeps: before a reference leaves this process inside a message, its owner has noted a ticket for the receiver
-(``lend``). For our own objects that is a line in a table; for borrowed ones it costs a round trip to each owner, and the
-message waits for it. Tickets that are given back travel together, and nobody waits for them. When a lender dies, the owner
-asks the borrowers whether the message has come (``CheckTickets``).
+A *ticket* is the owner's note that a receiver borrows an object. The rule: before a reference leaves this process inside a
+message, its owner has noted a ticket for the receiver (``lend``). For own objects that is an entry in a table. For borrowed
+objects it costs a round trip to each owner, and the message waits for it. Tickets that are given back travel together, and
+no caller waits for them. When a lender dies, the owner asks the borrowers whether the lender's message has arrived
+(``CheckTickets``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Borrowing:
-    """The shell around one ReferenceCounter."""
+    """Carries out the effects of one ReferenceCounter, and exchanges its messages."""
 
     def __init__(
         self,
@@ -44,17 +45,18 @@ class Borrowing:
         self._own = own
         self._references = references
         self._on_freed = on_freed
-        """Forget the values of what is freed; more may follow from that, which joins the effects."""
+        """Function that drops the values of freed objects; further consequences join the effects."""
         self._on_first_lent = on_first_lent
-        """Begin to watch for the deaths of other processes; called once."""
+        """Function that begins to watch for the deaths of other processes; called once."""
         self._message_count = 0
-        """Messages with references that have left."""
+        """Number of messages with references that were sent, from which tickets are named."""
         self._watching = False
+        """Whether ``on_first_lent`` was called."""
         self._spent: Batches[Loan] = Batches(patient.send, lambda loans: RemoveBorrower(own.worker_id, loans))
         self._registering: set[asyncio.Task[None]] = set()
 
     def apply(self, effects: Effects) -> None:
-        """Do what follows from an event."""
+        """Carry out the effects of an event."""
         if effects.freed:
             self._on_freed(effects)
         for object_id, owner, tickets in effects.give_back:
@@ -68,7 +70,7 @@ class Borrowing:
     # --- as owner
 
     def lend_here(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
-        """Note a ticket; False if there is nothing to lend any more."""
+        """Note a ticket for a borrower; False if the object is freed, the ticket was given back, or a party is dead."""
         is_ours = borrower.worker_id == lender.worker_id == self._own.worker_id
         if not is_ours and not self._watching:
             self._watching = True
@@ -76,7 +78,7 @@ class Borrowing:
         return self._references.lend(object_id, borrower, ticket, lender)
 
     def lend_to(self, request: AddBorrower) -> list[Loan]:
-        """Note the tickets of a lender, or of a borrower that asks for itself; returns those that cannot be noted."""
+        """Note the tickets of a lender, or of a borrower that asks for itself; return those that cannot be noted."""
         borrower, lender = request.borrower, request.lender
         return [loan for loan in request.loans if not self.lend_here(loan.object_id, borrower, loan.ticket, lender)]
 
@@ -91,7 +93,7 @@ class Borrowing:
         self.apply(effects)
 
     def take_back(self, loans: Iterable[Loan]) -> None:
-        """These tickets are spent, or have never reached their borrower."""
+        """Drop tickets that were given back, or that have never reached their borrower."""
         effects = Effects()
         for loan in loans:
             self._references.take_back(loan.object_id, [loan.ticket], effects)
@@ -102,7 +104,7 @@ class Borrowing:
     def lend_now(
         self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes = b""
     ) -> list[RefInfo] | None:
-        """Tickets for references that are about to travel; None if one of them is not ours (then use ``lend``)."""
+        """Make and note tickets for references that are about to be sent; None if one is borrowed (then use ``lend``)."""
         if any(owner.worker_id != self._own.worker_id for _, owner in refs):
             return None
         infos = self._with_tickets(refs, question)
@@ -132,7 +134,7 @@ class Borrowing:
         return infos
 
     def _with_tickets(self, refs: Iterable[tuple[bytes, Address]], question: bytes) -> list[RefInfo]:
-        """Named after the question that is answered, else after this message."""
+        """Make tickets for references, named after the question that is answered, or else after this message."""
         self._message_count += 1
         name = question or self._own.worker_id[:12] + self._message_count.to_bytes(8, "big")
         return [RefInfo(ref[0], ref[1], name + index.to_bytes(4, "big")) for index, ref in enumerate(refs)]
@@ -140,14 +142,14 @@ class Borrowing:
     # --- as borrower
 
     def missing(self, lender_id: bytes, loans: Iterable[Loan]) -> list[Loan]:
-        """The lender is dead, and from now on so for us: which of its loans have not reached us?"""
+        """Return the loans of a dead lender that have not reached this process; ignore its messages from now on."""
         self._peers.on_death_of(lender_id, "it is reported dead")
         return [loan for loan in loans if not self._references.holds_ticket(loan)]
 
     async def hold(self, object_id: bytes, owner: Address) -> bool:
-        """Add a local reference to an object that nobody has passed on to this process; False if its owner has freed it.
+        """Add a local reference to an object that no process has lent to this one; False if its owner has freed it.
 
-        Raises PeerUnreachable if the owner is dead. Until the owner has agreed, this process holds nothing.
+        Raises PeerUnreachable if the owner is dead. This process holds no reference until the owner has agreed.
         """
         references = self._references
         if owner.worker_id == self._own.worker_id:
@@ -166,7 +168,7 @@ class Borrowing:
         return True
 
     async def keep(self, refs: Sequence[tuple[bytes, Address]]) -> None:
-        """Get tickets of our own for references that somebody else has kept alive for us until now."""
+        """Get own tickets for references that another process has kept alive for this one until now."""
         infos = await self.lend(refs, self._own)
         effects = Effects()
         for info in infos:
@@ -174,7 +176,7 @@ class Borrowing:
         self.apply(effects)
 
     def keep_soon(self, object_id: bytes, owner: Address) -> None:
-        """Get a ticket in the background for a reference that the user has unpickled (its owner has it pinned)."""
+        """Get a ticket in the background for a reference that the user has unpickled; its owner has pinned the object."""
         name = f"keep({short(object_id)})"
         task = asyncio.get_running_loop().create_task(self.keep([(object_id, owner)]), name=name)
         self._registering.add(task)

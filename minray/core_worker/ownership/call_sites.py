@@ -1,9 +1,9 @@
-"""Where in the user's code each reference of this process came to be.
+"""Records where in the user's code each reference of this process was made.
 
 Ray: CoreWorker's get_py_stack_ in python/ray/_raylet.pyx, turned on by RAY_record_ref_creation_sites as here
 
-Only with ``record_ref_creation_sites``: walking a stack costs a few microseconds for each ``remote`` and ``put``. User
-threads write and the loop forgets; each of both is one operation on a dict.
+It is used only with ``record_ref_creation_sites``, since walking a stack costs a few microseconds for each ``remote`` and
+``put``. User threads write and the loop deletes; each is one operation on a dict, and so atomic.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from minray.errors.tracebacks import WORKERS_PROGRAM, is_runtime
 DISABLED = "disabled"
 """Shown in place of a line when call sites are not recorded."""
 MOST_FRAMES = 3
-"""Most lines of the user's code that name one place, the innermost first."""
+"""Maximum number of lines of user code that describe one call site, the innermost first; enough to recognize it."""
 
 
 class CallSites:
-    """The call sites of one process."""
+    """Records the call sites of one process's references."""
 
     def __init__(self, *, is_driver: bool, running_task_name: Callable[[], str]) -> None:
         self._is_driver = is_driver
         self._running_task_name = running_task_name
-        """Names the task that the calling thread runs; empty if it runs none."""
+        """Function that names the task of the calling thread; empty if it runs none."""
         self._sites: dict[bytes, str] = {}
 
     def note(self, object_ids: Iterable[bytes], what: str) -> None:
-        """In the user's thread: it is making references to these now. The first place that is noted of an object counts."""
+        """Note the calling user thread's stack as the call site of these objects, unless they have one."""
         site = " | ".join([f"({what})", *self._lines(sys._getframe(1))])
         for object_id in object_ids:
             self._sites.setdefault(object_id, site)
@@ -41,7 +41,7 @@ class CallSites:
         self.note(object_ids, f"deserialize in task {name}" if name else "deserialize")
 
     def of(self, object_id: bytes) -> str:
-        """Empty for an object that came inside another one."""
+        """Return the call site of an object; empty if none was noted, as for an object that came inside another one."""
         return self._sites.get(object_id, "")
 
     def forget(self, object_ids: Iterable[bytes]) -> None:
@@ -62,6 +62,6 @@ class CallSites:
         return lines
 
     def _is_program(self, frame: FrameType) -> bool:
-        """Whether this is the line that a worker was started with."""
+        """Whether this is the frame of the program line with which a worker was started."""
         code = frame.f_code
         return not self._is_driver and frame.f_back is None and (code.co_filename, code.co_name) == WORKERS_PROGRAM

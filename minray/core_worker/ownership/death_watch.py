@@ -1,9 +1,9 @@
-"""Learns of the deaths of processes and nodes from the gcs, from the moment when they matter here.
+"""Learns of the deaths of processes and nodes from the gcs, as soon as they matter to this process.
 
 Ray: src/ray/core_worker/reference_counter.cc (the subscriptions of owners), CoreWorker::OnNodeRemoved
 
-Deaths matter to an owner: others depend on its objects, or keep copies of them. A process that has lent nothing, and has
-no large object, subscribes to nothing. What a death means for the other parts stands in ``core_worker.py``.
+Deaths matter to an owner, because other processes borrow its objects and other nodes keep copies of them. A process that
+has lent no reference and has no large object does not subscribe. ``core_worker.py`` passes a death on to the other parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minray.rpc.pubsub import Subscription
 
 
 class DeathWatch:
-    """The subscriptions of one process."""
+    """Subscribes one process to the news of deaths."""
 
     def __init__(
         self, process: Process, on_worker_death: Callable[[bytes], None], on_node_death: Callable[[bytes], None]
@@ -25,13 +25,13 @@ class DeathWatch:
         self._gcs = process.gcs
         self._peers = process.peers
         self._on_worker_death = on_worker_death
-        """Called with the id of a dead worker, once nothing is sent to it any more."""
+        """Function called with the id of a dead worker, once no message is sent to it any more."""
         self._on_node_death = on_node_death
-        """Called with the id of a dead node."""
+        """Function called with the id of a dead node."""
         self._subscriptions: list[Subscription] = []
 
     def begin(self) -> None:
-        """Subscribe to both channels; do nothing if that has been done."""
+        """Subscribe to both channels, unless that was done before."""
         if self._subscriptions:
             return
         for channel, on_change in ((WORKER_DEATHS, self._on_worker), (NODES, self._on_node)):

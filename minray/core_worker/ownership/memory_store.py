@@ -1,11 +1,12 @@
-"""Values that this process has, and the waiters for those that it does not have yet.
+"""Stores the values that this process has, and the waiters for those that it does not have yet.
 
 Ray: src/ray/core_worker/store_provider/memory_store/memory_store.h
 
-A pure table: objects by id, waiters by id. The loop alone writes; user threads may look an object up without asking the
-loop (a dict lookup is atomic), which makes ``get`` of a value that is here a matter of a microsecond.
+Pure: a table of objects by id, and one of waiters by id. Only the loop writes, except that a user thread puts its own new
+values. User threads look an object up without asking the loop, since a dict lookup is atomic. Hence ``get`` of a value that
+is here takes about a microsecond.
 
-Of a large value only its ``Place`` is here; the value itself is in the object store of some node.
+For a large value the table has only its ``Place``; the value itself is in the object store of some node.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from minray.common.ids import PUT_INDEX, short
 from minray.core_worker.records.stored_object import StoredObject
 
 AWAITED, HERE, ERROR, GONE = "AWAITED", "HERE", "ERROR", ""
-"""States of an object for the recorder: it is awaited, it has come (as a value or an error), or neither."""
+"""States of an object for the recorder: it is awaited, it is here (as a value or an error), or neither."""
 SWEEP_AT = 64
-"""Number of waiters for one object at which those that are released already are swept out: few objects reach it."""
+"""Number of waiters for one object from which on released waiters are removed now and then: few objects reach it."""
 
 
 class Waiter:
@@ -28,13 +29,13 @@ class Waiter:
 
     def __init__(self, needed: int, stop_at_error: bool, release: Callable[[], None], task_id: bytes = b"") -> None:
         self.needed = needed
-        """How many more objects must come."""
+        """Number of objects that must still come."""
         self.stop_at_error = stop_at_error
-        """True for ``get``: the first error is enough (G5)."""
+        """Whether the first error is enough, as for ``get`` (G5)."""
         self.release = release
         self.released = False
         self.task_id = task_id
-        """The task that waits; empty if no task does."""
+        """Id of the task that waits; empty if no task does."""
 
     def on_object(self, stored: StoredObject) -> None:
         if self.released:
@@ -50,17 +51,17 @@ class Waiter:
 
 
 class MemoryStore:
-    """The table of one process."""
+    """The table of one process's values and waiters."""
 
     def __init__(self, record: Callable[[str, str, str, str], None] | None = None) -> None:
         self._record = record
         self.objects: dict[bytes, StoredObject] = {}
-        """Read by user threads; written here only."""
+        """Values by object id; read by user threads, which also put their own new values."""
         self._waiters: dict[bytes, list[Waiter]] = {}
-        """By object that is not here; an entry is removed when its object comes or its last waiter goes."""
+        """Waiters by the id of an object that is not here, until the object comes or its last waiter stops waiting."""
 
     def put(self, object_id: bytes, stored: StoredObject) -> None:
-        """An object is here; a second arrival of the same object changes nothing (G112)."""
+        """Store an object and release its waiters; a second arrival of the object changes nothing (G112)."""
         if object_id in self.objects:
             return
         self.objects[object_id] = stored
@@ -72,21 +73,21 @@ class MemoryStore:
                 waiter.on_object(stored)
 
     def replace(self, object_id: bytes, stored: StoredObject) -> None:
-        """Put another value in the place of one that is here; a user thread that looks meanwhile sees either."""
+        """Replace a value that is here; a user thread that looks meanwhile sees either the old or the new one."""
         old, self.objects[object_id] = self.objects[object_id], stored
         if self._record is not None:
             self._record("object", _name(object_id), ERROR if old.is_error else HERE, ERROR if stored.is_error else HERE)
 
     def note_here(self, object_id: bytes, stored: StoredObject) -> None:
-        """For the recorder: an object that a user thread has put in is here, too."""
+        """Tell the recorder that an object is here, which a user thread may have put."""
         if self._record is not None:
             old = AWAITED if object_id in self._waiters else GONE
             self._record("object", _name(object_id), old, ERROR if stored.is_error else HERE)
 
     def delete(self, object_ids: Iterable[bytes]) -> list[StoredObject]:
-        """Remove objects that this process does not hold any more, whether they have come or not.
+        """Remove objects that this process does not hold any more, whether they are here or awaited.
 
-        Returns the errors among them that no user has looked at.
+        Return the errors among them that no user code has retrieved.
         """
         unseen: list[StoredObject] = []
         for object_id in object_ids:
@@ -102,7 +103,7 @@ class MemoryStore:
         return unseen
 
     def wait(self, object_ids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
-        """Begin to wait; returns the objects that are not here. May release the waiter at once."""
+        """Begin to wait for objects; return those that are not here. This may release the waiter at once."""
         missing: list[bytes] = []
         for object_id in object_ids:
             stored = self.objects.get(object_id)
@@ -114,7 +115,7 @@ class MemoryStore:
         return missing
 
     def _add_waiter(self, object_id: bytes, waiter: Waiter) -> None:
-        """Released waiters stay until their object comes; where they pile up, they are swept out now and then."""
+        """Add a waiter. Released waiters stay until their object comes; if they pile up, they are removed now and then."""
         if self._record is not None and object_id not in self._waiters:
             self._record("object", _name(object_id), GONE, AWAITED)
         waiters = self._waiters.setdefault(object_id, [])
@@ -123,11 +124,11 @@ class MemoryStore:
         waiters.append(waiter)
 
     def awaited(self) -> list[bytes]:
-        """Objects that are not here and that somebody waits for."""
+        """Return the ids of objects that are not here and have waiters."""
         return list(self._waiters)
 
     def awaited_by(self, task_id: bytes) -> list[bytes]:
-        """Those of them that a task waits for."""
+        """Return the ids of objects that a task waits for."""
         return [
             object_id
             for object_id, waiters in self._waiters.items()
@@ -135,7 +136,7 @@ class MemoryStore:
         ]
 
     def stop_waiting(self, object_ids: Iterable[bytes], waiter: Waiter) -> None:
-        """The waiter has lost interest (it was released by others, or its time is up)."""
+        """Remove a waiter, because other objects have released it or its time is up."""
         waiter.released = True
         for object_id in object_ids:
             waiters = self._waiters.get(object_id)
@@ -148,6 +149,6 @@ class MemoryStore:
 
 
 def _name(object_id: bytes) -> str:
-    """The task's name, and which of its objects this is."""
+    """Name an object for the recorder: its task, and which of the task's objects it is."""
     index = object_id[-len(PUT_INDEX) :]
     return f"{short(object_id)}.{'put' if index == PUT_INDEX else int.from_bytes(index, 'big')}"

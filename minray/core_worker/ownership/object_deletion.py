@@ -1,12 +1,12 @@
-"""Freeing by hand: the user says that a value is not needed, although there are references to it.
+"""Frees objects on request of the user, who says that a value is not needed although references to it exist.
 
 Ray: CoreWorker::Delete and HandleDeleteObjects
 
-The owner frees an object, also when a borrower asks for it. All copies of the value go. An ``ObjectFreedError`` takes its
-place, and every later ``get`` finds that here or asks for it. The count of references is not touched, so what the value
-contained stays as long as the reference does. An object whose task has not ended becomes an error, too.
+The owner frees an object, also when a borrower asks for it. All copies of the value are dropped. An ``ObjectFreedError``
+replaces the value, and every later ``get`` raises it. Reference counts do not change. Hence objects inside the value stay as
+long as the reference does. An object whose task has not ended becomes an error, too.
 
-A small value that a borrower has fetched already stays with that borrower.
+A borrower keeps a small value that it has already fetched.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class ObjectDeletion:
         self._objects = objects
 
     async def delete(self, objects: Sequence[tuple[bytes, Address]]) -> None:
-        """Free these objects, each with its owner; returns when all owners that live have done so."""
+        """Free these objects at their owners; return when all living owners have done so."""
         self._forget([object_id for object_id, _ in objects])
         others = [(object_id, owner) for object_id, owner in objects if owner.worker_id != self._own_id]
         await asyncio.gather(*(self._ask(self._peers.to(owner), ids) for owner, ids in by_receiver(others)))
 
     async def _ask(self, owner: Peer, object_ids: list[bytes]) -> None:
-        with contextlib.suppress(PlatformError):  # what a dead process owned is gone anyway
+        with contextlib.suppress(PlatformError):  # the objects of a dead owner are gone anyway
             for portion in portions(object_ids):
                 await owner.call(DeleteObjects(list(portion)))
 
     async def evict(self, object_ids: list[bytes]) -> None:
         """Evict those copies on this node that are not first copies."""
-        with contextlib.suppress(PlatformError):  # and so are the copies of a node whose raylet is dead
+        with contextlib.suppress(PlatformError):  # the copies of a node whose raylet is dead are gone anyway
             for portion in portions(object_ids):
                 await self._raylet.call(EvictObjects(list(portion)))
 
@@ -72,7 +72,7 @@ class ObjectDeletion:
         self._forget([object_id for object_id, reference in known if reference is not None and reference.owner is None])
 
     def _forget(self, object_ids: Sequence[bytes]) -> None:
-        """Put an error in the place of what this process has; if it is the owner, all copies go."""
+        """Replace the values of objects that this process knows by an error; drop all copies if it is the owner."""
         known = [object_id for object_id in object_ids if self._references.get(object_id) is not None]
         error = self._error(known)
         for object_id in known:
@@ -84,7 +84,7 @@ class ObjectDeletion:
                 self._objects.on_unseen(old)
 
     def _error(self, object_ids: Sequence[bytes]) -> StoredObject:
-        """Make one error for all of them, since errors are slow to make."""
+        """Make one error for all these objects, since errors are slow to make."""
         name = object_ids[0].hex() if len(object_ids) == 1 else ""
         stored = self._objects.as_error(ObjectFreedError(object_id_hex=name, reason="internal.free was called"))
         stored.is_freed = True

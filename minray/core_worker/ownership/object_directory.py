@@ -1,13 +1,16 @@
-"""Where the copies of this process's large objects are.
+"""Knows the nodes that have copies of this process's large objects.
 
 Ray: src/ray/core_worker/reference_counter.h (locations), object_recovery_manager.h (promoted copies)
 
-Only owners have one. The first copy is where the task ran, or where ``put`` was called; raylets tell of every further one
-that they make or evict. A raylet that asks is going to receive a copy: those that ask later hear of it, too, in the order in
-which all have asked (see ``object_manager.pull``). When an object is freed, all nodes that may have a copy hear it; a node
-that tells of a copy which is not needed (any more) hears it, too. When a node dies, its copies are gone: if the first copy
-was among them another one takes its place (G66). If there is none, but somebody was receiving one, the word that it is
-complete may be on its way: the object is lost when all of those have said that they have none.
+Only owners have a directory. The first copy of an object is on the node where its task ran, or where ``put`` was called.
+Raylets report every further copy that they make or evict. A raylet that asks for an object is about to receive a copy.
+Raylets that ask later are told of it, too, in the order in which all have asked (see ``object_manager.pull``). When an
+object is freed, all nodes that may have a copy are told. A node that reports a copy which is not needed, or no longer, is
+told as well.
+
+When a node dies, its copies are gone. If the first copy was among them, another copy takes its place (G66). If no copy is
+left, but other nodes were receiving one, their report that it is complete may be on its way. The object is lost when all of
+these have reported that they have no copy.
 """
 
 from __future__ import annotations
@@ -24,29 +27,32 @@ from minray.rpc.patient_caller import PatientCaller
 
 
 class _Copies(msgspec.Struct, eq=False):
-    """One object."""
+    """The copies of one object."""
 
     attempt: int
     size: int
     raylets: dict[bytes, Address]
-    """By node id; the first one is the one that stays."""
+    """Raylets of the nodes that have a copy, by node id; the first one has the first copy, which is not evicted."""
     receivers: dict[bytes, tuple[int, Address]]
-    """By node id, those that are receiving it, or were about to: their turns, in that order."""
+    """Raylets that receive a copy, or are about to, with their turns, by node id and in the order of the turns."""
     over: dict[bytes, int]
-    """By node id, up to which number questions of that node's raylet are over."""
+    """Number up to which the questions of a node's raylet are over, by node id."""
 
 
 class ObjectDirectory:
-    """The directory of one process."""
+    """Knows the copies of one process's large objects."""
 
     def __init__(self, patient: PatientCaller, on_lost: Callable[[list[bytes]], None]) -> None:
         self._on_lost = on_lost
-        """No copies of these objects are left."""
+        """Function called with the ids of objects of which no copies are left."""
         self._objects: dict[bytes, _Copies] = {}
+        """Copies by object id."""
         self._turn_count = 0
+        """Number of turns given to receivers so far."""
         self._dead_nodes: set[bytes] = set()
+        """Ids of nodes that are known to be dead."""
         self._heard: dict[bytes, int] = {}
-        """By node id, the number of the last update."""
+        """Number of the last update of each node's raylet, by node id."""
         self._free: Batches[Copy] = Batches(patient.send, FreeObjects)
         self._promote: Batches[Copy] = Batches(patient.send, PromoteObjects)
 
@@ -54,7 +60,7 @@ class ObjectDirectory:
         return len(self._objects)
 
     def add(self, object_id: bytes, place: Place) -> None:
-        """The first copy of an object is there."""
+        """Note the first copy of an object."""
         self._objects[object_id] = _Copies(
             attempt=place.attempt, size=place.size, raylets={place.raylet.node_id: place.raylet}, receivers={}, over={}
         )
@@ -62,7 +68,10 @@ class ObjectDirectory:
             self._forget_node([object_id], place.raylet.node_id)
 
     def locations(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
-        """LOST for an object without copies. A receiver is given its turn, and named to those that ask after it."""
+        """Return the locations of an object; LOST if it has no copies.
+
+        A receiver gets its turn, and is named to the raylets that ask after it.
+        """
         copies = self._objects.get(object_id)
         if copies is None:
             return ObjectLocations(LOST)
@@ -78,7 +87,7 @@ class ObjectDirectory:
         )
 
     def copies_of(self, object_id: bytes) -> tuple[int, list[Address]]:
-        """How large an object of this process is, and which nodes have it; nothing is known of other objects."""
+        """Return the size of an object and the raylets that have a copy; 0 and none if it is not known here."""
         copies = self._objects.get(object_id)
         return (copies.size, list(copies.raylets.values())) if copies is not None else (0, [])
 
@@ -91,7 +100,7 @@ class ObjectDirectory:
         return copies.receivers[receiver.node_id][0]
 
     def on_update(self, raylet: Address, number: int, changes: Sequence[LocationChange]) -> None:
-        """A raylet tells of its copies. It tells in order, but a message may arrive twice, and late (G112)."""
+        """Take note of copies that a raylet reports; reports are numbered, since one may arrive twice and late (G112)."""
         if number <= self._heard.get(raylet.node_id, 0):
             return
         self._heard[raylet.node_id] = number
@@ -117,7 +126,7 @@ class ObjectDirectory:
         self._forget_node(there, node_id)
 
     def _forget_node(self, object_ids: Sequence[bytes], node_id: bytes) -> None:
-        """The node has no copies of these any more."""
+        """Note that a node has no copies of these objects any more, and report the objects that are lost thereby."""
         lost = [object_id for object_id in object_ids if self._is_lost_without(object_id, node_id)]
         for object_id in lost:
             del self._objects[object_id]
@@ -134,7 +143,7 @@ class ObjectDirectory:
         return not copies.raylets and not copies.receivers
 
     def free(self, object_ids: Iterable[bytes]) -> None:
-        """Drop all copies of these objects that their latest attempts have made."""
+        """Drop all copies of these objects, as made by their latest attempts."""
         if not self._objects:
             return
         for object_id in object_ids:
@@ -145,6 +154,6 @@ class ObjectDirectory:
                     self.discard([object_id], copies.attempt, raylet)
 
     def discard(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:
-        """Drop the copies that this attempt, or an earlier one, has made on that node or may yet make there."""
+        """Drop the copies that this attempt, or an earlier one, has made on a raylet's node or may still make there."""
         if raylet.node_id not in self._dead_nodes:
             self._free.add(raylet, [Copy(object_id, attempt) for object_id in object_ids])

@@ -1,8 +1,9 @@
-"""Where objects are: how an owner answers that question, and how a user's program asks it.
+"""Answers, as the owner, where objects are, and asks other owners for the user's program.
 
 Ray: CoreWorker::HandleGetObjectLocationsOwner, CoreWorker::GetLocationFromOwner
 
-An owner knows which nodes have copies of a large object. Whether the first copy was moved to a disk only its node knows.
+An owner knows which nodes have copies of a large object. Only the node of the first copy knows whether it was spilled to
+disk.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from minray.rpc.batch import by_receiver, portions
 
 
 class Location(NamedTuple):
-    """Where one object is."""
+    """Location and size of one object."""
 
     node_ids: list[bytes]
-    """The nodes that have copies, that of the first copy first; empty for an object that is small, lost, or not made yet."""
+    """Ids of nodes that have copies, the first copy's first; empty for an object that is small, lost, or not made yet."""
     size: int | None
-    """In bytes; None for an object that is lost, or not made yet."""
+    """Size in bytes; None for an object that is lost, or not made yet."""
     did_spill: bool
+    """Whether the first copy was spilled to disk."""
 
 
 class ObjectLocator:
-    """Answers as the owner of its own objects, and asks the owners of others."""
+    """Answers for the objects of this process, and asks the owners of others."""
 
     def __init__(
         self, process: Process, references: ReferenceCounter, store: MemoryStore, directory: ObjectDirectory
@@ -46,7 +48,7 @@ class ObjectLocator:
         self._directory = directory
 
     def answer(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
-        """Answer as the owner. A receiver is a raylet that is about to have a copy, too; it numbers its questions."""
+        """Answer as the owner of an object. A receiver is a raylet that is about to get a copy; it numbers its questions."""
         if not self._references.is_in_scope(object_id):
             return ObjectLocations(UNKNOWN)
         known = self._directory.locations(object_id, receiver, number)
@@ -87,13 +89,13 @@ class ObjectLocator:
         return None
 
     async def _spilled(self, firsts: dict[bytes, Address]) -> set[bytes]:
-        """Select the objects whose first copy is on a disk; each is given with the raylet of that copy."""
+        """Return the objects whose first copy is on disk; ``firsts`` has the raylet of each object's first copy."""
         found = await asyncio.gather(*(self._spilled_at(raylet, ids) for raylet, ids in by_receiver(firsts.items())))
         return set().union(*found)
 
     async def _spilled_at(self, raylet: Address, object_ids: list[bytes]) -> set[bytes]:
         spilled: set[bytes] = set()
-        with contextlib.suppress(PlatformError):  # a node that is dead has nothing
+        with contextlib.suppress(PlatformError):  # a dead node has no copies
             for portion in portions(object_ids, MOST_ENTRIES):
                 info = await self._peers.to(raylet).call(GetObjectsInfo(object_ids=list(portion)))
                 spilled |= {copy.object_id for copy in info.copies if copy.is_on_disk}

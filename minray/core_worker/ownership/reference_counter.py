@@ -1,31 +1,33 @@
-"""Distributed reference counting by ownership: which process holds which object.
+"""Counts references across processes, by ownership: it knows which process holds which object.
 
 Ray: src/ray/core_worker/reference_counter.h; Wang et al., "Ownership: a distributed futures system for fine-grained
 tasks", NSDI 2021, section 4.2
 
-Pure: events in, effects (``Effects``) out. One entry for every object that this process owns or knows.
+Pure: events in, effects (``Effects``) out. There is one entry for every object that this process owns or knows.
 
 A process *holds* an object while it has a local ``ObjectRef``, or another held value that contains it (``contained``). It
-also holds the arguments of its tasks that have not finished (``submitted``). The owner frees an object
-when it does not hold it itself and no *ticket* is out. A ticket is a name for one passing-on: before a reference leaves
-a process for another, the owner notes a ticket for the receiver; the receiver gives all tickets back when it holds the
-object no longer. Since a ticket is noted before the reference travels, an object on its way is never freed, whichever
-message is late (G58, G65, S7). Tickets have names and spent ones leave a tombstone, so repetitions change nothing (G112).
+also holds the arguments of its unfinished tasks (``submitted``). The owner frees an object when it does not hold it itself
+and no *ticket* is out.
 
-A ticket also names its *lender*, the process that passes the reference on (the owner or another borrower). When the
-borrower dies, the ticket is void. When the lender dies, it is doubtful, for the message may not have left: the owner asks
-the borrower, which ignores that lender once it has answered.
+A ticket is the owner's note of one borrow. Before a reference is sent to another process, the owner notes a ticket for the
+receiver. The receiver gives all its tickets back when it does not hold the object any more. Since a ticket is noted before
+the reference is sent, an object on its way is never freed, whichever message is late (G58, G65, S7). Tickets have names, and
+those given back leave a tombstone; hence repeated messages change nothing (G112).
 
-Arguments of a task need no tickets: the submitter holds them until the task's reply (``submitted``), and the worker asks
-for tickets of its own for whatever it still holds then (``keep_after_task``).
+A ticket also names its *lender*, the process that sends the reference (the owner or another borrower). When the borrower
+dies, the ticket is void. When the lender dies, the ticket is doubtful, because the message may not have been sent. The owner
+then asks the borrower, which ignores that lender once it has answered.
+
+Arguments of a task need no tickets: the submitter holds them until the task's reply (``submitted``). If the worker still
+holds some of them then, it asks for tickets of its own (``keep_after_task``).
 
 An open question to an owner holds its object too (``asked``), even when no part here wants the value any more. Its answer
-comes with tickets for what is inside. If the answer is lost, only the same question can fetch them, from an object that
-lives.
+comes with tickets for the references inside. If the answer is lost, only the same question can fetch these tickets, and only
+while the object lives.
 
-A finished task that may have to run again needs its arguments (``lineage``). One that could be made again itself need not
-keep its value for that: when nobody holds it, the value is freed, and the entry stays. One that could not (``obstacle``: it
-was put, or belongs to somebody else) is held.
+A finished task that may have to run again needs its arguments (``lineage``). An argument that can itself be made again need
+not keep its value for that: when it is not held otherwise, the value is freed and the entry stays. An argument that cannot
+be made again (``obstacle``: it was put, or another process owns it) is held.
 """
 
 from __future__ import annotations
@@ -41,46 +43,46 @@ from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
 
 MAX_HELD_TICKETS = 100
-"""A borrower of one object that has more of them gives the older ones back: one is enough."""
+"""Number of tickets for one object at which a borrower gives the older ones back: one is enough to hold the object."""
 
 
 class Reference(msgspec.Struct, eq=False, gc=False):
     """One object, as this process knows it."""
 
     owner: Address | None
-    """None: this process."""
+    """Address of the owner; None: this process."""
     local: int = 0
-    """ObjectRef instances in this process."""
+    """Number of ObjectRef instances in this process."""
     submitted: int = 0
-    """Unfinished tasks of this process that take it as an argument, and running tasks that were given it."""
+    """Number of this process's unfinished tasks that take the object, and of received tasks here that were given it."""
     contained: int = 0
-    """Held values here that contain it."""
+    """Number of held values here that contain the object."""
     asked: int = 0
-    """Borrower only: open questions to its owner for the value."""
+    """Number of open questions to the owner for the value; borrower only."""
     lent: dict[bytes, tuple[Address, Address]] | None = None
-    """Owner only: tickets that are out, each with its borrower and its lender."""
+    """Tickets that are out, each with its borrower and its lender; owner only."""
     held_tickets: list[bytes] | None = None
-    """Borrower only: tickets to give back."""
+    """Tickets to give back; borrower only."""
     nested: tuple[bytes, ...] = ()
-    """Objects inside its value, once the value is here."""
+    """Ids of the objects inside the value, once the value is here."""
     pinned: bool = False
-    """Pickled by the user, out of our sight: never freed while this process lives."""
+    """Whether the user has pickled the reference. Its copies cannot be counted then: it is held while this process lives."""
     lineage: int = 0
-    """Finished tasks of this process that would take it as an argument again."""
+    """Number of this process's finished tasks that would take the object again."""
     obstacle: ReconstructionFailure | None = ReconstructionFailure.PUT
-    """Why it could not be made again, if it were lost; None: its task is remembered. Set when that task has ended."""
+    """Why the object cannot be made again if it is lost; None: its task is remembered. Set when that task has ended."""
 
     def is_held(self) -> bool:
         return self.asked > 0 or self.is_wanted()
 
     def is_wanted(self) -> bool:
-        """Held by more than questions."""
+        """Whether the object is held by anything except questions."""
         if self.local or self.submitted or self.contained or self.pinned:
             return True
         return self.lineage > 0 and self.obstacle is not None
 
     def is_in_scope(self) -> bool:
-        """Whether its value is needed, here or elsewhere."""
+        """Whether the object's value is needed, here or in another process."""
         return bool(self.local or self.lent or self.asked) or self.is_wanted()
 
 
@@ -91,22 +93,22 @@ class Effects:
 
     def __init__(self) -> None:
         self.freed: list[bytes] = []
-        """Forget the values of these; those without an entry are gone for good."""
+        """Ids of objects whose values must be dropped; those without an entry are gone for good."""
         self.give_back: list[tuple[bytes, Address, list[bytes]]] = []
-        """Tell the owner that these tickets are spent."""
+        """Tickets to give back: object id, its owner, the tickets."""
         self.doubtful: dict[tuple[Address, bytes], list[Loan]] = {}
-        """Ask these borrowers which of these loans of a dead lender (its worker id) have reached them."""
+        """Loans to be checked, by borrower and dead lender (its worker id): the borrower is asked which have reached it."""
 
 
 class ReferenceCounter:
-    """The table of one process."""
+    """The table of one process's references."""
 
     def __init__(self) -> None:
         self._references: dict[bytes, Reference] = {}
         self._spent: OrderedDict[bytes, None] = OrderedDict()
-        """Tickets that came back: a late AddBorrower with one of these is void."""
+        """Tickets that were given back: a late AddBorrower with one of these is void."""
         self._dead: OrderedDict[bytes, None] = OrderedDict()
-        """Workers and nodes that are known to be dead: nothing is lent to them any more, nor by them."""
+        """Ids of workers and nodes that are known to be dead: no reference is lent to them, or by them, any more."""
 
     def __len__(self) -> int:
         return len(self._references)
@@ -115,7 +117,7 @@ class ReferenceCounter:
         return self._references.get(object_id)
 
     def is_in_scope(self, object_id: bytes) -> bool:
-        """Whether anybody needs the value of this object, as far as this process knows."""
+        """Whether any process needs the value of this object, as far as this process knows."""
         reference = self._references.get(object_id)
         return reference is not None and reference.is_in_scope()
 
@@ -129,13 +131,13 @@ class ReferenceCounter:
     # --- holding
 
     def add_owned(self, object_id: bytes) -> Reference:
-        """A new object of this process, with one local reference."""
+        """Enter a new object of this process, with one local reference."""
         reference = self._references[object_id] = Reference(None)
         reference.local = 1
         return reference
 
     def add_local(self, object_id: bytes, owner: Address | None) -> bool:
-        """An ObjectRef was made here; True if the object was unknown until now."""
+        """Count an ObjectRef that was made here; True if the object was unknown until now."""
         reference = self._references.get(object_id)
         if reference is None:
             reference = self._references[object_id] = Reference(owner)
@@ -153,7 +155,7 @@ class ReferenceCounter:
                 self._maybe_free(object_id, reference, effects)
 
     def add_submitted(self, object_ids: Iterable[bytes], owners: Iterable[Address | None]) -> None:
-        """A task that takes these objects was submitted here (or, on a worker, arrived here)."""
+        """Hold the objects that a task takes, which was submitted here (or, on a worker, arrived here)."""
         for object_id, owner in zip(object_ids, owners, strict=True):
             reference = self._references.get(object_id)
             if reference is None:
@@ -168,7 +170,7 @@ class ReferenceCounter:
             self._maybe_free(object_id, reference, effects)
 
     def on_value(self, object_id: bytes, nested: Iterable[RefInfo], own_id: bytes, effects: Effects) -> bool:
-        """The value of an object has arrived with these references inside; False if nobody here wants it any more."""
+        """Note the references inside a value that has arrived; False if the value is not needed any more."""
         reference = self._references.get(object_id)
         is_needed = reference is not None and reference.is_in_scope()
         wanted = is_needed and reference is not None and not reference.nested
@@ -186,17 +188,17 @@ class ReferenceCounter:
         return is_needed
 
     def forget_value(self, object_id: bytes, effects: Effects) -> None:
-        """The value that was known is gone, and with it what was inside; another one may come."""
+        """Release the references inside a value that is gone; another value may come."""
         for inner_id, inner in self._take_nested(self._references[object_id]):
             self._maybe_free(inner_id, inner, effects)
 
     def add_lineage(self, object_ids: Iterable[bytes]) -> None:
-        """A finished task is remembered that takes these."""
+        """Count a remembered finished task that takes these objects."""
         for object_id in object_ids:
             self._references[object_id].lineage += 1
 
     def remove_lineage(self, object_ids: Iterable[bytes], effects: Effects) -> None:
-        """A finished task that takes these is forgotten."""
+        """Uncount a finished task that takes these objects and is forgotten."""
         for object_id in object_ids:
             reference = self._references[object_id]
             reference.lineage -= 1
@@ -204,17 +206,17 @@ class ReferenceCounter:
             self._maybe_free(object_id, reference, effects)
 
     def add_question(self, object_id: bytes) -> None:
-        """Borrower: the value is being asked for."""
+        """Count an open question for the value of an object; as its borrower."""
         self._references[object_id].asked += 1
 
     def remove_question(self, object_id: bytes, effects: Effects) -> None:
-        """Borrower: the question was answered, or there is nobody to answer it."""
+        """Uncount a question that was answered, or whose owner is gone; as the borrower."""
         reference = self._references[object_id]
         reference.asked -= 1
         self._maybe_free(object_id, reference, effects)
 
     def is_wanted(self, object_id: bytes) -> bool:
-        """Whether a question for this object is worth being asked again."""
+        """Whether this process wants the object, so that a question for it is worth repeating."""
         reference = self._references.get(object_id)
         return reference is not None and reference.is_wanted()
 
@@ -227,7 +229,10 @@ class ReferenceCounter:
     # --- lending
 
     def lend(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
-        """Owner: ``lender`` is about to pass a reference on to ``borrower``. False, if the object is freed already."""
+        """Note, as the owner, a ticket with which ``lender`` is about to send a reference to ``borrower``.
+
+        False if the object is freed already, if the ticket was given back, or if one of the two is dead.
+        """
         reference = self._references.get(object_id)
         if reference is None or not reference.is_in_scope() or ticket in self._spent:
             return False
@@ -242,7 +247,7 @@ class ReferenceCounter:
         return address.worker_id in self._dead or address.node_id in self._dead
 
     def take_back(self, object_id: bytes, tickets: Iterable[bytes], effects: Effects) -> None:
-        """Owner: a borrower has given tickets back."""
+        """Drop, as the owner, tickets that a borrower has given back."""
         reference = self._references.get(object_id)
         for ticket in tickets:
             remember(self._spent, ticket, None)
@@ -252,7 +257,7 @@ class ReferenceCounter:
             self._maybe_free(object_id, reference, effects)
 
     def on_death(self, worker_or_node_id: bytes, effects: Effects) -> None:
-        """A process (or a whole node) is gone: as borrower its tickets are void, as lender they are doubtful."""
+        """React to the death of a worker or node: the tickets that it holds are void, those that it lent are doubtful."""
         remember(self._dead, worker_or_node_id, None)
         for object_id, reference in list(self._references.items()):
             if reference.lent:
@@ -268,7 +273,7 @@ class ReferenceCounter:
     # --- borrowing
 
     def receive_ticket(self, info: RefInfo, effects: Effects) -> None:
-        """Borrower: a ticket has come for a reference that was here before it (and may be gone by now)."""
+        """Keep, as a borrower, a ticket for a reference that was here before it; give it back if the reference is gone."""
         reference = self._references.get(info.object_id)
         if reference is not None:
             self._receive_ticket(info.object_id, reference, info.ticket, effects)
@@ -289,17 +294,17 @@ class ReferenceCounter:
         self._maybe_free(object_id, reference, effects)
 
     def holds_ticket(self, loan: Loan) -> bool:
-        """Borrower: whether this ticket has arrived and was not given back."""
+        """Whether a ticket has arrived here, at the borrower, and was not given back."""
         reference = self._references.get(loan.object_id)
         return reference is not None and loan.ticket in (reference.held_tickets or ())
 
     def needs_ticket(self, object_id: bytes) -> bool:
-        """Borrower: whether only somebody else's hold keeps this object alive for us."""
+        """Whether this process holds a borrowed object without a ticket, so that only another process keeps it alive."""
         reference = self._references.get(object_id)
         return reference is not None and reference.owner is not None and not reference.held_tickets and reference.is_held()
 
     def keep_after_task(self, object_ids: Iterable[bytes]) -> list[tuple[bytes, Address]]:
-        """Worker: which arguments of a task are still held here beside the task itself, without a ticket."""
+        """Return the arguments of a task that this worker holds without a ticket, not counting the task itself."""
         kept: list[tuple[bytes, Address]] = []
         for object_id in object_ids:
             reference = self._references.get(object_id)
@@ -313,7 +318,7 @@ class ReferenceCounter:
     # --- freeing
 
     def _maybe_free(self, object_id: bytes, reference: Reference, effects: Effects) -> None:
-        """Forget what nobody needs, and what was held only by that (a chain of any length)."""
+        """Free an object that is not needed, and the objects that only its value held (a chain of any length)."""
         unneeded: list[tuple[bytes, Reference]] = []
         while True:
             if not reference.is_in_scope() and self._references.get(object_id) is reference:
@@ -329,7 +334,7 @@ class ReferenceCounter:
             object_id, reference = unneeded.pop()
 
     def _take_nested(self, reference: Reference) -> list[tuple[bytes, Reference]]:
-        """Let go of what is inside a value; returns that."""
+        """Release the references inside a value; return them."""
         inside = [(inner_id, self._references[inner_id]) for inner_id in reference.nested]
         for _, inner in inside:
             inner.contained -= 1

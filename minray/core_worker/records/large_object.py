@@ -1,8 +1,8 @@
-"""A large object, as a process knows it before its value is here.
+"""Describes a large object whose value is not in this process yet.
 
 Ray: RayObject::IsInPlasmaError in src/ray/common/ray_object.h (the marker that stands for a value in plasma)
 
-A large value is in the object store of some node. This record is what ``StoreProvider.fetch`` needs in order to read it.
+A large value is in the object store of some node. This record has the data that ``StoreProvider.fetch`` needs to read it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minray.protocol.core_worker import RefInfo
 
 
 class LargeObject(NamedTuple):
-    """One large object."""
+    """One large object, as ``StoreProvider.fetch`` needs it."""
 
     object_id: bytes
     owner: Address
@@ -25,6 +25,6 @@ class LargeObject(NamedTuple):
 
     @classmethod
     def known(cls, object_id: bytes, owner: Address, stored: StoredObject) -> LargeObject:
-        """Describe an object by what the memory store has of it."""
+        """Describe an object from its entry in the memory store."""
         assert stored.place is not None
         return cls(object_id, owner, stored.nested, stored.place.attempt)

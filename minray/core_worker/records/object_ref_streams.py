@@ -1,19 +1,19 @@
-"""The items of an owner's generators: which have arrived, which were read, and where the end is.
+"""Keeps track of the items of an owner's generators: which have arrived, which were read, and where the end is.
 
 Ray: ObjectRefStream in src/ray/core_worker/task_manager.h
 
-Pure. Items are numbered from 1 in the order of their yields; an item's object id follows from its number
-(``common.ids.item_id``), so that each attempt of the task makes the same objects, and an item that has arrived need not
-come again. Until it is read an item belongs to its stream, which holds one reference to it; the reader takes that over.
+Pure. Items are numbered from 1 in the order of their yields. An item's object id follows from its number
+(``common.ids.item_id``). Hence each attempt of the task makes the same objects, and an item that has arrived need not come
+again. Until an item is read, its stream holds one reference to it; the reader takes this reference over.
 
 A stream is ``STREAMING`` while its task runs and its generator is held. If the generator is dropped first, the stream is
-``DROPPED``: whatever arrives is not wanted, and nobody who produces it is held up (G97). If the task ends first, the
-stream is ``ENDED``: its last item may be an error, and the place behind it is the end. When both have happened it is
-forgotten.
+``DROPPED``: arriving items are not wanted, and the executor that makes them is not held up (G97). If the task ends first,
+the stream is ``ENDED``: its last item may be an error, and the number behind it is the end. When both have happened, the
+stream is forgotten.
 
-A task that has ended may run again, because items are lost (``Generators``); its stream stays as it is.
+A task that has ended may run again because items are lost (``Generators``); its stream does not change then.
 
-An executor that is held up (G91) waits here until enough was read; what it is answered then is the shell's business.
+The call of an executor that is held up (G91) waits here until enough items were read; ``Generators`` then answers it.
 """
 
 from __future__ import annotations
@@ -35,59 +35,60 @@ TRANSITIONS = {
 
 
 class ObjectRefStream:
-    """One generator."""
+    """The state of one generator's items."""
 
     __slots__ = ("arrived", "beyond", "has_large", "read", "total", "end", "waiting")
 
     def __init__(self) -> None:
         self.arrived = 0
-        """Items 1 to this one are here, or were."""
+        """Number up to which all items have arrived."""
         self.beyond: dict[int, None] = {}
-        """Items that have come before one that is missing."""
+        """Numbers of items that have arrived although an item before them is missing."""
         self.has_large = False
-        """Some of them were put into an object store, and may be lost with their node."""
+        """Whether an item was put into an object store, and may be lost with its node."""
         self.read = 0
-        """Items 1 to this one were handed to the reader."""
+        """Number up to which the items were handed to the reader."""
         self.total: int | None = None
-        """How many there are, as the last attempt to come to its end has said."""
+        """Total number of items, as the latest attempt that reached its end has reported; None before that."""
         self.end: int | None = None
-        """Once ENDED: the number of the last item, which may be an error."""
+        """Number of the last item, which may be an error; None until the stream is ENDED."""
         self.waiting: list[tuple[int, Call]] = []
         """Calls of executors that wait for a reader, each with the number of items that must be read first."""
 
     def numbers(self) -> list[int]:
-        """List the numbers of the items that have come."""
+        """Return the numbers of the items that have arrived."""
         return [*range(1, self.arrived + 1), *self.beyond]
 
 
 class Dropped(NamedTuple):
-    """Things to do when the items are not read any more."""
+    """Consequences of the end of reading."""
 
     unread: list[int]
-    """Items that nobody refers to now."""
+    """Numbers of items to which no reference is left."""
     end: int | None
-    """The last item, if the stream had ended."""
+    """Number of the last item, if the stream had ended."""
     waiting: list[Call]
     """Calls of executors that are held up, to be answered now."""
 
 
 class Ending(NamedTuple):
-    """Things to do when the task is over and its items may still be read."""
+    """Consequences of the end of a task whose items may still be read."""
 
     end: int
-    """The number of the last item; the error, if there is one."""
+    """Number of the last item; it is the error, if there is one."""
     surplus: list[int]
-    """Items that will not be read, because one before them is missing."""
+    """Numbers of items that will not be read, because an item before them is missing."""
     waiting: list[Call]
+    """Calls of executors that are held up, to be answered now."""
 
 
 class ObjectRefStreams:
-    """The table of one process."""
+    """The table of one process's streams."""
 
     def __init__(self, record: Callable[[str, str, str, str], None] | None = None) -> None:
         self._states = StateMachine("stream", TRANSITIONS, record, short)
         self._streams: dict[bytes, ObjectRefStream] = {}
-        """By task id."""
+        """Streams by task id."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -105,13 +106,13 @@ class ObjectRefStreams:
         return self._states.get(task_id) == STREAMING
 
     def is_open(self, task_id: bytes) -> bool:
-        """Whether its task has not ended yet, for the first time."""
+        """Whether the task of a stream has not ended yet, not even once."""
         return self._states.get(task_id) in (STREAMING, DROPPED)
 
     # --- items
 
     def on_item(self, task_id: bytes, number: int) -> bool:
-        """An item of a wanted stream has come; False if it was here before."""
+        """Note an item of a wanted stream as arrived; False if it had arrived before."""
         assert self.is_wanted(task_id) and number > 0
         stream = self._streams[task_id]
         if number <= stream.arrived or number in stream.beyond:
@@ -123,11 +124,11 @@ class ObjectRefStreams:
         return True
 
     def on_total(self, task_id: bytes, total: int) -> None:
-        """An attempt has come to its end and says how many items it has yielded."""
+        """Note the number of items that an attempt which reached its end has yielded."""
         self._streams[task_id].total = total
 
     def contradiction(self, task_id: bytes) -> str:
-        """The task has returned: what its items say against that, or nothing (G95)."""
+        """Return why the items contradict a task that has ended without an error; empty if they do not (G95)."""
         stream = self._streams[task_id]
         if not self.is_wanted(task_id):
             return ""
@@ -140,7 +141,7 @@ class ObjectRefStreams:
     # --- reading
 
     def on_read(self, task_id: bytes, number: int) -> list[Call]:
-        """The reader has taken an item over; returns who has waited for that."""
+        """Note that the reader has taken an item; return the calls that have waited for that."""
         stream = self._streams[task_id]
         assert stream.read + 1 == number <= stream.arrived, "items are read in order, and when they are here"
         stream.read = number
@@ -158,7 +159,7 @@ class ObjectRefStreams:
     # --- ends
 
     def on_dropped(self, task_id: bytes) -> Dropped:
-        """The generator is gone."""
+        """React to the reader's dropping of the generator."""
         stream = self._streams[task_id]
         unread = [*range(stream.read + 1, stream.arrived + 1), *stream.beyond]
         dropped = Dropped(unread, stream.end, [waiter for _, waiter in stream.waiting])
@@ -170,7 +171,7 @@ class ObjectRefStreams:
         return dropped
 
     def on_ended(self, task_id: bytes, with_error: bool) -> Ending | None:
-        """The task is over, perhaps with an error, which is then the last item; None if nobody reads."""
+        """End the stream of a task that is over; an error becomes the last item. None if the generator was dropped."""
         if not self.is_wanted(task_id):
             self._forget(task_id)
             return None

@@ -1,10 +1,10 @@
-"""A task that this process has submitted, from the call to its end, and the actor whose method it may be.
+"""Records of a task that this process has submitted, and of the actor whose method it may call.
 
 Ray: TaskEntry in src/ray/core_worker/task_manager.h, ClientQueue in
 src/ray/core_worker/task_submission/actor_task_submitter.h
 
-``submission.task_manager`` has the table of these tasks and the transitions between their states. A call of an actor's
-method knows its ``ActorClient``, which has queues of such calls; so both are here.
+``submission.task_manager`` has the table of these tasks and the transitions between their states. An actor call refers to
+its ``ActorClient``, which has queues of such calls; hence both records are in this file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "FAILED",
 )
 NOTHING: list[bytes] = []
-"""Shared by all that have none; never changed."""
+"""Shared empty list of the tasks that hold no objects; never changed."""
 
 
 class FunctionExport:
@@ -47,7 +47,7 @@ class FunctionExport:
 
 
 class PreparedTemplate:
-    """One function with one set of options, made ready to be called many times."""
+    """One remote function or method with one set of options, prepared for many calls."""
 
     __slots__ = ("template", "header", "export", "client", "mean_us", "key")
 
@@ -61,12 +61,12 @@ class PreparedTemplate:
         self.client = client
         """The actor whose method this is; None for a function."""
         self.mean_us: float | None = None
-        """How long a call takes on a worker, by recent calls; None before the first has ended."""
+        """Mean duration of recent calls on a worker, in microseconds; None before the first has ended."""
         self.key: object | None = None
-        """The submitter's queue for this shape without dependencies, remembered because shapes are slow to hash."""
+        """The submitter's queue for this shape without dependencies, kept here because shapes are slow to hash."""
 
     def on_duration(self, duration_us: int) -> None:
-        """Learn: fast downwards, because first calls import things; slowly upwards."""
+        """Update the mean: quickly downwards, because first calls import modules, and slowly upwards."""
         if self.mean_us is None:
             self.mean_us = float(duration_us)
         else:
@@ -83,7 +83,7 @@ class PushTarget(Protocol):
 
 
 class PendingTask(msgspec.Struct, eq=False, gc=False):
-    """One submitted task. A Struct because there may be a million of them: quick to make, and no work for the collector."""
+    """One submitted task. It is a Struct because there may be a million: quick to make, and not visited by the collector."""
 
     task_id: bytes
     prepared: PreparedTemplate
@@ -94,45 +94,47 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     """References inside the arguments."""
     inline_buffers: tuple[bytes, ...]
     parent_id: bytes
-    """The task that submitted this one; empty for a driver's."""
+    """Id of the task that submitted this one; empty if a driver did."""
     depth: int
+    """Nesting depth: 0 when a driver submits the task."""
     retries_left: int
-    """-1: without end."""
+    """Number of retries left; -1: unlimited."""
     handle_id: bytes = b""
-    """The object that stands for the actor, for a call by a handle that keeps the actor alive; else empty."""
+    """Id of the object that stands for the actor, for a call by a handle that keeps the actor alive; else empty."""
     attempt: int = 0
+    """Number of the current attempt, from 0."""
     state: str = NEW
     cancelled: bool = False
-    """Once True, never False; whatever its worker answers is then TaskCancelledError or its value."""
+    """Whether the task was cancelled; never reset. Its outcome is then TaskCancelledError or the value of its worker."""
     waiting_for: set[bytes] | None = None
-    """While WAITING: the arguments that do not exist yet."""
+    """Ids of the arguments that do not exist yet, while WAITING."""
     arguments: tuple[Argument, ...] = ()
-    """Resolved arguments, once not WAITING."""
+    """Resolved arguments, once the task is not WAITING any more."""
     dependencies: tuple[Dependency, ...] = ()
-    """Those of them that are in the object store, once not WAITING."""
+    """Resolved arguments that are in the object store, once the task is not WAITING any more."""
     worker: PushTarget | None = None
-    """While PUSHED: the leased worker, or the connection to the actor."""
+    """The leased worker, or the connection to the actor, while PUSHED."""
     sequence: int = 0
-    """While PUSHED: its position within the lease."""
+    """Sequence number within the lease or the actor's stream, while PUSHED."""
     estimate_us: float = 0.0
-    """While PUSHED: how much work it was taken for."""
+    """Estimated duration by which the task was pipelined, in microseconds, while PUSHED."""
     stream: ObjectRefStream | None = None
     """The items of a streaming generator; None for another task."""
     items_lost: dict[int, None] | None = None
-    """Items of a streaming generator that were lost before the present attempt began, and have not come again."""
+    """Numbers of a generator's items that were lost before the current attempt began, and have not arrived again."""
     has_lost_results: bool = False
-    """While it runs: results of an earlier attempt, which this one may not make, were lost meanwhile."""
+    """Whether results of an earlier attempt were lost while this one runs, which it may not make."""
     memory_kills: int = 0
-    """How often its worker was killed because the node had no memory."""
+    """Number of times that its worker was killed because the node had no memory."""
     needs: tuple[bytes, ...] | None = None
-    """Set when it has to run again: what it takes beside the values that it carries along."""
+    """Ids of objects that the task takes, except the values that it carries; set when it has to run again."""
     preemptions: int = 0
-    """How often it was made again because its node was preempted."""
+    """Number of times that it was run again because its node was preempted."""
     unwanted: tuple[int, ...] = ()
-    """While it runs again: results (from 1) that are not to be made, because they exist, or because nobody needs them."""
+    """Indices (from 1) of results that a task which runs again must not make: they exist, or are not needed."""
 
     def held_ids(self) -> Sequence[bytes]:
-        """The objects that this task keeps alive as arguments."""
+        """Return the ids of the objects that this task keeps alive as arguments."""
         if self.needs is not None:
             return self.needs
         if not self.slots and not self.nested:
@@ -140,16 +142,16 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
         return [object_id for object_id, _ in self.slots] + [info.object_id for info in self.nested]
 
     def is_inlined(self, index: int) -> bool:
-        """Whether it carries the value of this slot along."""
+        """Whether the task carries the value of this slot."""
         return bool(self.arguments) and self.arguments[index].value is not None
 
     def carries_all(self) -> bool:
-        """Whether it takes nothing but what it carries along, once not WAITING."""
+        """Whether the task carries all its arguments and refers to no object, once it is not WAITING any more."""
         values = [argument.value for argument in self.arguments]
         return not self.nested and all(value is not None and not value.nested for value in values)
 
     def item_ids(self) -> list[bytes]:
-        """List the items of a generator that have come, whether they still exist or not."""
+        """Return the ids of a generator's items that have arrived, whether they still exist or not."""
         return [] if self.stream is None else [item_id(self.task_id, number) for number in self.stream.numbers()]
 
     def result_ids(self) -> list[bytes]:
@@ -157,7 +159,10 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
 
 
 class Connection:
-    """One stream of calls to one incarnation. Does not know its client, who knows it: they would be a cycle."""
+    """One stream of calls to one incarnation of an actor.
+
+    It does not refer to its client, which refers to it: that would be a reference cycle.
+    """
 
     __slots__ = ("address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered", "is_lost")
 
@@ -168,18 +173,21 @@ class Connection:
         self.stream = stream
         self.next_sequence = 1
         self.in_flight: dict[int, PendingTask] = {}
-        """Pushed and not answered, by sequence, oldest first."""
+        """Calls that were pushed and not answered, by sequence number, oldest first."""
         self.answered = SequenceRanges()
-        """Answered ones behind the oldest that is not, which the actor has not been told about."""
+        """Sequence numbers of answered calls behind the oldest unanswered one, which the actor has not been told about."""
         self.is_lost = False
-        """Whether the actor's node is dead: answers may still come, but nothing more is sent."""
+        """Whether the actor's node is dead: answers may still arrive, but no more calls are sent."""
 
     def acknowledged(self) -> int:
-        """All replies up to this sequence have come."""
+        """Return the sequence number up to which all replies have come."""
         return next(iter(self.in_flight), self.next_sequence) - 1
 
     def take_answered(self) -> tuple[tuple[int, int], ...]:
-        """Take the sequences that the next push acknowledges; once is enough, for it arrives or the stream is over."""
+        """Take the sequence numbers that the next push acknowledges.
+
+        Once is enough: that push arrives, or the stream is over.
+        """
         if not len(self.answered):
             return ()
         ranges, self.answered = self.answered.ranges(), SequenceRanges()
@@ -210,23 +218,23 @@ class ActorClient:
         self.owner = owner
         self.in_order = in_order
         self.info: ActorInfo | None = None
-        """The newest that is known; None: nothing yet."""
+        """The newest record of the gcs; None: nothing is known yet."""
         self.queue: deque[PendingTask] = deque()
         """Calls that have not been pushed, in their order; if the actor promises none, only those that are ready."""
         self.retries: deque[PendingTask] = deque()
-        """Calls to be made again, which keep no order."""
+        """Calls to be pushed again, in no order."""
         self.connection: Connection | None = None
-        """None: there is no incarnation that can be reached."""
+        """The current connection; None: no incarnation can be reached."""
         self.lost: dict[PendingTask, Connection] = {}
-        """Calls of gone connections, whose fate is open, with that which they had been pushed to."""
+        """Calls whose connection was lost and whose outcome is open, each with that connection."""
         self.failures = 0
-        """How often in a row it could not be reached although the gcs believes that it lives."""
+        """Number of times in a row that the actor could not be reached although the gcs reported it alive."""
         self.keeping = 0
-        """Calls that are not over and were made with a handle that keeps the actor alive."""
+        """Number of unfinished calls that were made with a handle that keeps the actor alive."""
         self.submitted = 0
-        """Calls that were made, for ``max_pending_calls``; counted by user threads."""
+        """Number of calls made, for ``max_pending_calls``; written by user threads."""
         self.ended = 0
-        """Calls that are over; counted by the loop."""
+        """Number of calls that are over; written by the loop."""
 
     @property
     def state(self) -> str:

@@ -2,11 +2,11 @@
 
 Ray: TaskToExecute in src/ray/core_worker/task_execution/common.h
 
-``execution.task_intake`` makes a ``ReceivedTask`` and answers it; a user thread runs it and leaves an ``Execution``, which
-holds a ``Result`` for each return value.
+``execution.task_receiver`` and ``actor_task_receiver`` make a ``ReceivedTask``, and ``task_intake`` answers it. In between
+a user thread runs it and leaves an ``Execution`` on it, which holds a ``Result`` for each return value.
 
-A task is *claimed* exactly once: by the user thread, which then runs it, or by the loop, which then answers CANCELLED or
-NOT_STARTED instead. ``bytearray.pop`` decides, which the GIL makes atomic.
+A task is *claimed* exactly once: by the user thread, which then runs it, or by the core worker's loop, which then answers
+CANCELLED or NOT_STARTED instead. ``bytearray.pop`` decides, which the GIL makes atomic.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Result(NamedTuple):
 
     stored: StoredObject
     refs: list[ObjectRef[Any]]
-    """References inside, alive until the owner has taken note of them."""
+    """References inside the value, kept alive until their owners have noted the new borrower."""
     inlined: int = 0
-    """Bytes of it that travel inside the answer."""
+    """Number of the value's bytes that travel inside the answer."""
 
 
 class Execution(msgspec.Struct, eq=False):
-    """How a task ended, on its way to the loop."""
+    """Outcome of a task, on its way from a user thread to the core worker's loop."""
 
     status: int
     values: list[Result]
-    """One per return value, when OK; when FAILED those that a generator has yielded before."""
+    """The results: one per return value when OK; those that a generator had yielded before when FAILED."""
     error: bytes
-    """A packed exception, when not."""
+    """The packed exception; empty when OK."""
     duration_us: int
     retryable: bool
     ends_actor: bool = False
@@ -51,17 +51,18 @@ class Execution(msgspec.Struct, eq=False):
 
 
 class ReceivedTask(msgspec.Struct, eq=False):
-    """One push. A Struct because there are a hundred thousand a second.
+    """One pushed task or actor call. It is a Struct because a process receives up to a hundred thousand a second.
 
-    Many may wait here, and answers many more: what the collector has to look at, beside the task itself, is kept small.
+    Many tasks may wait here, and many more answered ones may await acknowledgement. Hence a task refers to few objects that
+    the garbage collector must visit.
     """
 
     task_id: bytes
     attempt: int
     actor_id: bytes
-    """The actor that it creates, or is a call of; empty for a normal task."""
+    """Id of the actor that the task creates or calls; empty for a normal task."""
     lease_tag: int
-    """0 for an actor's calls."""
+    """Tag of the task's lease, for ``Processes.marks``; 0 for an actor's calls."""
     sequence: int
     header: TaskHeader
     depth: int
@@ -70,31 +71,34 @@ class ReceivedTask(msgspec.Struct, eq=False):
     """Which results and items this attempt is to make."""
     takes_arguments: bool
     calls: tuple[Call, ...]
-    """The ways to answer, of all repetitions: the latest to arrive may have come late, from a channel that is broken.
-    Empty once it is answered."""
+    """The requests to answer, repeated pushes included; empty once they are answered.
+
+    All are kept, because the latest one to arrive may have been delayed on a connection that is broken."""
     stored_args: StoredObject | None = None
     slots: Sequence[StoredObject] = ()
-    """Values of top-level references, in their order, when all are here."""
+    """Values of the arguments that are references, in their order, once all are here."""
     held: Sequence[bytes] = ()
-    """Objects that this task keeps in the reference counter while it is here."""
+    """Ids of objects that this task keeps in the reference counter until it is answered."""
     fetching: list[tuple[bytes, Address]] | None = None
-    """Large arguments to be fetched; None: nothing is missing."""
+    """Arguments that are being fetched, with their owners; None: nothing is missing."""
     missing: tuple[bytes, ...] = ()
-    """Arguments that are being made again, why the task is given back."""
+    """Ids of arguments that are being made again, because of which the task is given back."""
     keeps_place: bool = False
-    """Whether it waits for arguments that are being made again, with the calls of its caller behind it (G49)."""
+    """Whether the task waits for arguments that are being made again, with its caller's later calls behind it (G49)."""
     cancelled: bool = False
+    """Whether a cancellation of this task was received."""
     execution: Execution | None = None
-    """How it ended; set by the user thread."""
+    """Outcome of the task; set by the user thread, taken by the core worker's loop."""
     is_over: bool = False
-    """The user thread is through with it."""
+    """Whether the user thread has run or skipped the task."""
     reply: PushTaskReply | None = None
-    """Kept until the owner acknowledges it."""
+    """The reply, kept until the owner acknowledges it; None until the task is answered."""
     reply_buffers: Sequence[Buffer] = ()
+    """Buffers that are sent beside the reply."""
     is_given_up: bool = False
-    """Whether its caller takes no answer any more."""
+    """Whether the caller will never receive the answer."""
     _unclaimed: bytearray = msgspec.field(default_factory=partial(bytearray, 1))
-    """One byte until somebody claims it: popped by one thread alone, and unlike a list no work for the collector."""
+    """One byte until the task is claimed: only one thread can pop it. Unlike a list, the collector need not visit it."""
 
     @staticmethod
     def of(
@@ -122,11 +126,11 @@ class ReceivedTask(msgspec.Struct, eq=False):
             call.reply(self.reply, self.reply_buffers)
 
     def has_references(self) -> bool:
-        """Whether there are any in its answer, or may be in that to come."""
+        """Whether the answer contains references, or may contain some if it is still to come."""
         return self.reply is None or any(value.nested for value in self.reply.values)
 
     def claim(self) -> bool:
-        """True for the one caller who decides what becomes of this task."""
+        """Claim this task; True for the one caller that decides what becomes of it."""
         try:
             self._unclaimed.pop()
         except IndexError:

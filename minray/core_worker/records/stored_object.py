@@ -2,7 +2,8 @@
 
 Ray: src/ray/common/ray_object.h (RayObject)
 
-A small value is here whole. For a large value only its ``Place`` is here: its bytes are in the object store of a node.
+The record of a small value contains its bytes. The record of a large value contains only its ``Place``: its bytes are in
+the object store of a node.
 """
 
 from __future__ import annotations
@@ -16,43 +17,47 @@ from minray.protocol.core_worker import RefInfo
 from minray.protocol.object_store import Place
 
 SEEN = -1
-"""The value of ``StoredObject.unseen`` of an error that a user has looked at."""
+"""Value of ``StoredObject.unseen`` for an error that user code has retrieved."""
 
 
 class StoredObject(msgspec.Struct, eq=False, gc=False):
-    """A serialised value. Immutable, but for tickets that ``nested`` loses when they are noted, and the flags."""
+    """A serialized value or error.
+
+    Only its flags change, and the tickets in ``nested``, which are removed when they are noted.
+    """
 
     data: Any
     """The pickle stream, or a packed exception."""
     buffers: Sequence[Any]
-    """Read-only, in the order of the stream."""
+    """Read-only out-of-band buffers, in the order of the stream."""
     is_error: bool
     nested: Sequence[RefInfo]
-    """References inside, by their numbers in the stream."""
+    """References inside the value, by their numbers in the stream."""
     place: Place | None = None
-    """Where a large value is in the object store; then neither its stream nor its buffers are here."""
+    """Place of a large value in the object store; then the record has neither its stream nor its buffers."""
     is_fetched: bool = False
-    """Whether a large value was seen on this node."""
+    """Whether a large value was read on this node."""
     is_freed: bool = False
     """Whether this is the error that stands for a value that the user has freed."""
     unseen: int = 0
-    """How many objects are this error of a task, or will be, while no user has looked at it; it is logged when the last one
-    goes. SEEN if a user has looked."""
+    """Number of objects that have, or will have, this error of a task, while no user code has retrieved it.
+
+    The error is logged when the last of these objects is dropped. SEEN if user code has retrieved it."""
     origin: StoredObject | None = None
-    """The first error of the chain, if this is the error of a task that has failed because its argument had."""
+    """The first error of the chain, if this is the error of a task that failed because its argument had failed."""
 
     def note_seen(self) -> None:
-        """A user has looked at this error, or at one that has come of it."""
+        """Note that user code has retrieved this error, and so the error that it follows from."""
         self.unseen = SEEN
         if self.origin is not None:
             self.origin.unseen = SEEN
 
     def hand_over(self) -> None:
-        """Another process or task has this error now, or one that has come of it; this process reports it no more."""
+        """Stop reporting this error as unseen, because another process or task has it now, or one that follows from it."""
         self.unseen = min(self.unseen, 0)
 
     def is_news(self) -> bool:
-        """Tell whether no user has looked at the error that this one has come of."""
+        """Whether no user code has retrieved the error that this one follows from."""
         return self.origin is None or self.origin.unseen != SEEN
 
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""Calls that a user thread has posted to the loop and waits for: they fail loudly, never silently.
+"""Runs calls that a user thread has posted to the loop and waits for, so that a failed call wakes the thread.
 
 Ray: the C++ exceptions that python/ray/_raylet.pyx turns into Python ones (``check_status``)
 
@@ -16,7 +16,7 @@ from minray.platform.base import Parker
 
 
 def call_for(parker: Parker, callback: Callable[..., None], *args: Any) -> None:
-    """Run a callback for the thread that waits with this parker; if it fails, by a bug of ours, so does the wait."""
+    """Run a callback for the thread that waits with this parker; if it raises, by a bug of ours, the wait raises too."""
     try:
         callback(*args)
     except Exception as error:

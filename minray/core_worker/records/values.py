@@ -1,9 +1,9 @@
-"""Stored objects to records and back: small values inside the message, large ones beside it.
+"""Converts stored objects to message records and back: small values go inside the message, long ones beside it.
 
 Ray: src/ray/core_worker/common.h (inlined returns), src/ray/common/ray_object.h
 
-A value of at most ``MAX_DIRECT_CALL_OBJECT_SIZE`` bytes travels inside its record (G76). Of one that is in the object store
-only the place travels. What is larger and not in the store (long errors) travels out of band, in chunks.
+A value of at most ``MAX_DIRECT_CALL_OBJECT_SIZE`` bytes travels inside its record (G76). For a value in the object store
+only the place travels. Other values, such as long errors, travel out of band, in chunks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from minray.protocol.core_worker import RefInfo, Value
 def to_value(
     stored: StoredObject, nested: Sequence[RefInfo], beside: list[Any], room: int = TASK_RPC_INLINED_BYTES_LIMIT
 ) -> Value:
-    """The record; what does not fit in it is appended to ``beside``, the message's out-of-band buffers.
+    """Return the record of a value; bytes that do not fit are appended to ``beside``, the message's out-of-band buffers.
 
-    ``room`` is how many bytes of values may still go into the message itself.
+    ``room`` is the number of bytes of values that may still go into the message itself.
     """
     if stored.place is not None:
         return Value(b"", False, (), 0, tuple(nested), stored.place)
@@ -38,7 +38,7 @@ def to_value(
 
 
 def to_values(values: Iterable[tuple[StoredObject, Sequence[RefInfo]]], beside: list[Any]) -> tuple[Value, ...]:
-    """The values of one message, of which at most ``TASK_RPC_INLINED_BYTES_LIMIT`` bytes go into the message itself."""
+    """Return the records of one message's values; at most ``TASK_RPC_INLINED_BYTES_LIMIT`` bytes go into the message."""
     records: list[Value] = []
     room = TASK_RPC_INLINED_BYTES_LIMIT
     for stored, nested in values:
@@ -49,7 +49,7 @@ def to_values(values: Iterable[tuple[StoredObject, Sequence[RefInfo]]], beside: 
 
 
 def from_value(value: Value, beside: Sequence[Any], start: int = 0) -> StoredObject:
-    """The inverse; this value's out-of-band buffers begin at ``start``."""
+    """Return the stored object of a record, the inverse of ``to_value``; its out-of-band buffers begin at ``start``."""
     if not value.buffer_count:
         return StoredObject(value.data, value.inline_buffers, value.is_error, value.nested, value.place)
     buffers = list(beside[start : start + value.buffer_count])
@@ -60,7 +60,7 @@ def from_value(value: Value, beside: Sequence[Any], start: int = 0) -> StoredObj
 
 
 def from_values(values: Iterable[Value], beside: Sequence[Any]) -> list[StoredObject]:
-    """All values of one message, whose out-of-band buffers follow each other."""
+    """Return the stored objects of one message's records, whose out-of-band buffers follow each other."""
     if not beside:
         return [from_value(value, ()) for value in values]
     stored: list[StoredObject] = []

@@ -1,4 +1,4 @@
-"""The owner's side of a task: its arguments, its lease or its actor, its outcome, its retries.
+"""Submits tasks for their owner: resolves arguments, leases workers or calls actors, decides outcomes and retries.
 
 Ray: src/ray/core_worker/task_submission/, src/ray/core_worker/task_manager.h, src/ray/core_worker/actor_management/
 

@@ -1,9 +1,10 @@
-"""The actors that one process calls: one ``ActorClient`` for all handles of an actor.
+"""Keeps one ``ActorClient`` for each actor that a process calls, shared by all handles of the actor.
 
 Ray: src/ray/core_worker/actor_manager.h (the table of actor handles)
 
-User threads make handles, several at once, and two clients of one actor would take each other for one caller with two
-streams. A ``WeakValueDictionary`` has no ``setdefault`` that is atomic: Python code runs between its look and its change.
+Several user threads may make handles at once. Two clients of one actor would open two streams, and the actor would take
+them for one caller. Hence a lock: ``WeakValueDictionary.setdefault`` is not atomic, since Python code runs between its look
+and its change.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ HOLDS_LOCKS = True
 
 
 class ActorClients:
-    """Clients by actor, kept by handles and calls. ``get`` and ``get_or_make`` may be used in any thread."""
+    """Finds and makes the clients of actors. ``get`` and ``get_or_make`` may be used in any thread.
+
+    A client lives as long as a handle or a call refers to it.
+    """
 
     def __init__(self, references: ReferenceCounter, borrowing: Borrowing) -> None:
         self._references = references
         self._borrowing = borrowing
         self._clients: weakref.WeakValueDictionary[bytes, ActorClient] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
-        """Destructors may run while it is held, and look for a client, too."""
+        """Reentrant lock: a destructor may look for a client while its own thread holds the lock."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(list(self._clients))
@@ -38,7 +42,7 @@ class ActorClients:
         return self._clients.get(actor_id)
 
     def get_or_make(self, actor_id: bytes, owner: Address, in_order: bool) -> tuple[ActorClient, bool]:
-        """Returns the client of an actor, and whether it is new."""
+        """Return the client of an actor, and whether it is new."""
         with self._lock:
             client = self._clients.get(actor_id)
             if client is not None:
@@ -47,7 +51,7 @@ class ActorClients:
             return client, True
 
     def keep(self, task: PendingTask) -> None:
-        """Keep an actor alive: a call begins that was made with a handle."""
+        """Hold the handle with which a call was made, so that the actor lives until the call ends."""
         client = task.prepared.client
         assert client is not None, task
         if not client.keeping:
@@ -55,7 +59,7 @@ class ActorClients:
         client.keeping += 1
 
     def let_go(self, task: PendingTask) -> None:
-        """The call has ended."""
+        """Release the handle of a call that has ended."""
         client = task.prepared.client
         assert client is not None, task
         client.keeping -= 1

@@ -1,11 +1,11 @@
-"""The actors that this process has made or has handles of: told to the gcs, followed there, and called.
+"""Registers this process's actors with the gcs, follows the state of actors there, and pushes their calls.
 
 Ray: src/ray/core_worker/actor_management/actor_manager.h, actor_creator.h
 
-The shell around ``ActorTaskSubmitter``: it follows the gcs's channel of a job as soon as an actor of that job is called
-here, pushes calls, and is the creator's side of an actor's life. A handle holds a reference to an object that stands for the
-actor and is never put anywhere; its owner is the creator. So handles are counted like any other references, wherever they
-are, calls on their way included, and when the object is freed, nobody can call the actor any more (G24).
+This is the shell around ``ActorTaskSubmitter``. It follows the gcs's channel of a job as soon as an actor of that job is
+called here, pushes calls, and is the creator's side of an actor's life. A handle holds a reference to an object that stands
+for the actor. The object has no value; its owner is the creator. Hence handles are counted like other references, in all
+processes and in calls on their way. When the object is freed, no handle is left to call the actor with (G24).
 """
 
 from __future__ import annotations
@@ -75,50 +75,53 @@ from minray.rpc.connection import ignore
 from minray.rpc.pubsub import Subscription
 
 ASK_AGAIN_S = 1.0
-"""How long an actor that the gcs has not told of is waited for, before it is asked about."""
+"""Seconds to wait for the gcs to publish an actor before it is asked about the actor; the news usually comes earlier."""
 MAX_PATIENCE_S = 5.0
+"""Maximum seconds to wait, after a connection to an actor was lost, for the gcs to report the actor's death. The wait starts
+at ``timeout_ms_task_wait_for_death_info`` and doubles with each failure in a row."""
 
 
 class _Creation:
-    """An actor that this process has made and that is not dead."""
+    """An actor that this process has created, until its constructor cannot be called again."""
 
     __slots__ = ("task", "info", "placement", "registered", "ready")
 
     def __init__(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
         self.task = task
-        """The constructor's call; it keeps its arguments as long as they may be needed."""
+        """The constructor's task; it keeps its arguments as long as the constructor may be called again."""
         self.info = info
         self.placement = placement
         self.registered = registered
+        """Whether the gcs knows the actor."""
         self.ready = False
-        """The arguments exist."""
+        """Whether the constructor's arguments exist."""
 
 
 class CallOutcomes(PushOutcomes, Protocol):
     """The decisions about an actor's call, or its constructor."""
 
     def retry(self, task: PendingTask) -> None:
-        """The next attempt of the call has begun; ``on_task_ready`` follows."""
+        """Begin the next attempt of a call; ``on_task_ready`` follows."""
 
     def discard_attempt(self, task: PendingTask, raylet: Address) -> None:
-        """Free what an attempt has put into the store of this raylet's node, or will put there."""
+        """Free the objects that an attempt has put into the store of this raylet's node, or will put there."""
 
     def finish_constructor(self, task: PendingTask, state: str) -> None:
-        """The constructor will not be called again."""
+        """End the task of a constructor that will not be called again."""
 
 
 class Preparation(Protocol):
-    """The way of a constructor's call until its arguments exist."""
+    """Prepares a constructor's task until its arguments exist."""
 
     def hold_arguments(self, task: PendingTask) -> None:
-        """Keep what a new task refers to, and enter it in the table of tasks."""
+        """Hold the objects that a new task refers to, and enter the task in the table of tasks."""
 
     def wait_for_arguments(self, task: PendingTask) -> None:
-        """``on_constructor_ready`` or ``on_constructor_failed`` follows."""
+        """Wait for a constructor's arguments; ``on_constructor_ready`` or ``on_constructor_failed`` follows."""
 
 
 class ActorManager:
-    """All actors that one process knows; the ``CallActions`` of its submitter, which it makes."""
+    """Manages the actors that one process knows. It makes their submitter and implements its ``CallActions``."""
 
     def __init__(
         self,
@@ -136,20 +139,23 @@ class ActorManager:
         self._preparation = preparation
         self.submitter = ActorTaskSubmitter(tasks, self)
         self.clients = clients
-        """User threads make them."""
+        """The clients of actors; user threads make them."""
         self._infos: dict[bytes, dict[bytes, ActorInfo]] = {}
-        """The newest records of the gcs, by job and actor."""
+        """The gcs's newest records of actors, by job id and actor id."""
         self._subscriptions: dict[bytes, Subscription] = {}
-        """By job."""
+        """Subscriptions to the channels of actors, by job id."""
         self._creations: dict[bytes, _Creation] = {}
-        """By actor."""
+        """Actors of this process whose constructors may still be called, by actor id."""
         self._handles: dict[bytes, bytes] = {}
-        """The objects that stand for actors of ours which end with their handles, and those actors."""
+        """Ids of own actors that end with their last handle, by the id of the object that stands for the actor."""
 
     # --- creating
 
     def create(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
-        """A user thread has called a constructor; ``registered``: the gcs knows it already, and its handle counts."""
+        """Create an actor whose constructor a user thread has called.
+
+        ``registered``: the gcs knows the actor already, and its handle is counted.
+        """
         handle_id = return_id(task.task_id, 1)
         if not registered:
             self._references.add_owned(handle_id)
@@ -167,7 +173,7 @@ class ActorManager:
         self._preparation.wait_for_arguments(task)
 
     def abandon(self, actor_id: bytes) -> None:
-        """A user thread did not wait until it was registered."""
+        """End an actor whose creator did not wait until it was registered, and so has no handle of it."""
         self._end(actor_id, DeathCause(OUT_OF_SCOPE, "its creator did not wait for it"))
 
     def _on_registered(self, actor_id: bytes, reply: RegisterActorReply) -> None:
@@ -181,7 +187,7 @@ class ActorManager:
         self._maybe_create(creation)
 
     def on_constructor_ready(self, task: PendingTask) -> None:
-        """The constructor's arguments exist."""
+        """Create the actor, whose constructor's arguments exist now, unless its registration is still awaited."""
         creation = self._creations.get(actor_of(task.task_id))
         if creation is not None:
             self._tasks.move(task, QUEUED)
@@ -211,19 +217,19 @@ class ActorManager:
         self._process.patient.send_to_gcs(CreateActor(creation.info.actor_id, record), on_answer)
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
-        """An argument of the constructor is an error: the actor will never be."""
+        """End an actor that cannot be created because an argument of its constructor is an error."""
         cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", text_alone(error))
         self._give_up(actor_of(task.task_id), cause)
 
     def _give_up(self, actor_id: bytes, cause: DeathCause) -> None:
         """End an actor that will never exist."""
         if actor_id not in self._creations:
-            return  # the cluster is gone, and with it what the constructor was given
+            return  # the cluster is gone, and the constructors were forgotten
         self._end(actor_id, cause)
         self._on_own_dead(actor_id, cause)
 
     def on_freed(self, object_ids: Iterable[bytes]) -> None:
-        """End the actors for which these objects stood, if any: there are no handles of them any more."""
+        """End the actors for which these freed objects stood, if any: no handles of them are left."""
         if self._handles:
             for object_id in object_ids:
                 actor_id = self._handles.pop(object_id, None)
@@ -235,19 +241,19 @@ class ActorManager:
         if info is None or info.state != DEAD:
             self._end(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more"))
         if info is not None and info.state == ALIVE and actor_id in self._creations:
-            # It will not begin anew. If it owns an argument of its own constructor, it waits for us to let go of that.
+            # The actor is not restarted. If it owns an argument of its own constructor, its end waits until we release that.
             self._outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
 
     def forget_constructors(self) -> None:
-        """The cluster is gone: they end as all tasks do, and whatever is heard of their actors changes nothing."""
+        """Forget all constructors because the cluster is gone: they end like other tasks, whatever becomes of the actors."""
         self._creations.clear()
 
     def constructors(self) -> list[bytes]:
-        """Tasks that do not end as long as their actor may have to be made again."""
+        """Return the ids of constructor tasks that have not ended because their actor may have to be created again."""
         return [creation.task.task_id for creation in self._creations.values()]
 
     def handed_over(self) -> set[bytes]:
-        """Constructors that the gcs can have called again without this process."""
+        """Return the ids of constructor tasks that the gcs can have run again without this process."""
         return {
             creation.task.task_id
             for actor_id, creation in self._creations.items()
@@ -258,7 +264,7 @@ class ActorManager:
         }
 
     def owns_living(self) -> bool:
-        """Whether actors end when this process does."""
+        """Whether living actors end when this process does."""
         return any((info := self.info_of(actor_id)) is None or info.state != DEAD for actor_id in self._handles.values())
 
     def _on_own_dead(self, actor_id: bytes, cause: DeathCause) -> None:
@@ -296,14 +302,14 @@ class ActorManager:
     # --- following
 
     def client(self, actor_id: bytes, owner: Address, in_order: bool) -> ActorClient:
-        """In any thread: this process's view of an actor; the same for all its handles."""
+        """Return this process's view of an actor, the same for all its handles; for any thread."""
         client, is_new = self.clients.get_or_make(actor_id, owner, in_order)
         if is_new:
             self._process.platform.user_code.post(self._follow, client)
         return client
 
     def info_of(self, actor_id: bytes) -> ActorInfo | None:
-        """The newest record of an actor; None if nothing is known here."""
+        """Return the newest record of an actor; None if nothing is known here."""
         return self._infos.get(job_of_actor(actor_id), {}).get(actor_id)
 
     def _follow(self, client: ActorClient) -> None:
@@ -322,7 +328,10 @@ class ActorManager:
             subscription.start()
 
     def _ask_about(self, reference: weakref.ref[ActorClient]) -> None:
-        """The gcs does not tell of this actor: its owner may be dead and never have registered it, or it died long ago."""
+        """Ask the gcs about an actor that it has not published.
+
+        The owner may have died without registering it, or the actor may have died long ago.
+        """
         client = reference()
         if client is None or self._process.is_exiting or self.info_of(client.actor_id) is not None:
             return
@@ -345,7 +354,7 @@ class ActorManager:
                 self._ask_about(weakref.ref(client))
 
     def on_info(self, info: ActorInfo) -> None:
-        """The gcs has said this of an actor; perhaps of an earlier cluster's, which nobody here can call."""
+        """Take note of the gcs's record of an actor, unless its job is not followed here, such as an earlier cluster's."""
         infos = self._infos.get(job_of_actor(info.actor_id))
         if infos is None:
             return
@@ -366,13 +375,13 @@ class ActorManager:
                 connection.is_lost = True
 
     def _on_own_info(self, creation: _Creation, info: ActorInfo) -> None:
-        """The constructor's arguments are kept until it cannot be called again."""
+        """Take note of a record of an actor of ours; end the constructor's task once it cannot be called again."""
         task = creation.task
         if info.state == DEAD:
             del self._creations[info.actor_id]
             self._outcomes.finish_constructor(task, FINISHED if task.state is PUSHED else FAILED)
         elif info.state == ALIVE and task.state is QUEUED:
-            self._tasks.move(task, PUSHED)  # and so it stays, as long as it may be called again
+            self._tasks.move(task, PUSHED)  # the task stays PUSHED as long as the constructor may be called again
             if info.max_restarts == 0:
                 del self._creations[info.actor_id]
                 self._outcomes.finish_constructor(task, FINISHED)
@@ -463,7 +472,7 @@ class ActorManager:
     # --- account
 
     def known(self) -> list[bytes]:
-        """Actors whose constructors have not ended, for tests."""
+        """Return the ids of actors whose constructors have not ended; for tests."""
         return list(self._creations)
 
     def close(self) -> None:
@@ -472,7 +481,7 @@ class ActorManager:
 
 
 def error_of(actor_id: bytes, death: DeathCause, class_name: str = "") -> RayError:
-    """The error that a call of a dead actor raises."""
+    """Return the error that a call of a dead actor raises."""
     if death.kind == ACTOR_UNSCHEDULABLE:
         return ActorUnschedulableError(actor_id=actor_id.hex(), reason=death.message)
     if death.kind == OUT_OF_MEMORY:

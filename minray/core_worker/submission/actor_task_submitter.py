@@ -1,24 +1,24 @@
-"""Which call goes to which actor when: per actor, in the order in which its calls were made here.
+"""Decides when a call is pushed to its actor: for each actor, in the order in which this process made the calls.
 
 Ray: src/ray/core_worker/task_submission/actor_task_submitter.h, sequential_actor_submit_queue.h
 
-Pure: it decides, and acts only through its ``CallActions`` port. Calls do not go through raylets: as soon as the gcs has
-said where the actor lives, they are pushed to its process, each with a number of this caller's *stream*.
+Pure: this class decides, and acts only through its ``CallActions`` port. Calls do not go through raylets. As soon as the gcs
+has said where the actor lives, calls are pushed to its process, each with a sequence number of this caller's *stream*.
 
 Rules
-  * Calls leave in the order in which they were made (G49); one whose arguments do not exist yet holds up those behind it,
-    unless the actor promises no order (G51).
-  * While the actor is being created its calls wait. While it begins anew, a call without retries fails at once and one with
-    retries uses one up (G37).
-  * What had been pushed to an incarnation that is gone is *lost*: it may have run. When the gcs has said what became of the
-    actor, lost calls are made again if they may be (out of order, G52), and fail otherwise (G36). What had not been pushed
-    stays in the queue.
-  * What a lost call has put into the store of the actor's node, or may yet put there, is of no use to anybody (L2): its
-    actor may be dead for the gcs and still run.
-  * If the gcs knows nothing, the actor may be out of reach only: after a while lost calls fail as unavailable (G39b), and
-    the next push begins a new stream, since nobody knows which numbers of the old one have arrived. The actor is told which
-    answers nobody waits for: there may be references in them.
-  * Dead is dead: everything fails, now and later, with what the gcs has said of the death.
+  * Calls are pushed in the order in which they were made (G49). A call whose arguments do not exist yet holds up the calls
+    behind it, unless the actor promises no order (G51).
+  * While the actor is being created, its calls wait. While it is being restarted, a call without retries fails at once, and
+    a call with retries uses one up (G37).
+  * Calls that were pushed to an incarnation that is gone are *lost*: they may have run. When the gcs has said what became of
+    the actor, lost calls with retries are pushed again (out of order, G52), and the others fail (G36). Calls that were not
+    pushed stay in the queue.
+  * Objects that a lost call has put into the store of the actor's node are discarded (L2). It may still put some there: an
+    actor that is dead for the gcs may still run.
+  * If the gcs has no news, the actor may only be out of reach. After a while lost calls fail as unavailable (G39b). The next
+    push begins a new stream, since this process cannot know which calls of the old one have arrived. The actor is told which
+    answers its caller no longer waits for, because these may contain references.
+  * Once the gcs says that the actor is dead, all its calls fail, now and later, with the cause that the gcs gives.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ class CallActions(Protocol):
     def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None: ...
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
-        """The call ends with the actor's death."""
+        """Fail a call because its actor is dead."""
 
     def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
-        """The incarnation that had it, or would have it, has died, and there will be another."""
+        """Fail a call because the incarnation that it was, or would have been, pushed to has died; another one follows."""
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None: ...
 
     def discard(self, task: PendingTask, connection: Connection) -> None:
-        """Nobody needs what this attempt has put into the store of the actor's node, or will put there."""
+        """Discard the objects that an attempt has put into the store of the actor's node, or will put there."""
 
     def give_up(self, connection: Connection, sequences: list[int]) -> None:
-        """The actor lives, and the answers of these calls will never be heard."""
+        """Tell a living actor that this process will never receive the answers to these calls."""
 
     def retry(self, task: PendingTask) -> None:
-        """Make it again; ``on_task_ready`` follows."""
+        """Begin the next attempt of a call; ``on_task_ready`` follows."""
 
     def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
         """Call ``on_no_verdict`` a while after the connection to an actor was lost."""
 
 
 class ActorTaskSubmitter:
-    """All calls of one process."""
+    """Queues and pushes the actor calls of one process."""
 
     def __init__(self, tasks: TaskManager, actions: CallActions) -> None:
         self._tasks = tasks
         self._actions = actions
         self._stream_count = 0
-        """Counts the streams of this process: a client that is forgotten and made again never repeats a number."""
+        """Number of streams that this process has begun: a client that is dropped and made again repeats no number."""
 
     # --- calls
 
     def on_submitted(self, client: ActorClient, task: PendingTask) -> None:
-        """A call was made; it may not be ready. Takes its place in the order."""
+        """Give a new call its place in the order; its arguments may not exist yet."""
         if client.in_order:
             client.queue.append(task)
 
     def on_task_ready(self, client: ActorClient, task: PendingTask) -> None:
-        """All arguments exist, or it is to be made again."""
+        """Queue a call whose arguments exist, for its first attempt or another, and push what can be pushed."""
         self._tasks.move(task, QUEUED)
         state = client.state
         if state == DEAD:
@@ -89,11 +89,11 @@ class ActorTaskSubmitter:
         self._flush(client)
 
     def on_task_ended(self, client: ActorClient) -> None:
-        """A call has ended before it was pushed (cancelled, or an argument failed): it holds up nobody any more."""
+        """Push the calls behind one that has ended before it was pushed (cancelled, or an argument failed)."""
         self._flush(client)
 
     def on_task_answered(self, connection: Connection, task: PendingTask) -> None:
-        """However it ended."""
+        """Take a pushed call off its connection, because it was answered or was too large to be sent."""
         in_flight = connection.in_flight
         if next(iter(in_flight)) != task.sequence:
             connection.answered.add(task.sequence, task.sequence)
@@ -106,7 +106,7 @@ class ActorTaskSubmitter:
     # --- actors
 
     def on_info(self, client: ActorClient, info: ActorInfo) -> None:
-        """The gcs says where the actor lives, or that it does not."""
+        """React to the gcs's news of an actor: where it lives, that it is being restarted, or that it is dead."""
         known = client.info
         if known is not None and (known.state == DEAD or info == known):
             return
@@ -125,13 +125,17 @@ class ActorTaskSubmitter:
             self._flush(client)
 
     def on_unreachable(self, client: ActorClient, connection: Connection) -> None:
-        """The channel to the actor is gone for good: what becomes of its calls, the gcs will say."""
+        """React to the loss of a connection to an actor: its calls wait for the gcs to say what became of the actor."""
         if client.connection is connection:
             self._lose(client, connection)
             self._actions.wait_for_verdict(client, connection)
 
     def on_no_verdict(self, client: ActorClient, connection: Connection) -> None:
-        """The gcs believes that all is as it was when this connection was lost, unless it has told of another one."""
+        """Reconnect to an actor that the gcs still reports alive a while after its connection was lost.
+
+        Lost calls are pushed again if they have retries, and fail as unavailable otherwise. Do nothing if the gcs has
+        reported a death or another incarnation meanwhile.
+        """
         info = client.info
         if client.connection is not None or info is None or info.state != ALIVE or info.restarts != connection.restarts:
             return
@@ -158,7 +162,7 @@ class ActorTaskSubmitter:
             client.lost[task] = connection
 
     def _decide_lost(self, client: ActorClient, restarts: int) -> None:
-        """A new incarnation is there, or will be: whatever was pushed to an older one is over."""
+        """Retry or fail the lost calls that were pushed to an incarnation older than ``restarts``."""
         decided = {task: pushed_to for task, pushed_to in client.lost.items() if pushed_to.restarts < restarts}
         for task in decided:
             del client.lost[task]
@@ -167,7 +171,7 @@ class ActorTaskSubmitter:
                 self._actions.fail_restarted(task, client, "it died and is restarted")
 
     def _is_made_again(self, task: PendingTask, pushed_to: Connection) -> bool:
-        """False: it was under way, and has no retry left."""
+        """Begin another attempt of a lost call if need be; False if the call was pushed and has no retry left."""
         if task.state is not PUSHED:
             return True
         self._actions.discard(task, pushed_to)
@@ -191,7 +195,7 @@ class ActorTaskSubmitter:
     # --- pushing
 
     def _flush(self, client: ActorClient) -> None:
-        """Push everything whose turn it is."""
+        """Push all calls whose turn it is."""
         connection, queue = client.connection, client.queue
         if connection is not None and connection.is_lost:
             connection = None

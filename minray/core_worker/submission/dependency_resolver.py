@@ -1,13 +1,13 @@
-"""A task waits here until all its top-level arguments exist; then small ones are put into it.
+"""Lets a task wait until all its top-level arguments exist, then puts the values of the small ones into it.
 
 Ray: src/ray/core_worker/task_submission/dependency_resolver.h
 
 G10: a task never starts before its arguments are computed. G1: if one of them is an error, the task ends with that error
-and its body does not run. Arguments that are large stay references; the executing worker gets them from their owner. A
-function that the gcs does not know yet counts as one more argument to wait for. A task that comes again, because an argument
-was lost, or its own results, keeps the values that it carries and waits for the rest.
+and its body does not run. Large arguments stay references; the executing worker asks their owner for them. A function that
+the gcs does not know yet counts as one more argument to wait for. A task may come again because an argument, or one of its
+own results, was lost. It then keeps the values that it carries and waits for the other arguments.
 
-Those that are in the object store are the task's *dependencies*: the raylet that grants it a worker brings them there first.
+Arguments in the object store are the task's *dependencies*: the raylet that grants a worker first brings them to its node.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class DependencyResolver:
-    """All waiting tasks of one process."""
+    """Resolves the arguments of the waiting tasks of one process."""
 
     def __init__(
         self,
@@ -47,15 +47,16 @@ class DependencyResolver:
         self._on_ready = on_ready
         self._on_failed_argument = on_failed_argument
         self._large: dict[bytes, Place | None] = {}
-        """Borrowed objects that exist, elsewhere, and are too large to be put into a message: where they were seen."""
+        """Places of borrowed objects that exist on other nodes and are too large for a message, by object id."""
         self._for_function: dict[bytes, list[PendingTask]] = {}
         """Tasks whose function is being exported, by function id."""
         self._failed: deque[tuple[PendingTask, StoredObject]] = deque()
-        """Tasks with an argument that is this error, and that have not ended yet."""
+        """Tasks that must still be failed, each with the error that is its argument."""
         self._is_failing = False
+        """Whether ``_fail`` is running, so that failures inside it are queued and not nested."""
 
     def resolve(self, task: PendingTask) -> None:
-        """Begin; ends in ``on_ready`` or ``on_failed_argument``, perhaps at once."""
+        """Wait for a task's arguments, then call ``on_ready`` or ``on_failed_argument``; this may happen at once."""
         missing: set[bytes] | None = None
         if not task.prepared.export.done:
             function_id = task.prepared.template.function_id
@@ -104,7 +105,7 @@ class DependencyResolver:
             self._complete(task)
 
     def _fail(self, task: PendingTask, error: StoredObject) -> None:
-        """Fail a task. Tasks that take its results end after it, not within its end, for a chain may be long."""
+        """Fail a task. Tasks that take its results fail after it, not within this call: a chain may exceed the stack."""
         task.waiting_for = None
         self._failed.append((task, error))
         if self._is_failing:
@@ -117,7 +118,7 @@ class DependencyResolver:
                     continue
                 try:
                     self._on_failed_argument(task, error)
-                except Exception:  # a bug of ours, and no reason for the others to wait for ever
+                except Exception:  # a bug of ours; the other tasks must still end
                     logger.exception("task %s has not ended with the error of its argument", short(task.task_id))
         finally:
             self._is_failing = False
@@ -153,16 +154,16 @@ class DependencyResolver:
         self._on_ready(task)
 
     def place_of(self, object_id: bytes) -> Place | None:
-        """Where the first copy of a large object is, or was when its owner was asked; None for what is not in a store."""
+        """Return where the first copy of a large object is, or was when its owner was asked; None for other objects."""
         stored = self._store.objects.get(object_id)
         return self._large.get(object_id) if stored is None else stored.place
 
     def forget(self, object_ids: Iterable[bytes]) -> None:
-        """Nobody here holds these objects any more."""
+        """Drop the places of objects to which this process has no reference any more."""
         if self._large:
             for object_id in object_ids:
                 self._large.pop(object_id, None)
 
     def missing_of(self, task: PendingTask) -> list[bytes]:
-        """The arguments that a waiting task waits for, for ``why``."""
+        """Return the ids of the arguments that a task waits for; for ``why``."""
         return sorted(task.waiting_for or ())

@@ -1,16 +1,16 @@
-"""The owner's side of streaming generators: takes items in, lends them to the reader, and ends their streams.
+"""Receives the items of streaming generators for their owner, hands them to the reader, and ends the streams.
 
 Ray: TaskManager::HandleReportGeneratorItemReturns and its neighbours
 
-The shell around ``ObjectRefStreams``. An item that arrives is an object of this process like any result. The reader waits
-for the object whose id the next item will have; behind the last item the memory store has ``END_OF_STREAM`` there, so a
-thread that waits finds out in the same way whether there is another item or none.
+This is the shell around ``ObjectRefStreams``. An item that arrives becomes an object of this process, like any result. The
+reader waits for the object whose id the next item will have. Behind the last item the memory store has ``END_OF_STREAM``
+under that id. Hence a waiting thread learns in the same way whether there is another item.
 
-An item in an object store may be lost, like any result, and is made again like any: its task runs once more, told which
-items are missing, and nobody else's are touched. Such an attempt ends no stream and is held up by no reader.
+An item in an object store may be lost, and is made again, like any result. Its task runs once more and is told which items
+are missing; the other items stay untouched. Such an attempt does not end the stream, and no reader holds it up.
 
-A report is believed only if it comes from the task's present attempt (G94). A refused item may bring tickets and places
-along: the tickets go back, and copies that no process needs are discarded where they are.
+A report is accepted only from the task's current attempt (G94). A refused item may bring tickets (notes of this borrower)
+and copies along: the tickets go back to their owners, and the copies are discarded where they are.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from minray.rpc.service import Call
 
 _packed_end = pack_exception(ObjectRefStreamEndOfStreamError(), task_name="", pid=0, node_id="", ip="")
 END_OF_STREAM = StoredObject(_packed_end, (), True, ())
-"""In the memory store: there is no such item. One for all streams."""
+"""Value in the memory store that says that a stream has no more items; shared by all streams."""
 UNWANTED = GeneratorItemReply(0, True)
+"""Answer that tells a generator that its items are not wanted any more."""
 EVERYTHING = 2**62
 """Number of items that count as read for an attempt that makes lost items again: no reader holds it up."""
 
 
 class Generators:
-    """The streams of one process."""
+    """Receives and ends the streams of one process's generators."""
 
     def __init__(
         self,
@@ -65,13 +66,13 @@ class Generators:
         self.streams = ObjectRefStreams(record)
 
     def begin(self, task: PendingTask) -> None:
-        """A generator function was called here."""
+        """Begin the stream of a generator task that was submitted here."""
         task.stream = self.streams.begin(task.task_id)
 
     # --- from the executor
 
     def on_report(self, request: ReportGeneratorItem, buffers: Sequence[Any]) -> GeneratorItemReply:
-        """An item, or the end of the yields."""
+        """Receive an item, or the news that the iterator has ended; return the answer for the executor."""
         task_id = request.task_id
         task = self._tasks.tasks.get(task_id)
         is_present = task is not None and task.attempt == request.attempt
@@ -82,7 +83,7 @@ class Generators:
         return self._answer(task_id) if is_present else UNWANTED
 
     def _on_item(self, task: PendingTask | None, request: ReportGeneratorItem, stored: StoredObject) -> None:
-        """``task``: None if it is not its present attempt that reports."""
+        """Store an item, or refuse it; ``task`` is None if the report is not from the task's current attempt."""
         number = request.number
         object_id = item_id(request.task_id, number)
         if task is not None and self.streams.is_wanted(task.task_id) and self.streams.on_item(task.task_id, number):
@@ -97,7 +98,7 @@ class Generators:
         self._objects.on_result(object_id, stored)
 
     def lost_items(self, task: PendingTask) -> list[int]:
-        """Items that have come, and that somebody needs who does not find them any more."""
+        """Return the numbers of items that have arrived, are lost, and are still in scope."""
         assert task.stream is not None
         if not task.stream.has_large:
             return []
@@ -141,18 +142,18 @@ class Generators:
     # --- from the reader
 
     def on_read(self, task_id: bytes, number: int) -> None:
-        """A user thread has taken an item, and the stream's reference to it."""
+        """Take note that a user thread has taken an item, and with it the stream's reference to it."""
         self._let_go(task_id, self.streams.on_read(task_id, number))
 
     def hurry(self, task: PendingTask) -> None:
-        """Release an attempt that is held up: the next one begins after it, and the reader waits for that (G91)."""
+        """Release an attempt that back-pressure holds up: the reader waits for the attempt that follows it (G91)."""
         if task.stream is not None:
             waiting, task.stream.waiting = task.stream.waiting, []
             for _, call in waiting:
                 call.reply(GeneratorItemReply(EVERYTHING, False))
 
     def on_dropped(self, task_id: bytes) -> None:
-        """A user thread has dropped the generator (G97)."""
+        """Free the unread items of a generator that a user thread has dropped (G97)."""
         end = self.streams.on_dropped(task_id)
         self._free(task_id, end.unread)
         if end.end is not None:
@@ -169,21 +170,21 @@ class Generators:
         for call in waiting:
             call.reply(self._answer(task_id))
 
-    # --- from the judge of the task
+    # --- from the outcomes of the task
 
     def is_wanted(self, task_id: bytes) -> bool:
         """Whether a user may still read items of this task."""
         return self.streams.is_wanted(task_id)
 
     def contradiction(self, task: PendingTask) -> RayError | None:
-        """The task says that all went well: whether that can be."""
+        """Return the error of a task that reports success, although its stream contradicts that; None if it does not."""
         if not self.streams.is_open(task.task_id):
             return None
         reason = self.streams.contradiction(task.task_id)
         return StreamingGeneratorReplayInconsistentError(reason=reason) if reason else None
 
     def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
-        """The task is over; ``value`` is an error, or says that there is none (G92, G93)."""
+        """End the stream of a task that is over; ``value`` is its error, or a value that is none (G92, G93)."""
         if self.streams.is_open(task.task_id):
             assert value is not None
             self._end(task, value)
@@ -191,7 +192,7 @@ class Generators:
             self._give_up(task, value)
 
     def _give_up(self, task: PendingTask, value: StoredObject | None) -> None:
-        """Put an error in the place of lost items that an attempt has not made again (G95)."""
+        """Store an error for each lost item that an attempt has not made again (G95)."""
         lost, task.items_lost = task.items_lost, None
         for number in lost or ():
             object_id = item_id(task.task_id, number)
@@ -216,7 +217,7 @@ class Generators:
         self._let_go(task.task_id, ending.waiting)
 
     def unreported(self, task: PendingTask) -> list[bytes]:
-        """List the items that a dead attempt may have put into the store of its node without having reported them."""
+        """Return the ids of items that a dead attempt may have put into its node's store without reporting them."""
         if task.stream is None:
             return []
         first = task.stream.arrived + 1

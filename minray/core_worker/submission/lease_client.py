@@ -1,10 +1,10 @@
-"""Carries out what the submitter decides: asks raylets for leases, pushes tasks to workers, and judges broken ones.
+"""Carries out the submitter's decisions: requests leases, pushes tasks to workers, and decides about lost workers' tasks.
 
 Ray: the sending half of src/ray/core_worker/task_submission/normal_task_submitter.cc, src/ray/raylet_rpc_client/
 
-When a worker cannot be reached any more, its raylet is asked what became of it: the answer is its death certificate and
-the number of the last task that had begun, so that tasks which had not begun are pushed elsewhere without using up a
-retry. A raylet that cannot be reached either means that the node is dead.
+When a worker cannot be reached any more, its raylet is asked what became of it. The answer says how the worker died, and
+the sequence number of the last task that had begun. Tasks that had not begun are pushed elsewhere without using up a retry.
+If the raylet cannot be reached either, the node counts as dead.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ from minray.rpc.connection import Peer, PeerUnreachable, ignore
 logger = logging.getLogger(__name__)
 
 FAILURE_TIMEOUT_S = 5.0
-"""How long a raylet may take to see that a worker is dead."""
+"""Seconds that a raylet may take to notice that a worker is dead; it sees the process exit, so this is ample."""
 REJECTED_DELAY_S = 0.05
-"""After a spillback that was rejected, or led to a raylet that is gone: the raylets' views of each other need this long to
-agree, and longer if nobody but us knows yet that a node has died. And after a request that was cancelled, but not by us: it
-would be again, at once, as long as the raylet believes that our job has finished, or that we are dead."""
+"""Seconds to wait before another lease request, after one that was rejected, led to a lost raylet, or was cancelled there.
+
+The raylets' views of each other need about this long to agree; longer if no other process knows yet that a node has died. A
+raylet cancels our requests while it believes that our job has finished or that this process is dead. Without a pause it
+would do so again at once."""
 
 
 class LeasedOutcomes(PushOutcomes, Protocol):
@@ -58,14 +60,17 @@ class LeasedOutcomes(PushOutcomes, Protocol):
     def on_died(
         self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None, *, is_preempted: bool = False
     ) -> None:
-        """The task may have run. ``failure`` is None if its whole node died; ``is_preempted``: after a preemption."""
+        """Decide about a task that may have run on a worker that died.
+
+        ``failure`` is None if the whole node died; ``is_preempted``: the node was preempted before.
+        """
 
     def on_unschedulable(self, tasks: Sequence[PendingTask], reply: LeaseReply) -> None:
-        """No worker will ever be granted for these tasks."""
+        """Fail tasks for which no worker will ever be granted."""
 
 
 class LeaseClient:
-    """The ``LeaseActions`` of the submitter of one process, which it makes."""
+    """Requests leases and pushes tasks for one process. It makes the submitter and implements its ``LeaseActions``."""
 
     def __init__(
         self,
@@ -83,7 +88,7 @@ class LeaseClient:
         self._now = process.now
         self.submitter = NormalTaskSubmitter(process.config.system_config, lease_ids, tasks, self, best_raylet)
         self._unstarted: list[PendingTask] = []
-        """Answered NOT_STARTED in this turn of the loop; they go back together, in order."""
+        """Tasks answered NOT_STARTED in this turn of the loop; they are queued again together, in their order."""
         self._judging: set[asyncio.Task[None]] = set()
 
     # --- Actions
@@ -141,7 +146,7 @@ class LeaseClient:
         return self._local_raylet if address is None else self._peers.to(address)
 
     def _tell(self, raylet: Address | None, request: Request[Done]) -> None:
-        """Send a request that must arrive while the raylet lives, lest its resources stay ours for ever."""
+        """Send a request that must arrive while the raylet lives, or its resources would stay leased to us for ever."""
         if raylet is None:
             self._local_raylet.send(request, ignore)
         else:
@@ -170,7 +175,7 @@ class LeaseClient:
     def _on_lease_error(self, request: WorkerRequest, error: PlatformError | None) -> None:
         loop = asyncio.get_running_loop()
         if request.raylet is not None and isinstance(error, PeerUnreachable):
-            # It may be alive and grant it yet: whatever it knows of this lease by then shall end.
+            # The raylet may be alive and still grant the lease: whatever it knows of this lease must end then.
             self._tell(request.raylet, CancelWorkerLease(request.lease_id))
             self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
             loop.call_later(REJECTED_DELAY_S, self._go_home, request)
@@ -179,7 +184,7 @@ class LeaseClient:
             loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
 
     def _go_home(self, request: WorkerRequest) -> None:
-        """Not to where the arguments are said to be: that may be the one that is gone."""
+        """Repeat a request at the local raylet, not where the arguments are: that raylet may be the lost one."""
         self.submitter.on_lease_redirected(request, None, False, self._now())
 
     def _on_pushed(
@@ -218,7 +223,7 @@ class LeaseClient:
         self._again(tasks)
 
     def _again(self, tasks: list[PendingTask]) -> None:
-        """Queue what may be pushed again at once."""
+        """Queue those unstarted tasks that may be pushed again at once."""
         again = self._outcomes.on_unstarted(tasks)
         if again:
             self.submitter.on_tasks_unstarted(again, self._now())
@@ -226,7 +231,7 @@ class LeaseClient:
     # --- death
 
     def on_unreachable(self, worker: LeasedWorker, reason: str) -> None:
-        """The channel to a worker is gone for good."""
+        """Give up a worker whose connection is lost for good, and find out what became of its tasks."""
         lost = self.submitter.on_worker_lost(worker)
         if lost:
             name = f"judge({short(worker.lease_id)})"

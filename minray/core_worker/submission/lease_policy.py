@@ -1,15 +1,16 @@
-"""Which raylet is asked first for a worker: the one whose node has most bytes of the task's large arguments.
+"""Chooses the raylet that is asked first for a worker: that of the node with most bytes of the task's large arguments.
 
 Ray: src/ray/core_worker/lease_policy.h (LocalityAwareLeasePolicy, LocalLeasePolicy)
 
-Pure. An owner knows the copies of its own objects, and of borrowed ones the place that it has seen. What it knows may be
-old: the raylet that is asked decides as any other, sends the owner on if it has no room, and brings here what is missing.
-Among nodes that have equally much the owner's own is best, for its raylet is next door; then the one with the least id.
-Where the policy is switched off, the local raylet is asked first, as for all other tasks.
+Pure. An owner knows all copies of its own objects, and one place of each borrowed object. This knowledge may be out of date.
+That does no harm: the raylet that is asked decides like any other. It spills the request back if it has no room, and brings
+missing arguments to its node. Among nodes with equally many bytes the owner's own node is best, because its raylet is
+nearest; then the node with the lowest id. If the policy is switched off, the local raylet is asked first, as for all other
+tasks.
 
 Rules
-  * Only tasks that may run anywhere go where their arguments are; affinity and spreading say more than locality (G103).
-  * A node that is known to be dead has nothing: the directory forgets its copies.
+  * Only tasks with the default strategy go where their arguments are; affinity and spreading outrank locality (G103).
+  * A node that is known to be dead has no copies: the directory forgets them.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from minray.protocol.object_store import Place
 from minray.protocol.raylet import Dependency
 
 PlaceOf = Callable[[bytes], Place | None]
-"""Where a large object was seen; None for an object that is small, or not known."""
+"""Returns the known place of a large object; None for an object that is small, or not known."""
 CopiesOf = Callable[[bytes], tuple[int, Sequence[Address]]]
-"""How large an object is, and the raylets of the nodes that have it; none, if that is not known."""
+"""Returns the size of an object, and the raylets of the nodes that have a copy; no raylets if that is not known."""
 
 
 class LocalityAwareLeasePolicy:
-    """The policy of one process."""
+    """Chooses the first raylet for the lease requests of one process."""
 
     def __init__(self, own_node: bytes, own_copies: CopiesOf, place_of: PlaceOf, is_enabled: bool = True) -> None:
         self._own_node = own_node
         self._own_copies = own_copies
-        """Knows the objects that this process owns."""
+        """Looks up the copies of objects that this process owns."""
         self._place_of = place_of
-        """Knows the objects that this process has borrowed, too."""
+        """Looks up the place of an object, also of one that this process has borrowed."""
         self._is_enabled = is_enabled
 
     def best_raylet(self, dependencies: Sequence[Dependency]) -> Address | None:
-        """None: the local one is best, or no node is known to have anything."""
+        """Return the raylet to ask first; None if that is the local one, or if no node is known to have an argument."""
         here: Counter[bytes] = Counter()
         raylets: dict[bytes, Address] = {}
         for dependency in dependencies if self._is_enabled else ():
@@ -53,7 +54,7 @@ class LocalityAwareLeasePolicy:
         return None if best == self._own_node else raylets[best]
 
     def copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:
-        """Tell how large an object is and which nodes have it; of a borrowed one, the node where it was seen."""
+        """Return the size of an object and the raylets of nodes that have it; for a borrowed one, of its known place."""
         size, raylets = self._own_copies(object_id)
         place = self._place_of(object_id)
         return (size, raylets) if raylets or place is None else (place.size, [place.raylet])

@@ -1,13 +1,15 @@
-"""Finished tasks that are remembered, because their results may be lost and would have to be made again.
+"""Remembers finished tasks whose results may be lost and would have to be made again.
 
 Ray: the second half of src/ray/core_worker/task_manager.h (submissible tasks), ReferenceCounter::EvictLineage
 
-Pure. A task is remembered while one of its results that is in the object store has an entry in the reference counter: its
-value is needed, or another remembered task takes it. What the task itself takes is needed as long: large arguments, and
-references inside of others; small values are part of it, as it was sent to a worker. So the lineage of an object is a
-graph of tasks, which shrinks from its end: whoever drops the last reference to the last result of a chain forgets all of it.
+Pure. A task is remembered while one of its results in the object store has an entry in the reference counter. The entry
+exists while the result's value is needed, or another remembered task takes the result. The task's own large arguments, and
+references inside its other arguments, are needed as long. Small arguments are part of the task as it was sent to a worker.
+Hence the lineage of an object is a graph of tasks, which shrinks from its end: when the last reference to the last result of
+a chain is dropped, the whole chain is forgotten.
 
-The memory for this is bounded. When it is used up, the older half is forgotten; the values stay, but can be lost (G72).
+The memory for lineage is bounded. When it is used up, tasks are forgotten, the earliest ended first, until half is left.
+Their results stay, but cannot be made again if they are lost (G72).
 """
 
 from __future__ import annotations
@@ -20,29 +22,31 @@ from minray.core_worker.ownership.reference_counter import Effects, ReferenceCou
 from minray.core_worker.records.pending_task import PendingTask
 
 TASK_BYTES = 1000
-"""What a task without arguments takes, in round figures."""
+"""Bytes of memory that a remembered task without arguments takes, a round estimate."""
 
 
 class _Remembered(NamedTuple):
-    """One task."""
+    """One remembered task."""
 
     task: PendingTask
     needs: tuple[bytes, ...]
-    """Objects that it takes, beside the values that it carries along."""
+    """Ids of objects that the task takes, except the values that it carries."""
     results: set[bytes]
-    """Those for which it is remembered."""
+    """Ids of the results for which the task is remembered."""
     size: int
+    """Estimated memory of the task, in bytes."""
 
 
 class Lineage:
-    """The remembered tasks of one process."""
+    """Remembers the finished tasks of one process, within a bounded memory."""
 
     def __init__(self, references: ReferenceCounter, max_bytes: int) -> None:
         self._references = references
         self._max_bytes = max_bytes
         self._tasks: dict[bytes, _Remembered] = {}
-        """By task id, the one that ended first comes first."""
+        """Remembered tasks by task id, the earliest ended first."""
         self.bytes = 0
+        """Sum of the tasks' sizes."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -52,11 +56,11 @@ class Lineage:
         return None if remembered is None else remembered.task
 
     def needs_of(self, task_id: bytes) -> tuple[bytes, ...]:
-        """The arguments of a remembered task that it does not carry along."""
+        """Return the ids of objects that a remembered task takes, except the values that it carries."""
         return self._tasks[task_id].needs
 
     def keep(self, task: PendingTask, results: Iterable[bytes], effects: Effects) -> None:
-        """A task has ended, perhaps not for the first time: remember it for these results, or not, if there are none."""
+        """Remember a task that has ended, perhaps not for the first time, for these results; without results, forget it."""
         remembered = _Remembered(task, _needs_of(task), set(results), _size_of(task))
         if remembered.results:
             self._references.add_lineage(remembered.needs)
@@ -68,7 +72,7 @@ class Lineage:
                 self._evict(effects)
 
     def on_forgotten(self, object_id: bytes, effects: Effects) -> None:
-        """This process has no entry for an object any more."""
+        """Forget the task of an object that has no entry in the reference counter any more, if no other result needs it."""
         remembered = self._tasks.get(task_of(object_id))
         if remembered is not None:
             remembered.results.discard(object_id)

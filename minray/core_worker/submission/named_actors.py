@@ -1,15 +1,15 @@
-"""Actors by their names: find one, or register another one under a name, and hold what has been found.
+"""Finds actors by their names, and registers new ones under a name; the actors found are held by a reference.
 
 Ray: CoreWorker::GetNamedActorHandle, whose handles do not count
 
-The gcs knows which actor has a name, and the owner of that actor knows whether anybody has a handle of it. A process that
-has learnt an actor from the gcs therefore asks the owner for a ticket of the handle's object, as any borrower does, and has
-a handle only when the owner has noted that. So either the new handle counts before the last of the others has gone, or the
-owner says that it has let go of the actor: then its name counts as free, although the gcs may not know that yet.
+The gcs knows which actor has a name. The owner of that actor knows whether any handle of it is left. A process that gets an
+actor from the gcs therefore asks the owner for a ticket (the owner's note of a borrower) of the handle's object. It makes a
+handle only after the owner has noted that. Either the new handle counts before the last other handle is gone, or the owner
+answers that it has released the actor. Then the name counts as free, although the gcs may not know that yet.
 
 Rules
-  * The owner alone decides that no handle is left, and it decides once: an actor that it has let go of never has one again.
-  * An actor counts as held by its creator before it is registered, because others may find it before the creator hears that.
+  * The owner alone decides that no handle is left, and it decides once: a released actor never has a handle again.
+  * The creator holds an actor before it is registered, because others may find it before the creator hears of that.
   * An actor whose owner is dead ends with it (G25), so its name counts as free.
   * A detached actor needs no handle, and its owner is not asked.
 
@@ -36,13 +36,13 @@ class HeldActor(NamedTuple):
 
     info: ActorInfo
     ref: ObjectRef[Any] | None
-    """Keeps it alive; None: it is detached."""
+    """Reference that keeps the actor alive; None: the actor is detached."""
     refused: str = ""
-    """Why it was not registered, although no other actor has its name."""
+    """Why the actor was not registered, although no other actor has its name; empty if it was."""
 
 
 class NamedActors:
-    """The names that one process asks for; on its loop."""
+    """Finds and registers named actors for one process, on its loop."""
 
     def __init__(
         self,
@@ -51,19 +51,19 @@ class NamedActors:
         borrowing: Borrowing,
         drop_ref: Callable[[bytes], None],
     ) -> None:
-        """``drop_ref`` is called by the destructors of the references that are made here."""
+        """Serve one process; ``drop_ref`` is called by the destructors of the references that are made here."""
         self._process = process
         self._references = references
         self._borrowing = borrowing
         self._drop_ref = drop_ref
 
     async def find(self, name: str, namespace: str) -> HeldActor | None:
-        """The living actor that has a name; None if the name is free."""
+        """Find the living actor that has a name; None if the name is free."""
         reply = await self._process.gcs.call(GetNamedActor(name, namespace))
         return None if reply.actor is None else await self._hold(reply.actor)
 
     async def register(self, info: ActorInfo) -> HeldActor:
-        """Make a new actor known under its name; returns it, or another one that has the name and is held."""
+        """Register a new actor under its name; return it, or the other actor that has the name, held by a reference."""
         instead_of = b""
         handle_id = _handle_id(info)
         self._references.add_owned(handle_id)
@@ -78,7 +78,7 @@ class NamedActors:
             instead_of = reply.existing.actor_id
 
     async def _hold(self, info: ActorInfo) -> HeldActor | None:
-        """An actor that the gcs has told of; None if its owner has let go of it, or is dead."""
+        """Hold an actor that the gcs has found; None if its owner has released it, or is dead."""
         if info.detached:
             return HeldActor(info, None)
         handle_id = _handle_id(info)
@@ -90,5 +90,5 @@ class NamedActors:
 
 
 def _handle_id(info: ActorInfo) -> bytes:
-    """The object that stands for an actor."""
+    """Return the id of the object that stands for an actor."""
     return return_id(creation_task_of(info.actor_id, info.owner.worker_id), 1)

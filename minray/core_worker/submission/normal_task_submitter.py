@@ -1,28 +1,29 @@
-"""Which worker runs which task: leases, their reuse, and pipelining.
+"""Decides which worker runs which task: leases, their reuse, and pipelining.
 
 Ray: src/ray/core_worker/task_submission/normal_task_submitter.h
 
-Pure: it decides, and acts only through its ``LeaseActions`` port. One ``KeyQueue`` per lease shape and set of large
-arguments: tasks that wait, workers that are leased, lease requests that are open. ``assign`` is all there is to
-scheduling; it is called at once when a worker is idle, else once for all the changes of a turn:
+Pure: this class decides, and acts only through its ``LeaseActions`` port. There is one ``KeyQueue`` per lease shape and set
+of large arguments. It has the waiting tasks, the leased workers and the open lease requests. ``assign`` does all scheduling.
+It is called at once when a worker is idle, and otherwise once for all changes of a turn:
 
-  1. give waiting tasks to leased workers: to idle ones first; deeper only behind tasks whose function was measured to
-     be short, and only up to ``pipeline_target_milliseconds`` of work, so that no task waits long behind another;
-  2. ask for more workers while more tasks wait than requests are open, take requests back when none waits.
+  1. Give waiting tasks to leased workers, to idle ones first. A task is queued behind another only if its function was
+     measured to be short, and only up to ``pipeline_target_milliseconds`` of work, so that no task waits long.
+  2. Request more workers while more tasks wait than requests are open; cancel the requests when no task waits.
 
 A worker whose queue is empty keeps its lease for ``worker_lease_linger_milliseconds``, so that a loop of
-``get(f.remote())`` pays no lease round trip. A raylet where others wait says so (``on_revoke``): then idle leases go
-back at once, and busy ones when they are older than ``worker_lease_timeout_milliseconds``, between two tasks.
+``get(f.remote())`` pays no lease round trip. A raylet where other requests wait says so (``on_revoke``). Then idle leases
+are returned at once. A busy worker whose lease is older than ``worker_lease_timeout_milliseconds`` gets no more tasks, and
+its lease is returned when it is idle.
 
-A request for tasks with large arguments goes to the node that has most of them (``lease_policy``), whose raylet pins them
-before it grants; so their workers are reused for the same arguments only. Idle ones that are leased there go back before: a
-node that is full of them would send us on to another one.
+A request for tasks with large arguments goes to the node that has most of them (``lease_policy``). Its raylet pins the
+arguments before it grants the lease. Hence the workers are reused for the same arguments only. Idle workers that are leased
+there are returned before the request: a node full of them would spill the request back to another node.
 
-A worker that gives tasks back unstarted has *stalled*: what it runs blocks (perhaps on those very tasks), or takes longer
-than its function was measured to take. Nothing is queued behind that.
+A worker that gives tasks back unstarted has *stalled*: its running task blocks (perhaps on those very tasks), or takes
+longer than its function was measured to take. No task is queued behind that one.
 
-Ray's key holds the function as well, and its pipelining was removed in 2022 together with work stealing; ours takes
-unstarted tasks back (``reclaim``) from a worker that has not answered for a while, which the measured depth makes rare.
+Ray's key holds the function as well. Ray's pipelining was removed in 2022 together with work stealing. Here unstarted tasks
+are taken back (``reclaim``) from a worker that has not answered for a while, which the measured depth makes rare.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ from minray.protocol.base import Address
 from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
 
 UNKNOWN_ESTIMATE_US = 1e9
-"""The estimate of a task whose function was never measured: nothing is queued behind it."""
+"""Estimate, in microseconds, for a task whose function was not measured or is long: no task is queued behind it."""
 LEAST_ESTIMATE_US = 50.0
 """The least estimate of any task, in microseconds: receiving and answering it takes time too."""
 
 CHECK_S = 0.01
-"""How often workers with tasks queued behind one are looked at."""
+"""Seconds between two looks at workers that have tasks queued behind a running one."""
 SILENCE_S = 0.005
-"""After so long without an answer the tasks that are queued on a worker are asked back if another one is idle."""
+"""Seconds without an answer after which the tasks queued on a worker are reclaimed if another worker is idle."""
 STALL_S = 0.1
-"""And after so long in any case: the task in front of them may even be waiting for what they will do."""
+"""Seconds without an answer after which they are reclaimed in any case: the running task may wait for their results."""
 
 TIMER_SLACK_S = 0.0005
-"""A lease has lingered long enough when it is not worth a timer to wait for the rest."""
+"""Remaining seconds for which no timer is worth setting: a lease that has lingered up to this is returned at once."""
 
 
 class WorkerRequest:
-    """One open request for a worker, from the side that asks."""
+    """One open lease request, as the requesting owner sees it."""
 
     __slots__ = ("lease_id", "key", "raylet", "grant_or_reject", "backlog", "depth", "retriable", "cancelled")
 
@@ -74,19 +75,21 @@ class WorkerRequest:
         self.lease_id = lease_id
         self.key = key
         self.raylet = raylet
-        """None: the local one."""
+        """Address of the raylet that is asked; None: the local one."""
         self.grant_or_reject = grant_or_reject
-        """True after a spillback: the next answer is final."""
+        """Whether the raylet must grant or reject and not spill back again; True after a spillback."""
         self.backlog = backlog
+        """Number of tasks that wait for further workers."""
         self.depth = depth
+        """Depth of the first waiting task in the tree of tasks that submit tasks."""
         self.retriable = retriable
-        """The task that it was asked for may be made again."""
+        """Whether the task for which the worker was requested may be retried."""
         self.cancelled = False
-        """We asked to take it back; if it is granted all the same, the worker goes back at once."""
+        """Whether its cancellation was sent; a worker that is granted all the same is used, or returned when it is idle."""
 
 
 class LeasedWorker:
-    """A worker that is ours for a while."""
+    """A worker that is leased to this process."""
 
     __slots__ = (
         "lease_id",
@@ -115,29 +118,29 @@ class LeasedWorker:
         self.gpu_ids = reply.gpu_ids
         self.key = request.key
         self.in_flight: dict[int, PendingTask] = {}
-        """Pushed and not answered, by sequence, oldest first."""
+        """Tasks that were pushed and not answered, by sequence number, oldest first."""
         self.next_sequence = 1
         self.queued_us = 0.0
-        """Estimated work of what is in flight."""
+        """Estimated duration of the tasks in flight, in microseconds."""
         self.granted_at = now
         self.idle_since = now
-        """When ``in_flight`` became empty; meaningful while it is."""
+        """Time at which ``in_flight`` became empty; meaningful while it is empty."""
         self.progress_at = now
-        """When the oldest in flight had its turn, as far as is known: it was pushed, or the one before it was answered."""
+        """Presumed time at which the oldest task in flight began: it was pushed then, or the one before it was answered."""
         self.closing = False
-        """No more tasks: it is broken or used up, or its lease is to go back when it is idle."""
+        """Whether the worker gets no more tasks: it is broken or used up, or its lease ends when it is idle."""
         self.used_up = False
-        """The process of the worker runs nothing any more."""
+        """Whether the worker's process runs no more tasks (``max_calls``)."""
         self.stalled = False
-        """Tasks were given back unstarted, or asked back, and the one that they waited behind has not ended."""
+        """Whether tasks were given back unstarted, or reclaimed, and the task in front of them has not ended."""
 
     def acknowledged(self) -> int:
-        """All replies up to this sequence have come."""
+        """Return the sequence number up to which all replies have come."""
         return next(iter(self.in_flight), self.next_sequence) - 1
 
 
 class KeyQueue:
-    """Everything about one lease shape, and one set of large arguments."""
+    """The waiting tasks, leased workers and open requests of one lease shape and set of large arguments."""
 
     __slots__ = ("shape", "dependencies", "queue", "workers", "requests", "is_due")
 
@@ -146,11 +149,11 @@ class KeyQueue:
         self.dependencies = dependencies
         self.queue: deque[PendingTask] = deque()
         self.workers: dict[bytes, LeasedWorker] = {}
-        """By lease id, oldest first."""
+        """Leased workers by lease id, oldest first."""
         self.requests: dict[bytes, WorkerRequest] = {}
-        """Open ones, by lease id."""
+        """Open lease requests, by lease id."""
         self.is_due = False
-        """``assign`` will be called at the end of this turn."""
+        """Whether ``assign`` will be called at the end of this turn."""
 
 
 class LeaseActions(Protocol):
@@ -167,10 +170,10 @@ class LeaseActions(Protocol):
     def reclaim(self, worker: LeasedWorker) -> None: ...
 
     def wake_after(self, delay_s: float) -> None:
-        """Call ``on_timer`` once, this much later."""
+        """Call ``on_timer`` once, after ``delay_s``."""
 
     def wake_soon(self) -> None:
-        """Call ``on_turn`` once, when everything that is at hand has been said."""
+        """Call ``on_turn`` once, when the events at hand have been handled."""
 
 
 BestRaylet = Callable[[tuple[Dependency, ...]], Address | None]
@@ -178,7 +181,7 @@ BestRaylet = Callable[[tuple[Dependency, ...]], Address | None]
 
 
 class NormalTaskSubmitter:
-    """All keys of one process."""
+    """Queues, pushes and pipelines the normal tasks of one process."""
 
     def __init__(
         self,
@@ -193,10 +196,12 @@ class NormalTaskSubmitter:
         self._actions = actions
         self._best_raylet = best_raylet
         self._keys: dict[tuple[LeaseShape, tuple[bytes, ...]], KeyQueue] = {}
-        """By shape and the ids of large arguments. Those without such are kept for good: a program has a handful of shapes,
-        and their functions remember where they belong. The others are forgotten when they are at rest."""
+        """Queues by lease shape and the ids of large arguments.
+
+        Queues without large arguments or a placement group are kept for good: a program has a handful of shapes, and
+        prepared functions refer to their queue. The others are dropped when they are empty."""
         self._workers: dict[bytes, LeasedWorker] = {}
-        """All that are leased, by lease id."""
+        """All leased workers, by lease id."""
         self._linger_s = config.worker_lease_linger_milliseconds / 1000
         self._lease_timeout_s = config.worker_lease_timeout_milliseconds / 1000
         self._max_in_flight = config.max_tasks_in_flight_per_worker
@@ -204,19 +209,19 @@ class NormalTaskSubmitter:
         self._max_task_us = config.pipeline_max_task_milliseconds * 1000
         self._max_requests = config.max_pending_lease_requests_per_scheduling_category
         self.node_count = 1
-        """Alive nodes, for the limit of open requests."""
+        """Number of alive nodes, for the limit of open requests."""
         self._timer_is_set = False
         self._due: list[KeyQueue] = []
-        """Keys to be assigned at the end of this turn."""
+        """Queues for which ``assign`` is called at the end of this turn."""
         self._revoked_until = 0.0
-        """Until then others are known to wait."""
+        """Time until which other processes are believed to wait for leases."""
         self._leaving: OrderedDict[bytes, None] = OrderedDict()
-        """Nodes that are preempted, and leave."""
+        """Ids of preempted nodes, which will leave the cluster."""
 
     # --- events
 
     def on_task_ready(self, task: PendingTask, now: float) -> None:
-        """All arguments exist: queue it."""
+        """Queue a task whose arguments exist, and push it at once if a worker is idle."""
         key = self._enqueue(task)
         key.queue.append(task)
         if key.is_due:
@@ -228,7 +233,7 @@ class NormalTaskSubmitter:
             self.assign(key, now)
         elif len(key.queue) <= self._request_limit() + 1:
             self._assign_soon(key)
-        # else: more were waiting already, so every worker is full and every request is out; their answers will assign.
+        # else: more tasks were waiting already, so all workers are full and all requests are open; answers call ``assign``.
 
     def on_tasks_unstarted(self, tasks: list[PendingTask], now: float) -> None:
         """Put tasks that were pushed but did not start back to the front, in their order."""
@@ -238,7 +243,7 @@ class NormalTaskSubmitter:
             self.assign(key, now)
 
     def on_task_answered(self, worker: LeasedWorker, task: PendingTask, now: float) -> None:
-        """A pushed task is over on its worker, however it ended."""
+        """Take a pushed task off its worker because it was answered, however it ended."""
         del worker.in_flight[task.sequence]
         task.worker = None
         worker.progress_at = now
@@ -250,12 +255,12 @@ class NormalTaskSubmitter:
             worker.stalled = False
 
     def on_task_given_back(self, worker: LeasedWorker, task: PendingTask, now: float) -> None:
-        """A pushed task will not start on its worker; ``on_tasks_unstarted`` follows."""
+        """Take a task off a worker that gave it back unstarted; ``on_tasks_unstarted`` follows."""
         self.on_task_answered(worker, task, now)
         worker.stalled = bool(worker.in_flight)
 
     def on_lease_reply(self, request: WorkerRequest, reply: LeaseReply, now: float) -> None:
-        """GRANTED: the worker is ours for a while, even if nobody wants it any more."""
+        """Take over a worker that was granted (GRANTED), even if no task waits for it any more."""
         key = request.key
         del key.requests[request.lease_id]
         worker = LeasedWorker(request, reply, now)
@@ -266,7 +271,10 @@ class NormalTaskSubmitter:
         self.assign(key, now)
 
     def on_lease_redirected(self, request: WorkerRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
-        """SPILLBACK; or nobody answers (then ``raylet`` is None: begin again at home), with a fresh lease id."""
+        """Repeat a request at another raylet, with a fresh lease id.
+
+        The raylet answered SPILLBACK, or did not answer; then ``raylet`` is None, and the local raylet is asked.
+        """
         key = request.key
         del key.requests[request.lease_id]
         if key.queue:
@@ -274,13 +282,13 @@ class NormalTaskSubmitter:
         self.assign(key, now)
 
     def on_lease_ended(self, request: WorkerRequest, now: float) -> None:
-        """REJECTED, CANCELLED, or the request failed; what still waits asks again."""
+        """Drop a request that was rejected, cancelled or failed; tasks that still wait make new requests."""
         key = request.key
         del key.requests[request.lease_id]
         self.assign(key, now)
 
     def on_worker_lost(self, worker: LeasedWorker) -> list[PendingTask]:
-        """The worker cannot be used any more: returns what was in flight. ``return_lease`` is called."""
+        """Return the lease of a worker that cannot be used any more; the result is the tasks that were in flight."""
         self._close(worker, kill_worker=True, reason="its channel broke")
         lost = list(worker.in_flight.values())
         worker.in_flight.clear()
@@ -289,17 +297,17 @@ class NormalTaskSubmitter:
         return lost
 
     def on_worker_used_up(self, worker: LeasedWorker) -> None:
-        """The worker has said that it takes no more tasks (``max_calls``)."""
+        """Give no more tasks to a worker that has said that it takes none (``max_calls``)."""
         worker.closing = worker.used_up = True
 
     def on_revoke(self, now: float) -> None:
-        """A raylet says that others wait: idle leases go back at once."""
+        """Return idle leases at once, because a raylet says that other requests wait."""
         self._revoked_until = now + self._lease_timeout_s
         for key in list(self._keys.values()):
             self.assign(key, now)
 
     def on_node_leaving(self, node_id: bytes, now: float) -> None:
-        """A raylet takes nothing new: give its workers no more tasks, and return them when they are idle."""
+        """Give the workers of a leaving node no more tasks, and return them when they are idle."""
         remember(self._leaving, node_id, None)
         for worker in self._workers.values():
             if worker.address.node_id == node_id:
@@ -311,18 +319,18 @@ class NormalTaskSubmitter:
             self.assign(key, now)
 
     def is_preempted(self, node_id: bytes) -> bool:
-        """Whether what is lost with this node costs no retries (G21)."""
+        """Whether this node was preempted, so that tasks lost with it use up no retry (G21)."""
         return node_id in self._leaving
 
     def on_timer(self, now: float) -> None:
-        """A worker has been idle for a while, or tasks have been queued on one: fetch them for others, or give it back."""
+        """Reclaim tasks that are queued on slow workers, and return workers that have been idle for long."""
         self._timer_is_set = False
         for key in list(self._keys.values()):
             self._maybe_reclaim(key, now)
             self.assign(key, now)
 
     def remove_queued(self, task: PendingTask, now: float) -> None:
-        """A queued task was cancelled."""
+        """Remove a cancelled task from its queue."""
         key = self._key(task)
         key.queue.remove(task)
         self.assign(key, now)
@@ -334,7 +342,7 @@ class NormalTaskSubmitter:
         return tasks
 
     def forget_all(self) -> None:
-        """The cluster is gone, and its raylet with it: nothing is pushed any more, and no answer to a push counts."""
+        """Forget all tasks and workers because the cluster is gone: no task is pushed any more, and answers are ignored."""
         for key in self._keys.values():
             key.queue.clear()
             for worker in key.workers.values():
@@ -347,7 +355,7 @@ class NormalTaskSubmitter:
     # --- decisions
 
     def assign(self, key: KeyQueue, now: float) -> None:
-        """Give waiting tasks to workers, give workers back, then ask for as many more as make sense."""
+        """Give waiting tasks to workers, return idle workers, then request or cancel further ones."""
         if key.queue and key.workers:
             takers = [worker for worker in key.workers.values() if self._may_take(worker, now)]
             takers.sort(key=_load)
@@ -371,14 +379,14 @@ class NormalTaskSubmitter:
             self._maybe_forget(key)
 
     def refill(self, worker: LeasedWorker, now: float) -> None:
-        """A worker has answered. It gets more at once if it has nothing left, else together with others of this turn."""
+        """Give more tasks to a worker that has answered: at once if it is idle, else at the end of this turn."""
         if not worker.in_flight:
             self.assign(worker.key, now)
         elif worker.key.queue or worker.key.requests:
             self._assign_soon(worker.key)
 
     def on_turn(self, now: float) -> None:
-        """The end of a turn in which tasks became ready, or were answered."""
+        """Assign at the end of a turn in which tasks became ready or were answered."""
         due, self._due = self._due, []
         for key in due:
             key.is_due = False
@@ -395,7 +403,7 @@ class NormalTaskSubmitter:
         return worker.queued_us < self._target_us and not (worker.closing or worker.stalled or self._is_overdue(worker, now))
 
     def _fill(self, worker: LeasedWorker, most: int, now: float) -> None:
-        """Push at most so many tasks from the front of the queue."""
+        """Push at most ``most`` tasks from the front of the queue to a worker."""
         queue = worker.key.queue
         in_flight = worker.in_flight
         while queue and most > 0:
@@ -446,7 +454,7 @@ class NormalTaskSubmitter:
                 self._give_back(worker, "idle")
 
     def _give_back(self, worker: LeasedWorker, reason: str) -> None:
-        """Return an idle worker. One that has used up its calls is leased to nobody, and its raylet asks it to end."""
+        """Return an idle worker. A used-up one is not leased again, and its raylet asks it to end."""
         if worker.used_up:
             reason = MAX_CALLS
         elif worker.address.node_id in self._leaving:
@@ -454,7 +462,7 @@ class NormalTaskSubmitter:
         self._close(worker, kill_worker=worker.used_up, reason=reason)
 
     def _maybe_reclaim(self, key: KeyQueue, now: float) -> None:
-        """Ask back what is queued behind a task that takes its time; while that is not known, keep idle workers for it."""
+        """Reclaim the tasks that are queued behind a slow task; keep idle workers for them until that is decided."""
         idle = [worker for worker in key.workers.values() if not worker.in_flight]
         for worker in key.workers.values():
             if len(worker.in_flight) > 1 and not worker.stalled:
@@ -487,7 +495,7 @@ class NormalTaskSubmitter:
             self._maybe_forget(worker.key)
 
     def _maybe_forget(self, key: KeyQueue) -> None:
-        """Arguments and placement groups come and go: their keys must not pile up."""
+        """Drop an empty queue with large arguments or a placement group: these come and go, and must not pile up."""
         passes = key.dependencies or key.shape.strategy.group_id
         if passes and not (key.queue or key.workers or key.requests):
             name = key.shape, _ids(key.dependencies)
@@ -519,7 +527,7 @@ class NormalTaskSubmitter:
     # --- questions
 
     def request_of(self, task: PendingTask) -> WorkerRequest | None:
-        """An open request that could serve this task, for ``why``."""
+        """Return an open request that could serve this task, for ``why``; None if there is none."""
         return next(iter(self._key(task).requests.values()), None)
 
     def leased_workers(self) -> list[LeasedWorker]:

@@ -1,18 +1,21 @@
-"""Lost objects are made again by their owner: it runs the tasks once more that have made them.
+"""Makes lost objects of this process again: it runs the tasks that have made them once more.
 
 Ray: src/ray/core_worker/object_recovery_manager.h, TaskManager::ResubmitTask
 
-An object is lost when no node has a copy of it (``object_directory``, which looks for another copy before it says so). From
-then on it counts as not made yet. It leaves the memory store. A process that wants it waits there, or hears that it is not
-made. What the next attempt of its task makes is the answer to all of them.
+An object is lost when no node has a copy of it (``object_directory`` looks for another copy before it says so). From then on
+it counts as not made yet. It leaves the memory store. A process that wants it waits for it, or hears that it is not made.
+All of them get the value that the next attempt of its task makes.
 
 Rules
-  * Each task runs again once, for all its lost results and for all who wait (G74). Results that still exist are not made
-    again, so nothing takes their place: the worker is told which ones are unwanted.
-  * What the task takes is made again first, if it is lost too, or was freed when nobody but lineage needed it (G67).
-  * It uses up a retry (G70). What cannot be made again becomes an ObjectReconstructionFailedError (``Reference.obstacle``).
-  * A copy is named by its attempt, so what is left of an earlier one is never taken for a later one.
-  * A result that is lost or needed while its task runs again without making it is looked for when that has ended.
+  * A task runs again once, for all its lost results and all waiting processes (G74). Results that still exist are not made
+    again and not replaced: the worker is told which results are unwanted.
+  * Arguments of the task that are lost too are made again first, also those that were freed because only lineage needed
+    them (G67).
+  * Running again uses up a retry (G70). An object that cannot be made again becomes an ObjectReconstructionFailedError
+    (``Reference.obstacle``).
+  * A copy is identified by its attempt, so that a leftover copy of an earlier attempt is never taken for a later one.
+  * A result may be lost, or needed, while its task runs again without making it. It is recovered when that attempt has
+    ended.
 """
 
 from __future__ import annotations
@@ -61,19 +64,22 @@ class ObjectRecoveryManager:
         self._borrowing = borrowing
         self._objects = objects
         self._resolve = resolve
-        """Waits for the arguments of a task that runs again."""
+        """Function that waits for the arguments of a task that runs again."""
         self._lost_items = lost_items
-        """Lists the items of a generator that have come and are lost."""
+        """Function that returns the numbers of a generator's items that have arrived and are lost."""
         self._hurry = hurry
-        """Releases a generator that its reader holds up."""
+        """Function that releases a generator that back-pressure holds up."""
         self._keep_actor = keep_actor
-        """Holds the handle of the actor whose method runs again."""
+        """Function that holds the handle of the actor whose method runs again."""
         self.lineage = Lineage(references, system.max_lineage_bytes)
 
     # --- a task ends
 
     def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
-        """These are what it has made (None: unwanted); called before they are stored, for they may be lost already."""
+        """Remember a task that has made these values (None: unwanted), if one of them may be lost.
+
+        This is called before the values are stored, since they may be lost already.
+        """
         has_items = task.stream is not None and task.stream.has_large
         if task.needs is None and not has_items:
             for value in values:
@@ -93,7 +99,7 @@ class ObjectRecoveryManager:
             if stored is not None and stored.place is None:
                 reference.obstacle = ReconstructionFailure.PUT
             elif stored is not None or reference.obstacle is None or object_id in items:
-                reference.obstacle = obstacle  # also of an item that was lost before its task has ended
+                reference.obstacle = obstacle  # also for an item that was lost before its task ended
             if reference.obstacle is None:
                 results.append(object_id)
         effects = Effects()
@@ -101,7 +107,7 @@ class ObjectRecoveryManager:
         self._borrowing.apply(effects)
 
     def _obstacle_of(self, task: PendingTask) -> ReconstructionFailure | None:
-        """Why this task could not run again."""
+        """Return the reason why this task cannot run again; None if it can."""
         if not self._is_enabled:
             return ReconstructionFailure.LINEAGE_DISABLED
         if not task.prepared.template.is_reconstructable():
@@ -118,17 +124,20 @@ class ObjectRecoveryManager:
     # --- objects are lost
 
     def on_lost(self, object_ids: Sequence[bytes]) -> None:
-        """No node has a copy of these objects of ours any more."""
+        """Recover objects of this process of which no node has a copy any more."""
         effects = Effects()
         for object_id in object_ids:
-            if self._references.get(object_id) is not None:  # its last reference may have been inside of one before it
+            if self._references.get(object_id) is not None:  # an earlier object of the list may have held its last one
                 self._references.forget_value(object_id, effects)
         self._store.delete(object_ids)
         self._borrowing.apply(effects)
         self.recover(object_ids)
 
     def recover(self, object_ids: Iterable[bytes]) -> None:
-        """Make these again, and whatever that takes, but for what exists, is being made, or belongs to others."""
+        """Make these objects again, and the arguments that this takes.
+
+        Objects that exist, are being made, or belong to other owners are skipped.
+        """
         lacking = list(object_ids)
         while lacking:
             object_id = lacking.pop()
@@ -155,7 +164,7 @@ class ObjectRecoveryManager:
                 )
 
     def _run_again(self, task: PendingTask) -> Sequence[bytes]:
-        """Returns what it takes."""
+        """Begin another attempt of a finished task; return the ids of the objects that it takes."""
         needs = self.lineage.needs_of(task.task_id)
         logger.debug("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
         self._references.add_submitted(needs, [None] * len(needs))
@@ -163,14 +172,14 @@ class ObjectRecoveryManager:
             self._keep_actor(task)
         else:
             task.handle_id = b""
-        if task.stream is not None:  # which may fail before a worker hears what is to be made
+        if task.stream is not None:  # noted now, because the task may fail before it is pushed
             task.items_lost = dict.fromkeys(self._lost_items(task))
         self._tasks.begin_again(task, needs)
         self._resolve(task)
         return needs
 
     def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Which results of a task that runs again are not to be made."""
+        """Return the indices of the results that the next attempt of a task must not make."""
         store, references = self._store.objects, self._references
         return tuple(
             index
@@ -183,6 +192,6 @@ class ObjectRecoveryManager:
     def on_freed(self, effects: Effects) -> None:
         """Forget the tasks of freed objects, unless the objects may have to be made again."""
         if len(self.lineage):
-            for object_id in effects.freed:  # which may grow meanwhile
+            for object_id in effects.freed:  # the list may grow meanwhile
                 if self._references.get(object_id) is None:
                     self.lineage.on_forgotten(object_id, effects)

@@ -1,9 +1,9 @@
-"""The outcome of a submitted task: values, an error, another attempt, a cancellation.
+"""Decides the outcome of a submitted task: values, an error, another attempt, or a cancellation.
 
 Ray: TaskManager::CompletePendingTask, FailOrRetryPendingTask; NormalTaskSubmitter::CancelTask
 
-Every way in which a task can end leads through ``_finish``, which stores the results, lets go of the arguments and forgets
-the task; so each task ends exactly once.
+Every end of a task leads through ``_finish``, which stores the results, releases the arguments and removes the task from the
+table. Hence each task ends exactly once.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ from minray.rpc.connection import ignore
 logger = logging.getLogger(__name__)
 
 MAX_MEMORY_DELAY_S = 60.0
-"""The longest pause before a task is made again that was killed for memory."""
+"""Maximum seconds before a task that was killed for its node's memory is tried again; the delay doubles up to this."""
 
 
 class Routes(Protocol):
-    """The ways that a task goes by its kind: to a leased worker, to its actor, or to the gcs if it is a constructor."""
+    """Routes a task by its kind: to a leased worker, to its actor, or to the gcs if it is a constructor."""
 
     def on_task_ready(self, task: PendingTask) -> None:
-        """All arguments exist: queue the task, for its first attempt or for another."""
+        """Queue a task whose arguments exist, for its first attempt or for another."""
 
     def on_ended_early(self, task: PendingTask) -> None:
-        """The task has ended without being pushed: an actor's calls behind it need not wait for it."""
+        """React to the end of a task that was not pushed: the actor's calls behind it go on."""
 
     def remove_queued(self, task: PendingTask) -> None:
-        """The task is cancelled: take it out of its queue."""
+        """Take a cancelled task out of its queue."""
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
-        """An argument of a constructor is an error."""
+        """End an actor because an argument of its constructor is an error."""
 
 
 class Streams(Protocol):
@@ -74,13 +74,13 @@ class Streams(Protocol):
     def begin(self, task: PendingTask) -> None: ...
 
     def contradiction(self, task: PendingTask) -> RayError | None:
-        """Why the task cannot have ended well, although it says so."""
+        """Return the error of a task that reports success, although its stream contradicts that; None if it does not."""
 
     def lost_items(self, task: PendingTask) -> list[int]:
-        """Numbers of the items that the next attempt makes again."""
+        """Return the numbers of the items that the next attempt makes again."""
 
     def unreported(self, task: PendingTask) -> list[bytes]:
-        """Items that a dead attempt may have put into the store of its node without a report."""
+        """Return the ids of items that a dead attempt may have put into its node's store without reporting them."""
 
     def is_wanted(self, task_id: bytes) -> bool:
         """Whether a user may still read items."""
@@ -89,20 +89,20 @@ class Streams(Protocol):
 
 
 class Recovery(Protocol):
-    """The memory of what may have to be made again."""
+    """Remembers tasks whose results may have to be made again."""
 
     def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Numbers of the results that the next attempt does not make."""
+        """Return the indices of the results that the next attempt must not make."""
 
     def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
-        """The task has made these values; they are not stored yet."""
+        """Remember a task that has made these values, which are not stored yet."""
 
     def look_after(self, task: PendingTask) -> None:
-        """The task has ended: make again what was lost while it ran."""
+        """Recover the results of an ended task that were lost while it ran."""
 
 
 class TaskOutcomes:
-    """The judge of one process's tasks."""
+    """Decides the outcomes of one process's tasks."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class TaskOutcomes:
         routes: Routes,
         forget_place: Callable[[bytes], None],
     ) -> None:
-        """``forget_place`` drops what is known of the place of another owner's object."""
+        """Serve one process; ``forget_place`` drops the known place of another owner's object."""
         self._process = process
         self._tasks = tasks
         self._resolver = resolver
@@ -139,7 +139,7 @@ class TaskOutcomes:
     # --- from the dependency resolver
 
     def on_failed_argument(self, task: PendingTask, stored: StoredObject) -> None:
-        """G1: the task fails as its argument did, and its body does not run."""
+        """Fail a task with the error of its argument; its body does not run (G1)."""
         packed = wrap_packed_dependency(bytes(stored.data), task.prepared.template.name)
         if task.prepared.template.actor is not None:
             self._routes.on_constructor_failed(task, packed)
@@ -168,11 +168,14 @@ class TaskOutcomes:
         else:
             *yielded, error = from_values(reply.values, buffers)
             is_news = reply.status == FAILED and (task.prepared.client is None or is_raised_by_body(bytes(error.data)))
-            finish = self._finish_with_failure if is_news else self._finish_with_error  # that its actor exits is none
+            finish = self._finish_with_failure if is_news else self._finish_with_error  # the exit of its actor is no news
             finish(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
-        """Returns those whose arguments are here: they may be pushed again at once."""
+        """Decide about pushed tasks that never began; return those that may be pushed again at once.
+
+        These are the tasks whose arguments still exist. The others are cancelled, or wait for their arguments.
+        """
         again = []
         for task in tasks:
             if task.state is not PUSHED:
@@ -186,7 +189,7 @@ class TaskOutcomes:
         return again
 
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
-        """A worker says that these arguments are being made again: forget where those of other owners were."""
+        """Forget the places of other owners' objects that a worker reports as being made again."""
         for object_id in object_ids:
             reference = self._references.get(object_id)
             if reference is not None and reference.owner is not None:
@@ -199,7 +202,7 @@ class TaskOutcomes:
         self._resolver.resolve(task)
 
     def rerun(self, task: PendingTask) -> Rerun:
-        """A later attempt of a task begins: say which of its results and items it makes."""
+        """Return which results and items a later attempt of a task makes."""
         if task.needs is not None:
             task.unwanted = self._recovery.unwanted(task)
         if task.stream is None:
@@ -212,7 +215,7 @@ class TaskOutcomes:
     ) -> None:
         """Decide about a task whose worker died (G16, G17).
 
-        ``failure`` is None when the whole node died, or is merely out of our reach. ``is_preempted``: the node was
+        ``failure`` is None when the whole node died, or cannot be reached from here. ``is_preempted``: the node was
         preempted before that (G21).
         """
         if task.state is not PUSHED:
@@ -222,7 +225,7 @@ class TaskOutcomes:
         self.discard_attempt(task, raylet)
         if task.cancelled:
             self._finish_cancelled(task)
-        elif failure is not None and failure.group_removed:  # G106: there is nowhere to try again.
+        elif failure is not None and failure.group_removed:  # G106: another attempt has no bundle to run in
             reason = "its placement group was removed while it ran"
             error = TaskPlacementGroupRemoved(task_name=task.prepared.template.name, reason=reason)
             self._finish_with_system_error(task, error)
@@ -255,7 +258,10 @@ class TaskOutcomes:
         )
 
     def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
-        """G20: made again without end, later each time, unless it has no retries at all."""
+        """Retry a task that was killed for its node's memory, without limit, unless it has ``max_retries=0`` (G20).
+
+        The delay doubles with each attempt.
+        """
         delays = self._tasks.retry_after_memory(task)
         if delays is not None:
             base_s = self._process.config.system_config.task_oom_retry_delay_base_ms / 1000
@@ -290,7 +296,7 @@ class TaskOutcomes:
     # --- endings
 
     def retry(self, task: PendingTask, delay_s: float | None = None) -> None:
-        """Begin the next attempt of a task. In a pause before that it is WAITING, so that it can be cancelled."""
+        """Begin the next attempt of a task. In a pause before that, the task is WAITING, so that it can be cancelled."""
         if delay_s is None:
             delay_s = self._process.config.system_config.task_retry_delay_ms / 1000
         logger.debug("task %s is tried again (attempt %d)", short(task.task_id), task.attempt)
@@ -311,14 +317,14 @@ class TaskOutcomes:
         self._finish(task, state, ())
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
-        """A call that its actor will not answer, whatever the reason; or a task that is too large for any worker."""
+        """Fail a call that its actor will not answer, or a task too large to be sent; a cancelled one ends as cancelled."""
         if task.cancelled:
             self._finish_cancelled(task)
         else:
             self._finish_with_system_error(task, error)
 
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject | None]) -> None:
-        """Store the results, let go of the arguments and forget the task; None is a result that was not wanted."""
+        """Store the results, release the arguments and remove the task from the table; None is an unwanted result."""
         self._tasks.move(task, state)
         held = task.held_ids()
         self._recovery.remember(task, values)
@@ -326,7 +332,7 @@ class TaskOutcomes:
             self._streams.on_ended(task, values[0])
         for index, stored in enumerate(values, 1):
             if stored is not None:
-                self._objects.on_result(return_id(task.task_id, index), stored)  # it may be lost; then the task runs again
+                self._objects.on_result(return_id(task.task_id, index), stored)  # if it is lost by now, the task runs again
         if held:
             effects = Effects()
             self._references.remove_submitted(held, effects)
@@ -339,7 +345,10 @@ class TaskOutcomes:
                 self._handles.let_go(task)
 
     def _finish_with_failure(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
-        """Fail a task with an error that is news to its user, who has neither cancelled it nor ended its actor."""
+        """Fail a task with an error that its user does not expect: the user has neither cancelled it nor ended its actor.
+
+        An error that no result will hold is reported as unseen at once.
+        """
         is_read = task.stream is not None and self._streams.is_wanted(task.task_id)
         error.unseen = task.prepared.template.num_returns - len(yielded) + is_read
         if not error.unseen:
@@ -348,7 +357,7 @@ class TaskOutcomes:
         self._finish_with_error(task, error, yielded)
 
     def _finish_with_error(self, task: PendingTask, error: StoredObject, yielded: Sequence[StoredObject] = ()) -> None:
-        """All return values but those that a generator has yielded before are the error."""
+        """Fail a task: its return values are the error, except those that a generator has yielded before."""
         self._finish(task, TASK_FAILED, [*yielded, *[error] * (task.prepared.template.num_returns - len(yielded))])
 
     def _finish_with_system_error(self, task: PendingTask, error: RayError) -> None:
@@ -359,7 +368,7 @@ class TaskOutcomes:
         self._finish_with_system_error(task, TaskCancelledError(task_name=name, task_id_hex=task.task_id.hex()))
 
     def on_lost_cluster(self, task: PendingTask) -> None:
-        """A task that was submitted after the cluster had gone."""
+        """Fail a task that was submitted after the cluster was gone."""
         for object_id in task.result_ids():
             self._references.add_owned(object_id)
         if task.prepared.template.is_streaming:
@@ -368,7 +377,10 @@ class TaskOutcomes:
         self.on_not_begun(task, LocalRayletDiedError(node_id=node_id, reason="the cluster is gone"))
 
     def on_not_begun(self, task: PendingTask, reason: RayError) -> None:
-        """Nobody shall wait for it: the cluster is gone, or submitting it has failed, by a bug of ours."""
+        """Fail a task that is not in the table, because the cluster is gone or a bug of ours broke its submission.
+
+        Its results become errors, so that no thread waits for them.
+        """
         error = self._objects.as_error(reason, task.prepared.template.name)
         for object_id in task.result_ids():
             self._objects.on_value(object_id, error)
@@ -376,10 +388,10 @@ class TaskOutcomes:
             self._streams.on_ended(task, error)
 
     def fail_all(self, reason: str) -> None:
-        """The cluster is gone: whatever has not ended ends now."""
+        """Fail all unfinished tasks because the cluster is gone; objects that are waited for become errors."""
         error = LocalRayletDiedError(node_id=self._process.config.node_id.hex(), reason=reason)
         for task in list(self._tasks.tasks.values()):
-            if task.task_id in self._tasks.tasks:  # else it has ended with its argument, a moment ago
+            if task.task_id in self._tasks.tasks:  # else it has just ended with the error of its argument
                 self._finish_with_system_error(task, error)
         for object_id in self._store.awaited():
             self._objects.put_error(object_id, error)
@@ -387,8 +399,8 @@ class TaskOutcomes:
     # --- cancelling
 
     def cancel(self, task: PendingTask, force: bool, recursive: bool) -> None:
-        """G40-G43, G46: idempotent; the task's references always resolve."""
-        force = force and task.prepared.client is None  # an actor has other calls, too (G44, G46)
+        """Cancel a task (G40-G43, G46); idempotent, and the task's references always resolve."""
+        force = force and task.prepared.client is None  # force would end the actor's other calls (G44, G46)
         if task.state is WAITING:
             task.cancelled = True
             self._finish_cancelled(task)
@@ -403,7 +415,7 @@ class TaskOutcomes:
             self._process.begin(self._cancel_pushed(task, force, recursive), f"cancel({short(task.task_id)})")
 
     async def _cancel_pushed(self, task: PendingTask, force: bool, recursive: bool) -> None:
-        """Tell the worker; tell it again while nothing happens; in the end tell its raylet."""
+        """Ask the worker to cancel a task, again while it does not answer; with ``force``, ask its raylet to kill it."""
         patience_s = self._process.config.system_config.cancellation_retry_ms / 1000
         while task.state is PUSHED:
             worker = task.worker

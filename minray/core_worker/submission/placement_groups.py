@@ -1,15 +1,16 @@
-"""Placement groups as drivers and workers ask for them: the gcs decides, and this process waits for it.
+"""Creates, removes and awaits placement groups for drivers and workers; the gcs decides about them.
 
 Ray: CreatePlacementGroup, RemovePlacementGroup and WaitPlacementGroupReady of src/ray/core_worker/core_worker.h
 
-Making a group without a name, and removing one, asks nobody: the gcs hears of it while the program goes on, again if it
-must. Until it has answered, nothing else is asked about this group, and no list of groups; and nobody else may hear of a
-group that it does not know yet (``is_known``). Removing a group that may have a name waits until the gcs has heard that
-(``settle``), so that no process that learns of the removal finds the group by its name.
+Creating a group without a name, and removing a group, does not wait: the gcs hears of it while the program goes on, and the
+message is repeated if need be. Until the gcs has answered, it is asked nothing else about this group, and for no list of
+groups. No other process may hear of a group that the gcs does not know yet (``is_known``). Removing a group that may have a
+name waits until the gcs has heard of the removal (``settle``). Hence a process that learns of the removal does not find the
+group by its name.
 
-``ready`` is an object of this process that no task makes: its value, the handle, is put in when the gcs says that the group
-is there, or an error when it was removed. (Ray runs an empty task in the group's first bundle; that takes a lease, and
-cannot be had while others use the bundle.)
+``ready`` returns an object of this process that no task makes. Its value, the handle, is stored when the gcs says that the
+group is created; an error is stored if the group was removed. Ray runs an empty task in the group's first bundle instead.
+That takes a lease, which is not granted while other tasks use the bundle.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from minray.protocol.placement_group import (
 )
 
 CREATED, REMOVED = "CREATED", "REMOVED"
-"""The states of a group in which nobody waits for it any more."""
+"""States of a group that end the wait for it."""
 WAIT_S = 30.0
-"""How long one question to the gcs may take."""
+"""Seconds that one ``WaitPlacementGroup`` request may take at the gcs; then it is sent again."""
 ASK_AGAIN_S = 1.0
-"""The pause after the gcs could not answer."""
+"""Seconds to wait after the gcs failed to answer; it may be restarting."""
 MAX_KNOWN_GROUPS = 1000
-"""Number of groups whose names and bundles are remembered."""
+"""Number of groups whose names and bundles are kept here; a bound on memory, as the gcs can be asked for the others."""
 
 
 class PlacementGroups:
-    """The requests of one process about placement groups; all methods run on the loop but for those that say otherwise."""
+    """Makes the requests of one process about placement groups. Methods run on the loop unless they say otherwise."""
 
     def __init__(
         self,
@@ -59,30 +60,30 @@ class PlacementGroups:
         objects: Objects,
         own_actor_id: Callable[[], bytes],
     ) -> None:
-        """``own_actor_id`` returns the id of the actor that lives in this process; empty if there is none."""
+        """Serve one process; ``own_actor_id`` returns the id of its actor, empty if there is none."""
         self._process = process
         self._context = context
         self._references = references
         self._objects = objects
         self._own_actor_id = own_actor_id
         self._waiting: dict[bytes, tuple[bytes, asyncio.Task[None]]] = {}
-        """Objects of ``begin_ready`` that have no value yet: their group, and who waits for it."""
+        """Objects of ``begin_ready`` that have no value yet: the id of their group, and the asyncio task that waits."""
         self._known: dict[bytes, PlacementGroupInfo] = {}
-        """Groups that this process has made or looked up last, and has not removed; user threads read it.
+        """The latest groups that this process has created or looked up, and has not removed; user threads read it.
 
         Names and bundles never change. All other fields may be out of date.
         """
         self._new: set[bytes] = set()
-        """Groups whose making the gcs has not answered yet; user threads add to it."""
+        """Ids of groups whose creation the gcs has not answered yet; user threads add to it."""
         self._telling: dict[bytes, deque[Request[Any]]] = {}
-        """By group, what the gcs must hear, the first of which is on its way."""
+        """Requests that the gcs must hear, by group id; the first of each queue is on its way."""
         self._settling: dict[bytes, list[asyncio.Future[None]]] = {}
-        """By group, who waits until it has heard all of that."""
+        """Futures that end when the gcs has heard all requests of a group, by group id."""
 
     # --- made and removed
 
     def describe(self, bundles: Sequence[ResourceSet], strategy: str, name: str, detached: bool) -> PlacementGroupInfo:
-        """A new group; in any thread."""
+        """Make the record of a new group; for any thread."""
         context = self._context
         random = self._process.platform.host.random_bytes(PLACEMENT_GROUP_ID_BYTES - len(context.job_id))
         return PlacementGroupInfo(
@@ -98,16 +99,16 @@ class PlacementGroups:
         )
 
     def announce(self, group: PlacementGroupInfo) -> None:
-        """A user thread is about to post ``create``."""
+        """Note a new group as unknown to the gcs; for the user thread that is about to post ``create``."""
         self._new.add(group.group_id)
 
     def create(self, group: PlacementGroupInfo) -> None:
-        """One without a name, which nobody can refuse."""
+        """Create a group without a name, which the gcs cannot refuse; do not wait for the answer."""
         self._remember(group.group_id, group)
         self._tell(group.group_id, CreatePlacementGroup(group))
 
     async def create_named(self, group: PlacementGroupInfo) -> None:
-        """Raises ValueError if its name is taken."""
+        """Create a group with a name; raise ValueError if the gcs refuses it, because the name is taken."""
         await self.settle_all()
         reply = await self._process.gcs.call(CreatePlacementGroup(group))
         if reply.refused:
@@ -115,21 +116,21 @@ class PlacementGroups:
         self._remember(group.group_id, group)
 
     def remove(self, group_id: bytes) -> None:
-        """Nothing happens if it was removed before."""
+        """Remove a group; do nothing if it was removed before, and do not wait for the answer."""
         self._known.pop(group_id, None)
         self._tell(group_id, RemovePlacementGroup(group_id))
 
     def is_known(self, group_id: bytes) -> bool:
-        """Whether others may ask about it; in any thread."""
+        """Whether the gcs has heard of a group, so that other processes may ask about it; for any thread."""
         return group_id not in self._new
 
     def may_have_name(self, group_id: bytes) -> bool:
-        """Whether others may look for it; in any thread."""
+        """Whether other processes may look for a group by a name; for any thread."""
         known = self._known.get(group_id)
         return bool(known.name) if known is not None else group_id not in self._new
 
     def _tell(self, group_id: bytes, request: Request[Any]) -> None:
-        """Say it after what was said before."""
+        """Send a request about a group to the gcs, after the earlier ones about this group."""
         waiting = self._telling.setdefault(group_id, deque())
         waiting.append(request)
         if len(waiting) == 1:
@@ -139,7 +140,7 @@ class PlacementGroups:
         self._process.patient.send_to_gcs(self._telling[group_id][0], lambda *_: self._on_told(group_id))
 
     def _on_told(self, group_id: bytes) -> None:
-        """The gcs has heard the first request of a group, or is gone."""
+        """Send the next request about a group: the gcs has heard the first one, or is gone."""
         waiting = self._telling[group_id]
         waiting.popleft()
         self._new.discard(group_id)
@@ -152,7 +153,7 @@ class PlacementGroups:
                 settling.set_result(None)
 
     async def settle(self, group_id: bytes) -> None:
-        """Until the gcs has heard what this process has done with the group (or is gone)."""
+        """Wait until the gcs has heard all requests of this process about a group, or is gone."""
         if group_id in self._telling:
             settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._settling.setdefault(group_id, []).append(settled)
@@ -169,12 +170,12 @@ class PlacementGroups:
         return (await self._process.gcs.call(GetPlacementGroup(group_id))).group
 
     async def named(self, name: str) -> PlacementGroupInfo | None:
-        """The group of this name in the namespace of this job."""
+        """Return the group of this name in the namespace of this job; None if there is none."""
         await self.settle_all()
         return (await self._process.gcs.call(GetPlacementGroup(b"", name, self._context.namespace))).group
 
     async def bundles_of(self, group_id: bytes) -> list[ResourceSet]:
-        """The resources of each bundle of a group; empty if neither this process nor the gcs remembers it."""
+        """Return the resources of each bundle of a group; empty if neither this process nor the gcs knows the group."""
         group = self._known.get(group_id)
         if group is None:
             group = await self.get(group_id)
@@ -189,7 +190,10 @@ class PlacementGroups:
             del self._known[next(iter(self._known))]
 
     async def wait(self, group_id: bytes, timeout_s: float | None) -> bool:
-        """Until the group is created (True), removed, or the time is up; with 0, as it is now."""
+        """Wait until a group is created (True), or until it is removed or the time is up (False).
+
+        With a timeout of 0, return whether the group is created now.
+        """
         if timeout_s == 0:
             group = await self.get(group_id)
             return group is not None and group.state == CREATED
@@ -201,7 +205,7 @@ class PlacementGroups:
         return group is not None and group.state == CREATED
 
     async def _until_decided(self, group_id: bytes) -> PlacementGroupInfo | None:
-        """Wait until it is created or removed; None: the gcs does not know it (any more)."""
+        """Wait until a group is created or removed; None: the gcs does not know it, or not any more."""
         await self.settle(group_id)
         while True:
             try:
@@ -215,7 +219,7 @@ class PlacementGroups:
     # --- ready
 
     def begin_ready(self, object_id: bytes, group_id: bytes, value: StoredObject) -> None:
-        """A user thread has made a reference, whose object shall have this value when the group is there."""
+        """Store this value in an object as soon as a group is created; a user thread has made the object's reference."""
         self._references.add_owned(object_id)
         if self._process.is_exiting:
             self._objects.put_error(object_id, LocalRayletDiedError(reason="the cluster is gone"))
@@ -239,7 +243,7 @@ class PlacementGroups:
             self._waiting.pop(object_id, None)
 
     def forget(self, object_ids: Iterable[bytes]) -> None:
-        """Nobody refers to these objects any more."""
+        """Stop waiting for the groups of objects to which no reference is left."""
         if self._waiting:
             for object_id in object_ids:
                 if object_id in self._waiting:
@@ -249,14 +253,14 @@ class PlacementGroups:
         for _, waiting in list(self._waiting.values()):
             waiting.cancel()
 
-    # --- people want to know
+    # --- explanations
 
     def group_awaited_by(self, object_id: bytes) -> bytes | None:
-        """The group that an object of ``begin_ready`` waits for."""
+        """Return the id of the group that an object of ``begin_ready`` waits for; None for other objects."""
         return self._waiting[object_id][0] if object_id in self._waiting else None
 
     async def explain(self, group_id: bytes) -> tuple[str, bool]:
-        """Which group this is and how far, and why no further, for people; and whether all of it is there."""
+        """Describe a group for a user, its state and what it waits for; and say whether it is created."""
         await self.settle(group_id)
         try:
             reply = await self._process.gcs.call(GetPlacementGroup(group_id))

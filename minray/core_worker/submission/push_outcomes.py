@@ -1,9 +1,9 @@
-"""The port through which those who push tasks say what has become of them.
+"""The port through which the classes that push tasks report what became of them.
 
 Ray: TaskFinisherInterface (later TaskManagerInterface) in src/ray/core_worker/task_manager.h
 
-``lease_client`` pushes tasks to leased workers, ``actor_manager`` pushes calls to actors. Each adds to this port the few
-events that it alone knows. ``outcomes`` implements all of them, and knows neither of the two.
+``lease_client`` pushes tasks to leased workers, ``actor_manager`` pushes calls to actors. Each extends this port by the few
+events that it alone knows. ``outcomes`` implements both extensions, and imports neither of the two modules.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class PushOutcomes(Protocol):
     """The decisions about a task that was pushed to another process."""
 
     def rerun(self, task: PendingTask) -> Rerun:
-        """A later attempt is about to be pushed: say which results and items it makes."""
+        """Return which results and items a later attempt makes, which is about to be pushed."""
 
     def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None:
-        """The task has run, or could not."""
+        """Decide about a task that was answered: it has run, or could not."""
 
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
-        """Arguments that a task was pushed with are being made again."""
+        """Take note that arguments of a pushed task are being made again."""
 
     def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
-        """Tasks were pushed but never began. Returns those that may be pushed again at once."""
+        """Decide about pushed tasks that never began; return those that may be pushed again at once."""
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
-        """The task cannot be pushed to any process."""
+        """Fail a task that cannot be pushed, or will not be answered."""

@@ -1,15 +1,18 @@
-"""Tasks that this process has submitted and that have not ended: their states, attempts and outcomes.
+"""Keeps the unfinished tasks that this process has submitted: their states, attempts and retries.
 
 Ray: src/ray/core_worker/task_manager.h
 
-Pure. A task is ``PENDING_ARGS_AVAIL`` until its arguments exist, ``PENDING_NODE_ASSIGNMENT`` until a leased worker takes
-it, ``SUBMITTED_TO_WORKER`` until a reply or a death decides, then ``FINISHED`` or ``FAILED`` and forgotten here. The
-states' names are those of Ray's state API. A task whose results were lost begins again (``lineage`` remembers it).
+Pure. A task is ``PENDING_ARGS_AVAIL`` until its arguments exist. It is ``PENDING_NODE_ASSIGNMENT`` until a leased worker
+takes it, and ``SUBMITTED_TO_WORKER`` until a reply or a death decides. Then it is ``FINISHED`` or ``FAILED`` and leaves the
+table. The states' names are those of Ray's state API. A task whose results were lost begins again (``lineage`` remembers
+it).
 
-Retries: a death of the worker or its node uses one of ``max_retries``; a user's exception does only if
-``retry_exceptions`` covers it (G16, G18). A task whose node was preempted is made again for free (G21), one that had been
-pushed but had not started is pushed again for free, and so, after a pause, is one whose worker was killed because its node
-had no memory (G20). A cancelled task is never retried (G19). To make lost results again uses one of them, too (G70).
+Retries
+  * The death of a worker or its node uses up one of ``max_retries``. So does making lost results again (G70).
+  * A user's exception leads to a retry only if ``retry_exceptions`` covers it (G16, G18), and uses one up.
+  * A task whose node was preempted is run again for free (G21), and so is a pushed task that had not started.
+  * A task whose worker was killed because its node had no memory is run again for free, after a pause (G20).
+  * A cancelled task is never retried (G19).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from minray.common.task_spec import TaskTemplate
 from minray.core_worker.records.pending_task import FAILED, FINISHED, NEW, PUSHED, QUEUED, WAITING, PendingTask
 
 MOST_RECENT = 1000
-"""So many tasks that have ended are remembered, for people."""
+"""Number of finished tasks kept for the state API; a bound on memory."""
 TRANSITIONS = {
     NEW: (WAITING, QUEUED),
     WAITING: (QUEUED, FAILED),
@@ -35,23 +38,23 @@ TRANSITIONS = {
 
 
 class TaskManager:
-    """The table of one process."""
+    """The table of one process's unfinished tasks."""
 
     def __init__(self, record: Callable[[str, str, str, str], None] | None) -> None:
         self._record = record
         self.tasks: dict[bytes, PendingTask] = {}
-        """All that have not ended, by task id, oldest first."""
+        """Unfinished tasks by task id, oldest first."""
         self.submitted_count = 0
         self.finished_count = 0
         self.recent: deque[tuple[bytes, TaskTemplate, bytes, int, str, bytes]] = deque(maxlen=MOST_RECENT)
-        """Of the last that have ended: id, template, of an actor's call the actor, attempt, FINISHED or FAILED, parent."""
+        """The latest finished tasks: id, template, id of the called actor (or empty), attempt, state, parent's id."""
 
     def add(self, task: PendingTask) -> None:
         self.tasks[task.task_id] = task
         self.submitted_count += 1
 
     def move(self, task: PendingTask, new: str) -> None:
-        """A step of the state table; what is FINISHED or FAILED is not in the table any more."""
+        """Move a task to a new state of the table of transitions; FINISHED and FAILED remove it from ``tasks``."""
         old = task.state
         if new not in TRANSITIONS[old]:
             raise InvalidTransition(f"task {short(task.task_id)}: {old or 'new'} -> {new}")
@@ -66,13 +69,13 @@ class TaskManager:
             self.recent.append((task.task_id, task.prepared.template, actor_id, task.attempt, new, task.parent_id))
 
     def begin_again(self, task: PendingTask, needs: tuple[bytes, ...]) -> None:
-        """Results of a task that has ended are lost, and it has used up a retry: it takes these arguments once more."""
+        """Enter an ended task again, whose results are lost; it has used up a retry, and takes these objects once more."""
         task.needs = needs
         self.add(task)
         self.move(task, WAITING)
 
     def may_retry(self, task: PendingTask, preempted: bool = False) -> bool:
-        """Use up one retry, if there is one: True, and the next attempt has begun. A preemption uses none (G21)."""
+        """Begin the next attempt and use up one retry; False if there is none. A preemption uses up none (G21)."""
         if preempted and task.prepared.template.max_retries != 0 and not task.cancelled:
             task.attempt += 1
             task.preemptions += 1
@@ -85,7 +88,10 @@ class TaskManager:
         return True
 
     def retry_after_memory(self, task: PendingTask) -> float | None:
-        """It was killed for its node's memory (G20): how many base delays later the next attempt may begin; None: never."""
+        """Begin the next attempt of a task that was killed for its node's memory (G20).
+
+        Return the pause before it, in multiples of the base delay; None if the task must not be retried.
+        """
         if task.cancelled or task.prepared.template.max_retries == 0:
             return None
         task.attempt += 1

@@ -2,9 +2,9 @@
 
 Ray: the methods of CoreWorker around actors that python/ray/_raylet.pyx calls
 
-Creating an actor without a name asks nobody: the gcs hears of it while the program goes on. One with a name is registered
-before its handle exists, because the name may be taken (G31). An interrupt is not raised in this file, but where it waits
-(see ``platform.main_thread``), so that what is registered is also created.
+Creating an actor without a name waits for no process: the gcs hears of the actor while the program goes on. An actor with a
+name is registered before its handle exists, because the name may be taken (G31). In this file an interrupt is raised only
+where a thread waits (see ``platform.main_thread``), so that a registered actor is also created.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""
 
 KILL_ID_BYTES = 16
+"""Length of the random id of a ``KillActor`` request, so that a repetition does not kill the next incarnation."""
 
 
 class ActorApi:
-    """The actors' side of one ``UserApi``; safe in any thread but the loop's."""
+    """The actors' part of one ``UserApi``; safe in any thread except the loop's."""
 
     def __init__(self, api: UserApi) -> None:
         self._api = api
@@ -56,7 +57,10 @@ class ActorApi:
         detached: bool = False,
         max_restarts: int = 0,
     ) -> tuple[ActorInfo, ObjectRef[Any] | None, bool]:
-        """A new actor, the reference that keeps it alive, True; or the one that has the name, its reference, False."""
+        """Create an actor: return it, the reference that keeps it alive, and True.
+
+        If another actor has the name, return that actor, its reference, and False.
+        """
         own = self._process.address
         task, _held = self._api.make_task(prepared, args, kwargs)
         actor_id = actor_of(task.task_id)
@@ -77,7 +81,7 @@ class ActorApi:
             return info, ObjectRef(task.task_id + b"\0\0\0\1", own, self._port.drop_ref), True
         try:
             held: HeldActor = self._api.run_on_loop(lambda: self._port.named_actors.register(info))
-        except BaseException:  # cancelled, perhaps: it may be registered, and nobody will have a handle
+        except BaseException:  # cancelled, perhaps: the actor may be registered, but no handle of it will exist
             self._api.post(self._actors.abandon, actor_id)
             raise
         if held.refused:
@@ -91,7 +95,7 @@ class ActorApi:
         return self._actors.client(actor_id, owner, in_order)
 
     def named(self, name: str, namespace: str) -> HeldActor | None:
-        """A living actor by its name, with the reference that keeps it alive."""
+        """Return the living actor that has a name, with the reference that keeps it alive; None if the name is free."""
         held: HeldActor | None = self._api.run_on_loop(lambda: self._port.named_actors.find(name, namespace))
         return held
 
@@ -101,19 +105,19 @@ class ActorApi:
         return info
 
     def all(self) -> list[ActorInfo]:
-        """All that the gcs knows, dead ones too."""
+        """Return all actors that the gcs knows, dead ones too."""
         reply = self._api.run_on_loop(lambda: self._process.gcs.call(ListActors()))
         infos: list[ActorInfo] = reply.actors
         return infos
 
     def end_own(self, reason: str) -> None:
-        """The actor that lives here ends, when its running calls have; a forked copy of its process decides nothing."""
+        """End the actor of this process when its running calls have ended; do nothing in a forked copy of the process."""
         if not self._process.platform.processes.is_copy:
             self._port.executor.ask_to_exit(reason)
             self._api.post(self._port.host.end_actor, reason)
 
     def kill(self, actor_id: bytes, no_restart: bool) -> None:
-        """Returns when the gcs has done it; calls that are made here later know of it."""
+        """Kill an actor; return when the gcs has begun it. Calls that this process makes later know of a death."""
         kill_id = self._process.platform.host.random_bytes(KILL_ID_BYTES)
 
         async def ask() -> None:
@@ -124,7 +128,7 @@ class ActorApi:
         self._api.run_on_loop(ask)
 
     def why(self, actor_id: bytes, owner: Address) -> str:
-        """Say what an actor does, or what its creation waits for."""
+        """Explain what an actor does, or what its creation waits for."""
         lines: list[str] = self._api.run_on_loop(lambda: self._port.explainer.explain_actor_in_time(actor_id, owner))
         return " <- ".join(lines)
 
@@ -132,7 +136,7 @@ class ActorApi:
         return self._port.context.namespace
 
     def is_call(self, ref: ObjectRef[Any]) -> bool:
-        """Whether a value of ours is made by an actor's call that has not ended."""
+        """Whether a value that this process owns is made by an actor's call that has not ended."""
 
         async def look() -> bool:
             task = self._port.tasks.tasks.get(task_of(ref._id))

@@ -2,10 +2,10 @@
 
 Ray: ObjectRefGenerator's calls into CoreWorker::TryReadObjectRefStream and PeekObjectRefStream
 
-An item's object id is known before the item is there, so waiting for the next item is waiting for that object, which parks
-like any ``get``; behind the last item the memory store has ``END_OF_STREAM``. A thread takes an item by making the
-``ObjectRef`` for the reference that the stream has held until now, and posts that it did. An interrupt is not raised in this
-file (see ``platform.main_thread``), so that no item is taken by half.
+An item's object id is known before the item exists. Hence a thread that waits for the next item waits for that object, and
+parks as in any ``get``. Behind the last item the memory store has ``END_OF_STREAM``. A thread takes an item by making the
+``ObjectRef`` for the reference that the stream has held until now, and posts that it did. No interrupt is raised in this
+file (see ``platform.main_thread``), so that no item is half taken.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ COUNTS_REFERENCES = True
 
 
 class GeneratorReader:
-    """All generators of one process; see ``object_ref_generator.ItemReader``."""
+    """Reads the generators of one process; implements ``object_ref_generator.ItemReader``."""
 
     def __init__(self, port: UserPort, wait: Callable[[list[ObjectRef[Any]], int, float | None, bool], Any]) -> None:
-        """``wait`` is ``UserApi.wait``."""
+        """Make the reader of one process; ``wait`` is ``UserApi.wait``."""
         self._wait = wait
         self._own = port.process.address
         self._drop_ref = port.drop_ref
@@ -53,7 +53,7 @@ class GeneratorReader:
 
     def future_of(self, task_id: bytes, number: int) -> concurrent.futures.Future[None]:
         object_id = item_id(task_id, number)
-        if object_id in self._objects:  # perhaps this driver has left: then all futures of its user code have failed
+        if object_id in self._objects:  # if this driver has left its cluster, all ``user_code`` futures have failed
             here = concurrent.futures.Future[None]()
             here.set_result(None)
             return here
@@ -63,7 +63,7 @@ class GeneratorReader:
             if known.set_running_or_notify_cancel():
                 known.set_result(None)
 
-        # who loses patience waits no more: the generator may be dropped next, and then no such item comes
+        # A cancelled future stops waiting: its generator may be dropped next, and then the item never comes.
         self._waiting.follow(known, object_id, self._own, on_known)
         return known
 

@@ -1,8 +1,9 @@
-"""The port through which user threads reach their process: its record, and the parts that they may use.
+"""The port through which user threads reach their process: the parts of the core worker that they may use.
 
 Ray: CoreWorkerProcess::GetCoreWorker in src/ray/core_worker/core_worker_process.h, which hands out the whole core worker
 
-``CoreWorker`` makes it when its parts are there. Fields that a user thread may use directly say so; it posts to the others.
+``CoreWorker`` makes the port when all its parts exist. A field that a user thread may use directly says so; for the others
+the thread posts to the loop.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from minray.protocol.state import StateAnswers
 
 
 class Submission(Protocol):
-    """The entrance of what user threads submit; all of it on the loop."""
+    """Receives the tasks and definitions that user threads submit; all methods run on the loop."""
 
     def submit(self, task: PendingTask) -> None:
-        """A user thread has called a remote function, or an actor's method."""
+        """Submit the call of a remote function or of an actor's method."""
 
     def export(self, export: FunctionExport, pickled: bytes) -> None:
-        """A definition is about to be used."""
+        """Store a definition in the gcs, so that its tasks can run."""
 
     def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
-        """The task that makes this object is not wanted any more."""
+        """Cancel the task that makes an object."""
 
 
 class ExplainInTime(Protocol):
-    """Explanations for people, who do not wait for a process that does not answer."""
+    """Explanations for users, within a few seconds even if a process does not answer."""
 
     async def explain_in_time(self, object_id: bytes, owner: Address) -> list[str]:
-        """Say why an object is not ready."""
+        """Explain why an object is not ready."""
 
     async def explain_actor_in_time(self, actor_id: bytes, owner: Address) -> list[str]:
-        """Say what an actor does."""
+        """Explain what an actor does, or what its creation waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +66,17 @@ class UserPort:
     process: Process
     """Safe in any thread."""
     context: JobContext
-    """The job; safe in any thread."""
+    """The job of this process; safe in any thread."""
     drop_ref: Callable[[bytes], None]
-    """Called by the destructor of an ObjectRef, in any thread."""
+    """Function that the destructor of an ObjectRef calls, in any thread."""
     # --- objects
     store: MemoryStore
-    """User threads look values up, and put their own."""
+    """User threads look values up in its ``objects``, and put their own values there."""
     references: ReferenceCounter
     objects: Objects
     """``make_refs`` is safe in any thread."""
     call_sites: CallSites | None
-    """None: where references are made is not recorded. Safe in any thread."""
+    """Records where references are made; None if that is switched off. Safe in any thread."""
     provider: StoreProvider
     """``put`` is safe in any thread."""
     fetcher: ValueFetcher
@@ -93,13 +94,13 @@ class UserPort:
     named_actors: NamedActors
     placement_groups: PlacementGroups
     """``describe``, ``announce`` and ``is_known`` are safe in any thread."""
-    # --- what runs here
+    # --- what runs in this process
     functions: FunctionManager
     """``load`` is called in user threads."""
     executor: TaskExecutor
     host: ActorHost
-    """The actor that lives here, if there is one, is in its receiver."""
-    # --- people want to know
+    """Host of the actor of this process, which is ``host.receiver.actor``; None if there is none."""
+    # --- explanations and state
     explainer: ExplainInTime
     answers: StateAnswers
-    """The answers of this process when the whole cluster is asked."""
+    """This process's answers when the state of the whole cluster is asked for."""

@@ -2,8 +2,9 @@
 
 Ray: the methods of CoreWorker that python/ray/_raylet.pyx calls
 
-Nothing here touches the tables of the core worker but to look a value up; everything else is posted to its loop, in
-order. A thread that has to wait parks. In a worker, a parked task lends its CPUs and gives unstarted neighbours back.
+A method here looks up and puts values in the memory store. It touches no other table of the core worker: everything else is
+posted to the loop, in order. A thread that has to wait parks. While a task of a worker is parked, its CPUs are lent, and the
+tasks queued behind it are given back unstarted.
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ COUNTS_REFERENCES = True
 logger = logging.getLogger(__name__)
 
 EXPORTED = FunctionExport(b"", True)
-"""Methods come with their class."""
+"""Export of an actor's methods, which is done: they are exported with their class."""
 
 
 class UserApi:
-    """The user's side of one core worker; safe in any thread but the loop's."""
+    """The calls of user threads into one core worker; safe in any thread except the loop's."""
 
     def __init__(self, port: UserPort) -> None:
         process = port.process
         self.port = port
         self.config = process.config
         self.placement_groups = port.placement_groups
-        """See ``UserPort`` for what is safe in any thread."""
+        """The placement groups of this process; ``UserPort`` says which methods are safe in any thread."""
         self.mark = object()
-        """Stands for this connection in definitions, which may outlive it and shall not keep it."""
+        """Identifies this connection in remote functions, which may outlive it and must not keep it alive."""
         self._user_code = process.platform.user_code
         self.post = self._post = self._user_code.post
         self._context = port.context
@@ -85,51 +86,51 @@ class UserApi:
 
     @property
     def job_id(self) -> bytes:
-        """Zero in a worker that has had no task yet."""
+        """Id of this process's job; zeros in a worker that has not received a task yet."""
         return self._context.job_id
 
     @property
     def namespace(self) -> str:
-        """The namespace of names that are given without one."""
+        """The namespace used for names that are given without one."""
         return self._context.namespace
 
     @property
     def running(self) -> ReceivedTask | None:
-        """The task or call that runs in the calling thread; None in a driver."""
+        """The task or actor call that runs in the calling thread; None in a driver."""
         return self._executor.current
 
     @property
     def actor(self) -> ActorProcess | None:
-        """The actor that this process is."""
+        """The actor of this process; None if there is none."""
         return self._receiver.actor
 
     @property
     def actor_object(self) -> Any:
-        """The instance of the user's class that this actor's methods are called on."""
+        """The instance of the user's class that the actor's methods are called on."""
         return self._executor.actor
 
     def definition(self, function_id: bytes) -> Any:
-        """The function or class with this id, which runs here."""
+        """Return the function or class with this id, which has been fetched to run here."""
         return self.port.functions.load(function_id)
 
     def counters(self) -> tuple[Counters, int]:
-        """Count the messages that this process has sent so far, and the tasks that it has submitted."""
+        """Return the message counters of this process, and the number of tasks that it has submitted."""
         return self.port.process.platform.network.counters, self.port.tasks.submitted_count
 
     # --- tasks
 
     def prepare(self, template: TaskTemplate, export: FunctionExport) -> PreparedTemplate:
-        """Make a function with its options ready to be called."""
+        """Prepare a remote function with its options for being called."""
         return PreparedTemplate(template, encode(TaskHeader(template, self._own)), export)
 
     def prepare_call(self, template: TaskTemplate, client: ActorClient) -> PreparedTemplate:
-        """Make a method of an actor ready to be called."""
+        """Prepare a method of an actor for being called."""
         return PreparedTemplate(template, encode(TaskHeader(template, self._own)), EXPORTED, client)
 
     def export(self, export: FunctionExport, function: Callable[..., Any]) -> None:
-        """Pickle a definition and make it known to the cluster; its tasks wait until it is (G15).
+        """Pickle a definition and store it in the gcs; its tasks wait until it is stored (G15).
 
-        Raises whatever pickling raises, and ValueError for a definition that is too large to be sent.
+        Raises whatever pickling raises, and ValueError if the pickled definition is too large.
         """
         pickled = cloudpickle.dumps(function, 5)
         if len(pickled) > FUNCTION_SIZE_ERROR_THRESHOLD:
@@ -142,16 +143,16 @@ class UserApi:
         self._post(self._submission.export, export, pickled)
 
     def base_environment(self) -> RuntimeEnv:
-        """The runtime environment that tasks submitted here inherit."""
+        """Return the runtime environment that tasks submitted by this process inherit."""
         return self._context.environment
 
     def captured(self) -> SchedulingStrategy | None:
-        """The placement group in which tasks submitted here run unless they say otherwise."""
+        """Return the placement group's strategy that child tasks inherit unless they name another; None if there is none."""
         strategy = self.placed()
         return strategy if strategy is not None and strategy.captures_children else None
 
     def placed(self) -> SchedulingStrategy | None:
-        """The strategy that placed the running task, or the actor that this process is; None in a driver."""
+        """Return the strategy that placed the running task, or the actor of this process; None in a driver."""
         actor = self._receiver.actor
         running = self._executor.current if actor is None else actor.constructor
         return None if running is None else running.header.template.shape.strategy
@@ -163,7 +164,7 @@ class UserApi:
     def submit(
         self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
     ) -> Any:
-        """One call: its reference, a list of them, None for ``num_returns=0``, or a generator of them."""
+        """Submit a call; return its reference, a list of them, None for ``num_returns=0``, or a generator of references."""
         task, _held = self.make_task(prepared, args, kwargs, handle_id)
         task_id = task.task_id
         num_returns = prepared.template.num_returns
@@ -181,7 +182,10 @@ class UserApi:
     def make_task(
         self, prepared: PreparedTemplate, args: tuple[Any, ...], kwargs: dict[str, Any], handle_id: bytes = b""
     ) -> tuple[PendingTask, Sequence[ObjectRef[Any]]]:
-        """A call with its arguments turned into bytes; and references in them, to be kept until it is posted."""
+        """Make the task of a call, its arguments serialized.
+
+        The second value holds the references in the arguments; the caller keeps them until the task is posted.
+        """
         task_id = self._context.task_ids.next()
         retries = prepared.template.max_retries
         running = self._executor.current
@@ -221,11 +225,11 @@ class UserApi:
         return ObjectRef(object_id, self._own, self._drop_ref)
 
     def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
-        """The values in order; raises the first error that is known, or GetTimeoutError."""
+        """Return the values in order; raise the first error that is known, or GetTimeoutError."""
         deadline = None if timeout_s is None else self._user_code.time() + timeout_s
         values = self._known(refs)
         left_s = timeout_s
-        while None in values:  # not once only: what has come may be lost before this thread goes on
+        while None in values:  # a loop, because a value that has come may be lost before this thread goes on
             if left_s is not None and left_s < 0:
                 raise GetTimeoutError(timeout_s=timeout_s)
             missing = [ref for ref, stored in zip(refs, values, strict=True) if stored is None]
@@ -249,7 +253,7 @@ class UserApi:
     def _reach(
         self, refs: Sequence[ObjectRef[Any]], values: list[StoredObject], timeout_s: float | None, deadline: float | None
     ) -> list[StoredObject]:
-        """Bring values in the object store to this node, and pin them. Raises GetTimeoutError."""
+        """Bring values of the object store to this node, and pin them. Raises GetTimeoutError."""
         large = [index for index, stored in enumerate(values) if stored.place is not None]
         wanted = [LargeObject.known(refs[index]._id, refs[index]._owner, values[index]) for index in large]
         left_s = None if deadline is None else max(0.0, deadline - self._user_code.time())
@@ -262,7 +266,7 @@ class UserApi:
         return values
 
     def value_of(self, stored: StoredObject, beside: Sequence[StoredObject] = ()) -> Any:
-        """Deserialise, or raise; whoever hears of an error need not look at those ``beside`` it."""
+        """Deserialize a value, or raise it if it is an error; the errors ``beside`` it count as seen then, too."""
         if stored.is_error:
             for error in (stored, *beside):
                 error.note_seen()
@@ -273,7 +277,7 @@ class UserApi:
     def wait(
         self, refs: list[ObjectRef[Any]], num_returns: int, timeout_s: float | None, fetch_local: bool = True
     ) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
-        """Two lists in input order: ready ones (at most ``num_returns``), and the rest (G8, G9)."""
+        """Wait for references; return the ready ones (at most ``num_returns``) and the rest, in input order (G8, G9)."""
         if len({ref._id for ref in refs}) != len(refs):
             raise ValueError("wait takes each reference once, but the list has duplicates")
         deadline = None if timeout_s is None else self._user_code.time() + timeout_s
@@ -292,9 +296,10 @@ class UserApi:
     def _sort_out(
         self, refs: list[ObjectRef[Any]], most: int, fetch_local: bool
     ) -> tuple[list[int], list[ObjectRef[Any]], list[LargeObject]]:
-        """The first that are ready; and unless these are enough, what is not known, and what is on other nodes.
+        """Return the indices of the first ``most`` ready references, the references without a value, and those elsewhere.
 
-        At one look, for more may come at any moment: what is counted here as ready is not waited for, and the reverse.
+        The last two are complete only if fewer than ``most`` are ready. One look decides about each reference, because a
+        value may come at any moment: a reference is either ready or waited for, never both.
         """
         objects = self._objects
         chosen: list[int] = []
@@ -320,7 +325,10 @@ class UserApi:
         timeout_s: float | None,
         elsewhere: Sequence[LargeObject] = (),
     ) -> None:
-        """Park until so many of these have come, or the time is up: ``refs`` are not known, others are ``elsewhere``."""
+        """Park until ``needed`` of these values have come, or the time is up.
+
+        ``refs`` have no value in this process; the values ``elsewhere`` are on other nodes.
+        """
         user_code, waiting = self._user_code, self._waiting
         parker = user_code.parker()
         running = self._executor.current
@@ -344,14 +352,17 @@ class UserApi:
             parker.wait(None if timeout_s is None else timeout_s - warning_s)
 
     def free(self, refs: Sequence[ObjectRef[Any]], local_only: bool) -> None:
-        """Returns when their owners have freed them; or this node what it need not have."""
+        """Free objects; return when their owners have freed them.
+
+        With ``local_only``, return when this node has evicted the copies that it need not keep.
+        """
         if local_only:
             self.run_on_loop(lambda: self.port.deletion.evict([ref._id for ref in refs]))
         else:
             self.run_on_loop(lambda: self.port.deletion.delete([(ref._id, ref._owner) for ref in refs]))
 
     def placement_group_ready(self, group_id: bytes, value: Any) -> ObjectRef[Any]:
-        """A reference whose object has this value as soon as the placement group is there."""
+        """Return a reference whose object gets this value as soon as the placement group is created."""
         object_id = self._context.task_ids.next() + PUT_INDEX
         own = serialization.serialize(value).copied()
         self._post(self.placement_groups.begin_ready, object_id, group_id, StoredObject(own.data, own.buffers, False, ()))
@@ -360,9 +371,9 @@ class UserApi:
     # --- futures, explanations, calls to the loop
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
-        """Done on the loop when the value is here; for ``await`` and ``ObjectRef.future``."""
+        """Return a future that the loop completes when the value is here; for ``await`` and ``ObjectRef.future``."""
         here = self._objects.get(ref._id)
-        if here is not None and here.place is None:  # perhaps this driver leaves: then all futures of its user code fail
+        if here is not None and here.place is None:  # when this driver leaves, all ``user_code`` futures fail
             return self._finish(concurrent.futures.Future(), here)
         result = self._user_code.future()
 
@@ -374,7 +385,7 @@ class UserApi:
                 self._fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)
 
         def on_fetched(values: list[Fetched], _held: ObjectRef[Any] = ref) -> None:
-            """Finish the future. This holds the reference while the value is on its way; the awaiting thread need not."""
+            """Finish the future. ``_held`` keeps the reference while the value is fetched; the caller may drop it."""
             known = self._objects.get(ref._id)
             if known is not None:
                 known.is_fetched = True
@@ -384,7 +395,7 @@ class UserApi:
         return result
 
     def _finish(self, result: concurrent.futures.Future[Any], stored: StoredObject) -> concurrent.futures.Future[Any]:
-        """With the value, or its error, unless nobody waits any more."""
+        """Complete a future with the value or its error, unless it was cancelled."""
         if result.set_running_or_notify_cancel():
             value, error = self._outcome(stored)
             try:
@@ -392,12 +403,15 @@ class UserApi:
                     result.set_result(value)
                 else:
                     result.set_exception(error)
-            except BaseException:  # SystemExit of a user's callback would end the loop, or leave others waiting.
-                logger.warning("a callback of a future has not returned", exc_info=True)
+            except BaseException:  # a SystemExit of a user's callback would end the loop, or leave other threads waiting
+                logger.warning("a callback of a future raised an exception", exc_info=True)
         return result
 
     def _outcome(self, stored: StoredObject) -> tuple[Any, BaseException | None]:
-        """The value, or what it raises: an error that a future has must not lead to a frame that has the future."""
+        """Return the value, or the error that it raises.
+
+        The error's traceback is dropped: an error inside a future must not refer to a frame that refers to the future.
+        """
         try:
             return self.value_of(stored), None
         except RayError as error:
@@ -406,7 +420,7 @@ class UserApi:
             return None, error
 
     def why(self, ref: ObjectRef[Any]) -> str:
-        """The chain of reasons, as one sentence with arrows."""
+        """Explain why a reference is not ready: the chain of reasons, joined with arrows."""
         return self._explain(ref._id, ref._owner)
 
     def _explain(self, object_id: bytes, owner: Address) -> str:
@@ -414,19 +428,22 @@ class UserApi:
         return " <- ".join(lines)
 
     def known_nodes(self) -> list[NodeInfo]:
-        """All nodes that the gcs knows, dead ones too."""
+        """Return all nodes that the gcs knows, dead ones too."""
         return self._read_channel(NODES, NodeInfo)
 
     def resource_reports(self) -> list[NodeResources]:
-        """The last report of each node."""
+        """Return the latest resource report of each node."""
         return self._read_channel(RESOURCES, NodeResources)
 
     def known_placement_groups(self) -> list[PlacementGroupInfo]:
-        """All that the gcs knows, those that were removed lately too."""
+        """Return all placement groups that the gcs knows, recently removed ones too."""
         return self._read_channel(PLACEMENT_GROUPS, PlacementGroupInfo)
 
     def locations_of(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> dict[bytes, Location]:
-        """Where they are, by object id; without those whose owner cannot say. Raises GetTimeoutError."""
+        """Return the locations of objects by object id, without those whose owners are dead or have freed them.
+
+        Raises GetTimeoutError.
+        """
         objects = [(ref._id, ref._owner) for ref in refs]
 
         async def locate() -> dict[bytes, Location]:
@@ -447,7 +464,10 @@ class UserApi:
         return rows
 
     def run_on_loop(self, make_coroutine: Callable[[], Any]) -> Any:
-        """Run a coroutine on the core worker's loop and park for its result. RaySystemError if it asks in vain."""
+        """Run a coroutine on the core worker's loop and park for its result.
+
+        Raises RaySystemError if the cluster does not answer, or answers with a failure.
+        """
         parker = self._user_code.parker()
         outcome: list[Any] = []
 
@@ -459,7 +479,7 @@ class UserApi:
             except PeerUnreachable as error:
                 outcome.append((None, RaySystemError(reason=f"the cluster does not answer: {error}")))
             except PlatformError as error:
-                outcome.append((None, RaySystemError(reason=f"the cluster does not do what it is asked: {error}")))
+                outcome.append((None, RaySystemError(reason=f"the request to the cluster failed: {error}")))
             except Exception as error:
                 outcome.append((None, error))
             parker.release()
@@ -472,7 +492,7 @@ class UserApi:
                 raise error
             return result
         finally:
-            del error  # its traceback leads to this frame: the two would keep each other, and all that the callers hold
+            del error  # its traceback refers to this frame: the cycle would keep everything alive that the callers hold
 
     # --- hooks of ObjectRef
 
@@ -492,10 +512,10 @@ class UserApi:
 
 
 def _id_of(running: ReceivedTask | None) -> bytes:
-    """Empty outside of tasks."""
+    """Return the id of a running task; empty outside of tasks."""
     return b"" if running is None else running.task_id
 
 
 def _held_up(running: ReceivedTask | None) -> ReceivedTask | None:
-    """The task that stands still while its thread waits; an actor's calls lend nothing."""
+    """Return the task that lends its CPUs while its thread waits; None for an actor's call, which lends nothing."""
     return None if running is None or running.actor_id else running
