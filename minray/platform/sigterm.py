@@ -1,15 +1,33 @@
-"""How a copy of this process, which somebody has forked, gives SIGTERM back: it ends by it, as if there were no handler.
+"""How a forked copy of this process gives SIGTERM back: it ends by the signal, as if there were no handler.
 
 Ray: no counterpart
 
-A signal that comes while the copy is in the callbacks of its fork must not get lost there: what a handler raises is lost,
-and so is a signal whose handler is taken away before Python has called it.
+A signal that comes while the copy begins must not get lost. Three ways lead there:
+  * Python forgets, in the child, the signals that it has noted when it forks. A pool of ``multiprocessing`` ends its workers
+    by SIGTERM, sometimes before they have run at all. So SIGTERM is blocked around each fork.
+  * What a handler raises in the callbacks of a fork is lost. A handler calls ``end_copy`` there.
+  * So is a signal whose handler is taken away before Python has called it. ``give_back`` blocks SIGTERM meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+
+_forking = threading.local()
+"""``mask``: the signals that the forking thread has blocked besides."""
+
+
+def _hold() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+
+def _let_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+os.register_at_fork(before=_hold, after_in_parent=_let_through, after_in_child=_let_through)
 
 
 def give_back() -> None:
