@@ -571,6 +571,30 @@ def test_multiprocessing_beside_a_driver() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+ENDED_BEFORE_IT_RAN = """
+def forks_and_ends(count):
+    import os, signal, time
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # One CPU: a child runs only when its parent waits.
+    ended = 0
+    for _ in range(count):
+        child = os.fork()
+        if child == 0:
+            time.sleep(5)
+            os._exit(0)
+        os.kill(child, signal.SIGTERM)
+        ended += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    return ended
+
+ray.init(num_cpus=1, log_to_driver=False)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process cannot choose its CPU")
+@pytest.mark.parametrize("where", ["forks_and_ends(5)", "ray.get(ray.remote(forks_and_ends).remote(5))"])
+def test_a_child_that_is_told_to_end_before_it_has_run_ends(where: str) -> None:
+    assert run_driver(f"{ENDED_BEFORE_IT_RAN}\nprint({where})").stdout == "5\n"
+
+
 FORKING = """
 import os, signal
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
