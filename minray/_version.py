@@ -1,8 +1,8 @@
-"""The version, alone in a file so that nothing has to be imported to read it.
+"""The version number, in a file of its own so that reading it imports nothing else.
 
 Ray: python/ray/_version.py
 
-``setup.cfg`` names the same number; a test holds them together.
+``setup.cfg`` has the same number; a test compares them.
 """
 
 __version__ = "0.1.0"
