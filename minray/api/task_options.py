@@ -57,9 +57,9 @@ MEANINGLESS_FIELDS = ("excludes", "config")
 minray uploads and installs nothing.
 """
 ACCELERATOR_AMOUNT = 0.001
-"""Amount of ``accelerator_type:NAME`` that a task with ``accelerator_type`` requests; a node may be started with that resource.
+"""Amount of the node resource ``accelerator_type:NAME`` that the option ``accelerator_type`` requests.
 
-The amount is small, as in Ray, because the resource selects a node and does not limit the number of tasks.
+It is small, as in Ray, because the resource selects a node and does not limit the number of tasks there.
 """
 
 
