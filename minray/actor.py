@@ -207,7 +207,7 @@ def own_handle() -> ActorHandle:
     actor = api.actor
     info = None if actor is None else ActorApi(api).get(actor.actor_id, actor.constructor.header.owner)
     if info is None:
-        raise RuntimeError("current_actor is there in an actor's process only")
+        raise RuntimeError("current_actor exists only in an actor's process")
     return handle_of(info, None)
 
 

@@ -66,9 +66,9 @@ def quoted(stderr_tail: Sequence[str]) -> str:
 
 
 _LIKELY = {
-    "SIGKILL": " (by somebody, or by the kernel when memory ran out)",
+    "SIGKILL": " (by a person or program, or by the kernel when memory ran out)",
     "SIGSEGV": " (a bad memory access in compiled code)",
-    "SIGABRT": " (compiled code gave up)",
+    "SIGABRT": " (compiled code called abort)",
 }
 
 
@@ -124,13 +124,13 @@ class ReconstructionFailure(enum.StrEnum):
 
 
 _WHY_NOT_MADE = {
-    "PUT": "it was put, or was made in another way than by a task that could run again",
+    "PUT": "it was made by put, or otherwise not by a task that can run again",
     "MAX_ATTEMPTS_EXCEEDED": "the task that made it has no retries left; give it more of them (max_retries)",
     "RETRIES_DISABLED": "the task that made it must not run again (max_retries=0)",
-    "LINEAGE_EVICTED": "too many tasks were remembered, so this one was forgotten; see max_lineage_bytes of _system_config",
-    "LINEAGE_DISABLED": "tasks are not remembered in this cluster (lineage_pinning_enabled=False in _system_config)",
+    "LINEAGE_EVICTED": "its lineage was evicted to save memory; raise max_lineage_bytes in _system_config",
+    "LINEAGE_DISABLED": "this cluster keeps no lineage (lineage_pinning_enabled=False in _system_config)",
     "TASK_CANCELLED": "the task that made it was cancelled",
-    "BORROWED": "only its owner could",
+    "BORROWED": "only its owner can make it again, and this process borrows it",
     "REF_NOT_FOUND": "its owner does not know it any more",
 }
 

@@ -118,7 +118,7 @@ def check_actor_options(options: Mapping[str, Any], *, at_call: bool) -> None:
         if check is None:
             raise ValueError(f"{name!r} is not an option of an actor; options are {', '.join(ACTOR_CHECKS)}")
         if name == "concurrency_groups" and at_call:
-            raise ValueError("concurrency_groups belongs into @minray.remote(...), not into .options(...)")
+            raise ValueError("concurrency_groups must be given in @minray.remote(...), not in .options(...)")
         if value is not None:
             check(name, value)
     if options.get("get_if_exists") and not options.get("name"):

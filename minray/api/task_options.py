@@ -49,7 +49,7 @@ BACKPRESSURE = "_generator_backpressure_num_objects"
 """Ray's name of the option for a generator's back-pressure: the most items that may be unread."""
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 MOST_RETURNS = 1_000_000
-"""Largest ``num_returns``. A call makes all its references at once, so a larger number is probably a mistake."""
+"""Largest ``num_returns``. A call makes all its references at once, and each costs memory."""
 SETUP_HOOK = "worker_process_setup_hook"
 MEANINGLESS_FIELDS = ("excludes", "config")
 """Fields of Ray's runtime environments that are accepted and ignored: files not to upload, and options of installing.
@@ -246,7 +246,7 @@ def check_options(options: Mapping[str, Any], *, at_call: bool) -> None:
         if check is None:
             raise ValueError(f"{name!r} is not an option of a remote function; options are {', '.join(CHECKS)}")
         if name == "max_calls" and at_call:
-            raise ValueError("max_calls belongs into @minray.remote(...), not into .options(...)")
+            raise ValueError("max_calls must be given in @minray.remote(...), not in .options(...)")
         if value is not None:
             check(name, value)
     check_one_placement(options)
