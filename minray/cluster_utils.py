@@ -198,7 +198,7 @@ class Cluster:
         if _system_config or tcp_host or storage:
             raise ValueError("_system_config, tcp_host and storage belong to the head node; they hold for the whole cluster")
         if not self.head_node.live_processes():
-            raise RuntimeError("the head node of this cluster has ended; call remove_node() for it, then add_node()")
+            raise RuntimeError("the head of this cluster has ended; call remove_node() for it, then add_node()")
         head = self.head_node._node
         options.tcp_host = head.file.tcp_host
         options.gcs_endpoint = f"tcp:{head.file.gcs_address}" if options.tcp_host else head.file.gcs_endpoint

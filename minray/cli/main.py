@@ -132,13 +132,21 @@ def main() -> None:
 @click.option("--num-cpus", type=click.FloatRange(0), help="Number of CPUs. Default: all CPUs of this machine.")
 @click.option("--num-gpus", type=click.FloatRange(0), help="Number of logical GPUs. Default: 0.")
 @click.option("--memory", type=click.FloatRange(0), help="Bytes that tasks can request. Default: 70 % of this machine's.")
-@click.option("--object-store-memory", type=click.FloatRange(0), help="Size of the object store in bytes. Default: 30 %.")
-@click.option("--object-spilling-directory", default="", help="Directories or URLs (s3://...), joined by colons.")
+@click.option(
+    "--object-store-memory",
+    type=click.FloatRange(0),
+    help="Size of the object store in bytes. Default: 30 % of this machine's memory.",
+)
+@click.option("--object-spilling-directory", default="", help="Places of spill files: paths or URLs, joined by colons.")
 @click.option("--resources", type=JsonObject(), default="{}", help='Custom resources as JSON: \'{"fast_disk": 2}\'.')
 @click.option("--labels", type=Labels(), default="", help="Labels of this node: zone=a,disk=fast.")
 @click.option("--storage", help="File with the head's tables, so that the cluster survives its gcs; '' means in memory.")
-@click.option("--token-file", metavar="FILE", help="File with the token. Default: $MINRAY_TOKEN, else one known here.")
-@click.option("--system-config", type=JsonObject(), default="{}", help="Settings of a new cluster, as JSON.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="File with the cluster's token. Default: $MINRAY_TOKEN, else the token kept on this machine.",
+)
+@click.option("--system-config", type=JsonObject(), default="{}", help="Settings of a new cluster (--head), as JSON.")
 @click.option("--block", is_flag=True, help="Wait until the node ends; interrupting this command ends the node.")
 def start(
     head: bool,
@@ -361,8 +369,12 @@ class NodeId(click.ParamType):  # type: ignore[type-arg]  # Generic in some vers
 
 
 @main.command()
-@click.option("--address", metavar="HOST:PORT", help="The cluster. Default: $MINRAY_ADDRESS, else the newest started here.")
-@click.option("--token-file", metavar="FILE", help="Token of a cluster without a node here. Default: $MINRAY_TOKEN.")
+@click.option(
+    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
+)
+@click.option(
+    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+)
 @click.option("--node-id", required=True, type=NodeId(), help="Id of the node that leaves, in hexadecimal.")
 @click.option(
     "--reason",
@@ -382,7 +394,7 @@ def drain_node(
     reason_message: str,
     deadline_remaining_seconds: int | None,
 ) -> None:
-    """Make a node leave: it takes no new tasks, its running tasks may end, its objects move to other nodes."""
+    """Make a node leave. It takes no new tasks, its running tasks may end, and its objects move to other nodes."""
     with _errors_for_people(), _client(address, token_file) as client:
         refusal = client.drain_node(
             node_id, DRAIN_REASONS[reason.upper()], reason_message, deadline_remaining_seconds or 0.0
@@ -414,8 +426,12 @@ def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
 
 
 @main.command()
-@click.option("--address", metavar="HOST:PORT", help="The cluster. Default: $MINRAY_ADDRESS, else the newest started here.")
-@click.option("--token-file", metavar="FILE", help="Token of a cluster without a node here. Default: $MINRAY_TOKEN.")
+@click.option(
+    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
+)
+@click.option(
+    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+)
 def status(address: str | None, token_file: str | None) -> None:
     """Show a cluster's nodes, resources in use, tasks that wait for resources, and workers."""
     with _errors_for_people(), _client(address, token_file) as client:
@@ -426,11 +442,21 @@ def status(address: str | None, token_file: str | None) -> None:
 
 
 @main.command()
-@click.option("--address", metavar="HOST:PORT", help="The cluster. Default: $MINRAY_ADDRESS, else the newest started here.")
-@click.option("--token-file", metavar="FILE", help="Token of a cluster without a node here. Default: $MINRAY_TOKEN.")
-@click.option("--group-by", type=click.Choice(GROUPS), default=NODE_ADDRESS, show_default=True, help="A table for each.")
 @click.option(
-    "--sort-by", type=click.Choice(list(ORDERS)), default="OBJECT_SIZE", show_default=True, help="Sizes: largest first."
+    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
+)
+@click.option(
+    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+)
+@click.option(
+    "--group-by", type=click.Choice(GROUPS), default=NODE_ADDRESS, show_default=True, help="Print a table for each of these."
+)
+@click.option(
+    "--sort-by",
+    type=click.Choice(list(ORDERS)),
+    default="OBJECT_SIZE",
+    show_default=True,
+    help="Order of references; OBJECT_SIZE puts the largest first.",
 )
 @click.option("--units", type=click.Choice(list(UNITS)), default="B", show_default=True, help="Unit of sizes.")
 @click.option("--stats-only", is_flag=True, help="Show only the object stores, without references.")
@@ -444,7 +470,7 @@ def memory(
     stats_only: bool,
     num_entries: int | None,
 ) -> None:
-    """Show the contents of the object stores, and which processes refer to which objects, why, and from which line."""
+    """Show the object stores. Also show which processes refer to which objects, why, and from which line of code."""
     view = View(group_by, sort_by, units, num_entries, stats_only)
     with _errors_for_people(), _client(address, token_file) as client:
         click.echo(memory_summary(client.objects(), view))

@@ -42,7 +42,7 @@ Connect = Callable[[str | None, str | None], ClusterClient]
 def state_commands(connect: Connect) -> list[click.Command]:
     """Make the groups of commands ``list``, ``get`` and ``summary``."""
     listing = click.Group("list", help="List the actors, tasks, objects, nodes, ... of a cluster.")
-    getting = click.Group("get", help="Show all columns of one actor, task, object, node, ..., by its id.")
+    getting = click.Group("get", help="Show all columns of a row, by its id.")
     summing = click.Group("summary", help="Count actors, tasks or objects.")
     for name, kind in KINDS.items():
         listing.add_command(_list_command(name, kind, connect))
@@ -70,10 +70,14 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Seconds that each process has to answer.",
         ),
         click.option(
-            "--token-file", metavar="FILE", help="Token of a cluster without a node here. Default: $MINRAY_TOKEN."
+            "--token-file",
+            metavar="FILE",
+            help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN.",
         ),
         click.option(
-            "--address", metavar="HOST:PORT", help="The cluster. Default: $MINRAY_ADDRESS, else the newest started here."
+            "--address",
+            metavar="HOST:PORT",
+            help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here.",
         ),
     ):
         command = option(command)
@@ -111,7 +115,14 @@ def _read(
 def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
     @click.command(name, help=f"List the {name} of a cluster.")
     @cluster_options
-    @click.option("-f", "--filter", "filters", multiple=True, metavar="KEY=VALUE", help="Or KEY!=VALUE. All must hold.")
+    @click.option(
+        "-f",
+        "--filter",
+        "filters",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Show only rows with this value; KEY!=VALUE for rows without it. All filters must hold.",
+    )
     @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=DEFAULT_LIMIT, show_default=True)
     @click.option("--detail", is_flag=True, help="Show all columns.")
     @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
