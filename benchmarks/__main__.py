@@ -28,7 +28,7 @@ from benchmarks.runner import exit_when_terminated, run
 from benchmarks.systems import missing
 
 Step = tuple[Document, Part, str]
-"""One turn of one system."""
+"""One turn: the document, the part and the system that is measured."""
 
 
 def steps(documents: list[Document], size: Size, only: list[str], rounds: int = 0) -> list[Step]:

@@ -31,7 +31,7 @@ class Size(StrEnum):
 
 
 class Sample(NamedTuple):
-    """One measurement."""
+    """One measurement: a number in a row of a table."""
 
     table: str
     row: str

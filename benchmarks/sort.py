@@ -42,7 +42,7 @@ MODULES = {"minray": "minray", "ray": "ray", "dask": "distributed"}
 
 
 class Job(NamedTuple):
-    """One sort."""
+    """One sort: the library, the bytes of its store and of the data, and the number of partitions."""
 
     system: str
     store_bytes: int

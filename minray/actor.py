@@ -82,7 +82,7 @@ class ActorClass:
             raise AttributeError(f"actor class has no attribute {name!r}")
         found = getattr(self._class, name)
         if inspect.isfunction(found) and not isinstance(inspect.getattr_static(self._class, name), staticmethod):
-            raise AttributeError(f"{name!r} of actor class {self._definition.name} is a method of its actors")
+            raise AttributeError(f"{name!r} of actor class {self._definition.name} is a method of its actors; call it on a handle")
         return found
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
@@ -207,7 +207,7 @@ def own_handle() -> ActorHandle:
     actor = api.actor
     info = None if actor is None else ActorApi(api).get(actor.actor_id, actor.constructor.header.owner)
     if info is None:
-        raise RuntimeError("current_actor exists only in an actor's process")
+        raise RuntimeError("current_actor exists only in an actor's process; this process is a driver or runs tasks")
     return handle_of(info, None)
 
 

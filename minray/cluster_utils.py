@@ -169,8 +169,8 @@ class Cluster:
         ``wait`` is accepted because Ray has it; this method always waits. ``memory`` and ``object_store_memory`` are in
         bytes. The node's processes and workers get ``env_vars`` in addition to this process's environment. Only the head
         takes ``tcp_host``, the host at which all nodes listen, and ``storage``, the path of a file with which the cluster
-        survives the death of its gcs. Raises RuntimeError if the node cannot be started, TypeError for an unknown argument,
-        ValueError for head arguments given to another node.
+        survives the death of its gcs. Raises RuntimeError if the node cannot be started, TypeError and ValueError for wrong
+        arguments, such as ``storage`` for a node that is not the head.
         """
         for name in ignored:
             if name not in IGNORED_ARGUMENTS:

@@ -158,7 +158,7 @@ def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpe
     out_of_order = given.get("allow_out_of_order_execution", not is_plain)
     if not out_of_order and not is_plain:
         kind = "async actor" if process.is_async else "actor with several threads"
-        raise ValueError(f"allow_out_of_order_execution=False: an {kind} runs its calls in any order")
+        raise ValueError(f"allow_out_of_order_execution must not be False: an {kind} runs its calls in any order")
     groups = {name for name, _ in process.groups}
     is_recorded = given.get("enable_task_events", True)
     members = methods_of(actor_class).items()

@@ -3,7 +3,7 @@
 Ray: has no counterpart; its users read logs and ``ray status``.
 
 A chain ends at a resource that no node has or that others hold, at a task or call that runs, or at a death. A ``get`` that
-waits for a long time logs this text too. ``why`` changes no state.
+waits for a long time prints this text too. ``why`` changes no state.
 """
 
 from __future__ import annotations

@@ -173,8 +173,8 @@ def check_job_runtime_env(name: str, value: Any) -> None:
     for key in value:
         if key not in (*RUNTIME_ENV_FIELDS, SETUP_HOOK, *MEANINGLESS_FIELDS):
             raise ValueError(
-                f"{name} has {key!r}, but knows only {', '.join((*RUNTIME_ENV_FIELDS, SETUP_HOOK))}; "
-                "install packages into the environment that the cluster is started from instead"
+                f"{name} has the unknown field {key!r}; fields are {', '.join((*RUNTIME_ENV_FIELDS, SETUP_HOOK))}. "
+                "minray installs no packages: install them into the environment from which the cluster is started"
             )
     _check_hook(name, value.get(SETUP_HOOK))
     env_vars = value.get("env_vars") or {}

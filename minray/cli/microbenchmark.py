@@ -6,9 +6,9 @@ Ray: python/ray/_private/ray_perf.py, ray_microbenchmark_helpers.py
     minray microbenchmark "tasks async" put    the rows whose names contain one of these words
 
 ``rows`` takes the library as an argument, so that the same calls can be measured on Ray. Each row calls its function for a
-warm-up and then for a fixed time, and reports the calls per second. Ray's rows for tasks use actors as clients; here the
-clients are tasks without CPUs. Actors need no CPU and are made when their row first runs. ``n`` is half the number of cores.
-Where a row has several callers, they are four tasks or one actor.
+warm-up and then for a fixed time, and reports the calls per second. Where Ray's rows for tasks use actors as clients,
+the clients here are tasks without CPUs. Actors need no CPU and are made when their row first runs. ``n`` is half the number
+of cores. Where a row has several callers, they are four tasks or one actor.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def new_exception(error_class: type[BaseException], arguments: tuple[Any, ...]) 
                 return base.__new__(error_class, *arguments)
             except TypeError:  # "is not safe": another base has the larger layout
                 continue
-    raise TypeError(f"no way to make a {error_class.__qualname__}")
+    raise TypeError(f"no built-in __new__ can make an instance of {error_class.__qualname__}")
 
 
 ARGS: Any = vars(BaseException)["args"]

@@ -131,7 +131,7 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
         if not isinstance(name, str):
             raise TypeError(f"the name of a resource must be a str, not {name!r}")
         if name in (CPU, GPU, MEMORY, OBJECT_STORE_MEMORY):
-            raise ValueError(f"resource {name!r} has an argument of its own; resources are for others")
+            raise ValueError(f"resource {name!r} has an argument of its own; it must not be in resources")
     amounts: dict[str, float] = dict(options.resources)
     amounts[CPU] = host.cpu_count if options.num_cpus is None else options.num_cpus
     amounts[GPU] = options.num_gpus or 0

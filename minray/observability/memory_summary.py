@@ -102,7 +102,7 @@ def _stores(objects: ClusterObjects, view: View) -> list[str]:
 
 
 def _memory_on_disk(objects: ClusterObjects, view: View) -> list[str]:
-    """Return a line for each node that had to put objects into files on disk, since its store was full of pinned objects."""
+    """Return a line for each node with store memory in files on disk, because its store is full of objects in use."""
     return [
         f"Node {node_id.hex()[:8]} has {view.size(store.fallback_used)} of memory on disk"
         f" ({sum(copy.is_in_fallback for copy in store.copies)} objects), since its store is full of objects in use."
