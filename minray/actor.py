@@ -82,7 +82,7 @@ class ActorClass:
             raise AttributeError(f"actor class has no attribute {name!r}")
         found = getattr(self._class, name)
         if inspect.isfunction(found) and not isinstance(inspect.getattr_static(self._class, name), staticmethod):
-            raise AttributeError(f"{name!r} of actor class {self._definition.name} is a method of its actors; call it on a handle")
+            raise AttributeError(f"{name!r} is a method of actor class {self._definition.name}; call it on a handle")
         return found
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:

@@ -186,7 +186,7 @@ def make_session(token: bytes) -> Path:
         write_token(session / TOKEN_FILE, token)
     except OSError as error:
         remove_tree(str(session))
-        raise RuntimeError(f"cannot create the session {session}: {error.strerror}; set MINRAY_TMPDIR to another place") from None
+        raise RuntimeError(f"cannot create {session}: {error.strerror}; set MINRAY_TMPDIR to another path") from None
     return session
 
 
