@@ -305,7 +305,7 @@ def test_a_class_of_an_imported_module_is_one_class_with_its_methods() -> None:
 
 
 def test_a_method_is_no_attribute_of_an_actor_class() -> None:
-    with pytest.raises(AttributeError, match="a method of its actors"):
+    with pytest.raises(AttributeError, match="is a method of actor class"):
         getattr(Counter, "twice_or_thrice")  # noqa: B009
 
 
