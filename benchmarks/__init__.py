@@ -1,1 +1,1 @@
-"""Measurements beside the peers: ``python -m benchmarks``. See ``__main__``."""
+"""Benchmarks of minray and its peers: ``python -m benchmarks``. See ``__main__``."""

@@ -1,11 +1,11 @@
-"""``python -m benchmarks``: the workloads of five documents, on minray and its peers, in turn, in one run.
+"""``python -m benchmarks``: run the workloads of five documents on minray and its peers, in turn, in one run.
 
     python -m benchmarks [--quick] [--only WORD ...] [--rounds N] [--output FOLDER]
 
-Every part is measured by a process of its own for each system; a round gives each system its turn. Only ratios of one
-run count: they are printed with their spread and with minray's targets. Everything is written to FOLDER as JSON, and as
-a page with plots, after every turn, so that a run that is stopped keeps what it has; ``python -m benchmarks.page FILE``
-draws the page again. What is not installed is left out.
+A process of its own measures each part on each system; a round gives each system its turn. Only ratios within one run count:
+they are printed with their spread and with minray's targets. After every turn the results are written to FOLDER as JSON, and
+as a page with plots, so that a stopped run keeps its results. ``python -m benchmarks.page FILE`` draws the page again.
+Systems that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from benchmarks.runner import exit_when_terminated, run
 from benchmarks.systems import missing
 
 Step = tuple[Document, Part, str]
-"""One turn of one system."""
+"""One turn: the document, the part and the system that is measured."""
 
 
 def steps(documents: list[Document], size: Size, only: list[str], rounds: int = 0) -> list[Step]:
-    """All turns: within a part one round after the other, within a round one system after the other. ``only``: the words
-    of which a part's name must contain one; the empty word chooses nothing."""
+    """Return all turns: within a part round by round, within a round system by system.
+
+    ``only``: words of which a part's name must contain one; the empty word chooses nothing.
+    """
     chosen = []
     for document in documents:
         for part in document.parts:
@@ -45,7 +47,7 @@ def steps(documents: list[Document], size: Size, only: list[str], rounds: int = 
 
 
 def measure(documents: list[Document], todo: list[Step], size: Size) -> Iterator[list[dict[str, Any]]]:
-    """What there is after each turn, with a progress bar that counts the seconds it should take."""
+    """Measure all turns; yield the results so far after each turn. A progress bar counts the expected seconds."""
     gathered = results.empty(documents)
     with tqdm(total=sum(part.seconds[size] for _, part, _ in todo), unit="s", bar_format=BAR) as progress:
         for document, part, system in todo:
@@ -63,7 +65,7 @@ BAR = "{percentage:3.0f}%|{bar:30}| {elapsed} gone, {remaining} to go {postfix}"
 
 
 def left_out(documents: list[Document]) -> dict[str, str]:
-    """System to the module that it lacks."""
+    """Return the systems that cannot be measured, each with the module that is not installed."""
     systems = {system for document in documents for part in document.parts for system in part.systems}
     return {system: module for system in sorted(systems) if (module := missing(system))}
 
@@ -80,8 +82,8 @@ def main() -> None:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.set_defaults(size=Size.FULL)
-    parser.add_argument("--quick", action="store_const", const=Size.QUICK, dest="size", help="a few minutes")
-    parser.add_argument("--tiny", action="store_const", const=Size.TINY, dest="size", help="whether it runs")
+    parser.add_argument("--quick", action="store_const", const=Size.QUICK, dest="size", help="measure a few minutes")
+    parser.add_argument("--tiny", action="store_const", const=Size.TINY, dest="size", help="only test that it runs")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="parts whose name contains one of these")
     parser.add_argument("--rounds", type=positive, default=0, help="turns of each system, instead of those of the part")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/runs"))

@@ -1,9 +1,9 @@
-"""How fast actors are made and what they weigh, for minray and Ray alike.
+"""Time and memory of making actors, for minray and Ray.
 
-Twenty actors are created and called once each in a fresh cluster, from the first ``remote()`` to the last answer. Then
-many are alive at once, each called once: seconds for each of them, and by how much the proportional set size (PSS) of
-all processes of the cluster grows for each. Ray cannot hold a thousand processes of its own on a small machine, and has
-fewer.
+First, twenty actors are created in a new cluster and called once each; the time is from the first ``remote()`` to the last
+answer. Then many actors live at once, each called once. This gives seconds for each actor, and how much the proportional set
+size (PSS) of all processes of the cluster grows with each. Ray has fewer actors, since a small machine cannot hold a
+thousand of its processes.
 """
 
 from __future__ import annotations

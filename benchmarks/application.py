@@ -1,7 +1,7 @@
-"""A whole application: ``examples/evolution_strategies.py``, as it is on minray, and on Ray with its import changed.
+"""A whole application: ``examples/evolution_strategies.py``, unchanged on minray, and on Ray with its imports changed.
 
-Four actors balance a pole; a generation's time is taken from the lines that the program prints. The first generation,
-in which actors are still being made, belongs to the whole program alone.
+Four actors balance a pole. The time of a generation is measured between the lines that the program prints. The first
+generation, in which actors are still being made, counts only for the whole program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IMPORTS = {"import minray as ray": "import ray", "from minray.util": "from ray.u
 
 
 class Clock(io.StringIO):
-    """Notes when each line is printed."""
+    """A standard output that records when the line of each generation is printed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Clock(io.StringIO):
 
 
 def program(system: str) -> dict[str, Any]:
-    """Its names; on Ray after changing what a user would change."""
+    """Run the program's source, for Ray with the imports that a user would change; return its global names."""
     source = PROGRAM.read_text()
     for ours, theirs in IMPORTS.items():
         assert ours in source, f"{PROGRAM} has no {ours!r} any more"

@@ -1,8 +1,8 @@
-"""One array to many tasks: put once and given to each by reference, from the put to the last answer.
+"""Broadcast of one array to many tasks: put once, passed to each task by reference, timed from the put to the last answer.
 
-The tasks either sum it (numpy reads all of it, and lets other threads run), or add up some of its numbers one by one,
-which holds the GIL of their process. Two workers on either side; to Dask's the array is scattered. Everything is done
-once before it is measured.
+The tasks either sum the array (numpy reads all of it, and lets other threads run), or add up some of its numbers one by one,
+which holds the GIL of their process. Each system has two workers; Dask scatters the array to its workers. Each row runs once
+before it is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.systems import connected, dask_client, seconds
 
 NAME = "broadcast"
 NUMBERS = 50_000
-"""So many are added up one by one."""
+"""Count of numbers that a task adds up one by one."""
 
 
 def sum_all(array: Any) -> float:
@@ -37,7 +37,7 @@ Broadcast = Callable[[Any, Callable[[Any], float], int], list[float]]
 
 @contextmanager
 def _broadcast(system: str, array_bytes: int) -> Iterator[Broadcast]:
-    """What gives an array to so many tasks with this function."""
+    """Start a system; yield a function that runs a number of tasks with a function on one array."""
     if system in (DASK, DASK_THREADS):
         with dask_client(threads=system == DASK_THREADS) as client:
 

@@ -1,9 +1,9 @@
 """Arrays and dataframes, from "Dask Benchmarks": the same collections on each scheduler, with small and with large chunks.
 
-The sizes are the document's for the number of workers here, where memory and time allow it; large chunks ("expert") are
-so large that each worker has two. A row is the time from its call until its result is there: persisted where the
-document persists. The first turn of each size, in which workers import what they need and write to pages that nobody has
-touched before, has tables of its own. What is checked of each result is its shape or its sum.
+The sizes are the document's for the number of workers here, if memory and time allow it. Large chunks ("expert") are so
+large that each worker has two. A row is the time from its call until its result exists; it is persisted where the document
+persists. The first turn of each size has tables of its own: in it workers import modules and write to fresh pages. The shape
+or a statistic of each result is checked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SMALL, LARGE = "", ", expert chunks"
 DELAY_S = 0.1
 COLUMNS = 10
 VALUES = 10_000
-"""Numbers are below this."""
+"""Upper limit of the random numbers."""
 SEEDS = itertools.count(1)
-"""A new one for each collection: what has the same keys as one that is still there is not made again."""
+"""Seeds, a new one for each collection: a scheduler does not compute keys again that it still has."""
 
 Call = Callable[[], Any]
 
@@ -36,7 +36,7 @@ def slow_inc(values: Any, delay: float = DELAY_S) -> Any:
 
 
 class Shape(NamedTuple):
-    """How large an array or dataframe is, and how it is cut."""
+    """The size of an array or dataframe, and the size of its chunks."""
 
     length: int
     chunk: int
@@ -58,7 +58,7 @@ def measure_arrays(system: str, size: Size) -> Iterator[Sample]:
 
 
 def _tables(first: str, later: str, size: Size) -> list[str]:
-    """Where the samples of each turn belong."""
+    """Return the table of each turn's samples."""
     return [first] + [later] * size.pick(2, 2, 1)
 
 

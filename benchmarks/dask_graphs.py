@@ -1,8 +1,8 @@
-"""What Dask's graphs cost beside their work: ``python -m benchmarks.dask_graphs``.
+"""Overhead of Dask's graphs: ``python -m benchmarks.dask_graphs``.
 
-The same graphs on minray and on Dask distributed, each with two worker processes of one thread, in turn: 10,000 tiny tasks
-and their sum; a chain of 1,000; a shuffle of 60 partitions. Best of three, since what else runs on the machine only adds.
-CPU is that of the driver; for distributed this process has the scheduler, too.
+The same graphs run on minray and on Dask distributed, each with two worker processes of one thread: 10,000 tiny tasks and
+their sum; a chain of 1,000; a shuffle of 60 partitions. The best of three counts, since other programs can only add time.
+CPU time is that of the driver; for distributed this process also runs the scheduler.
 """
 
 from __future__ import annotations

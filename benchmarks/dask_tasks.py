@@ -1,7 +1,7 @@
-"""Patterns of tasks, from "Dask Benchmarks": in each library's own words, and as Dask graphs on each scheduler.
+"""Patterns of tasks, from "Dask Benchmarks": with each library's own API, and as Dask graphs on each scheduler.
 
-The same patterns with the same numbers everywhere: many tasks beside each other at three durations, a tree of additions,
-neighbours that are added, a chain, and a client that adds what is finished first. Each result is checked.
+All systems run the same patterns with the same numbers. These are many parallel tasks of three durations, a tree of
+additions, sums of neighbours, a chain, and a client that adds the results that are ready first. Each result is checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.systems import WORKERS, connected, dask_client, dask_scheduler, 
 
 NATIVE, GRAPHS, SCALING = "tasks", "tasks as Dask graphs", "tasks by workers"
 PAUSE_S = 0.01
-"""What a task of the client in the loop sleeps; the chain of sums is as long as it takes."""
+"""Seconds that each task of the client in the loop sleeps."""
 
 
 def inc(x: int) -> int:
@@ -39,7 +39,7 @@ def slow_sum(*values: int, delay: float = PAUSE_S) -> int:
 
 
 class Counts(NamedTuple):
-    """How much of each pattern."""
+    """The number of tasks (or leaves) of each pattern."""
 
     seconds_long: int
     tenths: int
@@ -51,26 +51,29 @@ class Counts(NamedTuple):
 
     @staticmethod
     def of(size: Size) -> Counts:
-        """Full: what the document has for a worker, times the workers here; fast patterns are larger, to be measurable."""
+        """Return the counts for a size.
+
+        The full ones are the document's for each worker times the workers here. Fast patterns are larger, to be measurable.
+        """
         full = Counts(4 * WORKERS, 100 * WORKERS, 5000, 2**11, 2000, 300, 100 * WORKERS)
         counts: Counts = size.pick(full, Counts(WORKERS, 20, 500, 2**8, 200, 50, 20), Counts(1, 1, 4, 4, 3, 2, 4))
         return counts
 
 
 class Api(Protocol):
-    """What the patterns need of a library."""
+    """The calls of a library that the patterns use."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
 
     def gather(self, futures: list[Any]) -> list[Any]: ...
 
     def first_done(self, futures: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Two at least, and all others that are done; and the rest."""
+        """Wait until two futures are done; return all that are done, and the rest."""
         ...
 
 
 class RayApi:
-    """minray's and Ray's."""
+    """The calls of minray and Ray."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
@@ -93,7 +96,7 @@ class RayApi:
 
 
 class DaskApi:
-    """Futures of Dask distributed."""
+    """The calls of Dask distributed, with futures."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -115,7 +118,7 @@ class DaskApi:
 
 
 class GraphApi:
-    """Delayed values, computed by whatever scheduler is set; there is no client to be in a loop."""
+    """The calls of Dask delayed values, computed by the configured scheduler. It has no client that could be in a loop."""
 
     def __init__(self) -> None:
         self._dask = importlib.import_module("dask")
@@ -175,7 +178,7 @@ def native(system: str, workers: int = WORKERS) -> Iterator[Api]:
 
 
 def rows(api: Api, table: str, counts: Counts) -> Iterator[Sample]:
-    """All patterns but the client in the loop; tasks each second, as the document has it."""
+    """Measure all patterns except the client in the loop, in tasks per second, as the document does."""
     parallel(api, 10 * WORKERS, inc)
     patterns: list[tuple[str, int, Callable[[], None]]] = [
         ("parallel, 1 s", counts.seconds_long, lambda: parallel(api, counts.seconds_long, slow_inc, 1)),
@@ -205,7 +208,10 @@ def measure_graphs(system: str, size: Size) -> Iterator[Sample]:
 
 
 def measure_scaling(system: str, size: Size) -> Iterator[Sample]:
-    """As much for each worker, by the number of workers: sleeping tasks can scale beyond the cores, fast ones cannot."""
+    """Measure the same number of tasks for each worker, by the number of workers.
+
+    Sleeping tasks can scale beyond the cores, fast ones cannot.
+    """
     counts = Counts.of(size)
     for workers in size.pick((1, 2, 4, 8), (1, 2), (1,)):
         tenths, fast = max(1, workers * counts.tenths // 4), workers * counts.fast // 2

@@ -1,8 +1,8 @@
-"""The nouns of the benchmarks: a document measures parts, a part fills tables, and a process measures one system.
+"""The nouns of the benchmarks: a document has parts, a process measures a part on one system, and samples fill tables.
 
-A *document* is one of the five texts whose workloads are repeated here. A *part* of it is what one process measures with one
-*system* (minray, Ray, Dask, ...): it yields samples, each of which belongs to a row of a *table*. A table that has an axis
-has one row for each line of its plot, and a sample says where on the axis it lies.
+A *document* is one of the five texts whose workloads are repeated here. A *part* is the workload that one process measures
+on one *system* (minray, Ray, Dask, ...). It yields samples, and each sample belongs to a row of a *table*. A table with an
+axis has one row for each line of its plot, and each sample has a place on the axis.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MINRAY, RAY, DASK = "minray", "Ray", "Dask"
 DASK_THREADS = "Dask, threads"
 DASK_ON_MINRAY, DASK_ON_RAY = "Dask on minray", "Dask on Ray"
 OURS = (MINRAY, DASK_ON_MINRAY)
-"""What others are compared with: the one of the two that a row has."""
+"""Systems that use minray. Other systems are compared with the one of the two that a row has."""
 
 
 class Size(StrEnum):
-    """How much is measured."""
+    """The size of a run: full, a few minutes, or only a test that it runs."""
 
     FULL = "full"
     QUICK = "quick"
@@ -31,44 +31,44 @@ class Size(StrEnum):
 
 
 class Sample(NamedTuple):
-    """One measurement."""
+    """One measurement: a number in a row of a table."""
 
     table: str
     row: str
     value: float
     x: float | None = None
-    """Where on the axis of its table."""
+    """Place on the axis of the table; None if the table has no axis."""
     system: str = ""
-    """Whose it is, if not that of the process."""
+    """Measured system, if it is not that of the process."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What minray must reach: so many times as fast as a peer, or an amount of its own."""
+    """The result that minray must reach: a multiple of a peer's speed, or a limit in the table's unit."""
 
     peer: str = RAY
     ratio: float = 0.0
-    """0: there is none."""
+    """Multiple of the peer's speed; 0 means no such target."""
     limit: float | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that are drawn together."""
+    """Rows of samples that are drawn in one plot."""
 
     name: str
-    """By which samples name it."""
+    """Name of the table in samples."""
     title: str
     unit: str
     more_is_better: bool = False
     axis: str = ""
-    """What a line of the plot runs over; bars otherwise."""
+    """Name of the plot's horizontal axis; empty for a plot with bars."""
     original: str = ""
-    """What the document itself found, and where."""
+    """Results of the document itself, with their conditions, in words."""
     original_rows: dict[str, dict[float | None, float]] = field(default_factory=dict)
-    """Its numbers, in this table's unit: line or row -> place on the axis -> number."""
+    """Numbers of the document in this table's unit: line or row -> place on the axis -> number."""
     targets: dict[str, Target] = field(default_factory=dict)
-    """By row; the row ``""`` stands for all others."""
+    """Targets by row; the row ``""`` stands for all other rows."""
 
     def target(self, row: str) -> Target | None:
         return self.targets.get(row, self.targets.get(""))
@@ -79,25 +79,25 @@ Measure = Callable[[str, Size], Iterator[Sample]]
 
 @dataclass(frozen=True)
 class Part:
-    """What one process measures with one system."""
+    """A workload that one process measures on one system."""
 
     name: str
     systems: tuple[str, ...]
     measure: Measure
     seconds: dict[Size, float]
-    """What a process takes, roughly: for the progress bar, and to give up after far more."""
+    """Approximate seconds of one process: for the progress bar, and for the time limit, which is far longer."""
     rounds: int = 3
-    """How often each system has its turn in a full run; in others once."""
+    """Number of turns of each system in a full run; other runs have one turn."""
     is_quick: bool = True
-    """Whether a quick run has it, if it is not asked for by name."""
+    """Whether a quick run includes the part; a part that is named with ``--only`` is always included."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One of the five."""
+    """One of the five documents whose workloads are repeated."""
 
     title: str
     source: str
-    """Who wrote it, when, and on which machines it measured."""
+    """Authors, year, and machines of the document."""
     parts: tuple[Part, ...]
     tables: tuple[Table, ...]

@@ -1,7 +1,7 @@
-"""Plots as SVG, written by hand so that a page needs nothing but itself: bars for rows, lines over an axis.
+"""Plots as SVG: bars for rows, lines over an axis. They are written without a library, so that a page is a single file.
 
-A bar or point is the median of its samples, the thin line through it goes from the least to the greatest; a diamond is
-the number of the original document. A scale is logarithmic when its numbers are too far apart for another.
+A bar or point is the median of its samples, and the thin line through it goes from the least to the greatest. A diamond is
+the number of the original document. A scale is logarithmic if its numbers are too far apart for a linear one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ COLOURS = {
 OTHERS = ("#8e5bd0", "#7a7a7a", "#c2417c", "#b08900", "#3aa6b9", "#a0522d")
 WIDTH, LABELS, BAR, GAP, HEIGHT = 860, 300, 11, 9, 300
 FAR_APART = 30
-"""A scale whose greatest number is so many times the least is logarithmic."""
+"""Ratio of the greatest to the least number above which a scale is logarithmic."""
 ORIGINAL = "the original"
 
 
 class Scale:
-    """From numbers to places."""
+    """A mapping from numbers to places in the plot."""
 
     def __init__(self, numbers: Sequence[float], start: float, end: float, *, from_zero: bool = True) -> None:
         positive = [number for number in numbers if number > 0] or [1.0]
@@ -65,7 +65,7 @@ def colours_of(systems: Sequence[str]) -> dict[str, str]:
 
 
 def plot(table: dict[str, Any]) -> str:
-    """A table as bars, or as lines if it has an axis."""
+    """Draw a table as bars, or as lines if it has an axis."""
     systems = list(dict.fromkeys(system for row in table["rows"] for system in row["samples"]))
     colours = colours_of(systems)
     body, height = (_lines if table["axis"] else _bars)(table, colours)

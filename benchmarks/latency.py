@@ -1,4 +1,4 @@
-"""How long a call of an actor takes that is waited for, beside a call of a gRPC server and a byte on a socket."""
+"""Latency of an actor call whose result is awaited, compared with a call of a gRPC server and a byte on a socket."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _caller(system: str) -> Iterator[Callable[[], Any]]:
 
 
 def measure(system: str, size: Size) -> Iterator[Sample]:
-    """Medians of many calls each, in microseconds."""
+    """Yield medians of many calls, in microseconds."""
     calls = size.pick(2000, 300, 3)
     with _caller(system) as call:
         for number in range(size.pick(3, 2, 1) + 1):

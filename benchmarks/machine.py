@@ -1,4 +1,4 @@
-"""Where and with what was measured."""
+"""The machine and the versions of software on which a run is measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("minray", "ray", "dask", "distributed", "grpcio", "numpy", "pandas",
 
 
 def description() -> dict[str, Any]:
-    """The machine, the versions, and the commit of this code."""
+    """Return the machine, the versions of packages, and the commit of this code."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -31,7 +31,7 @@ def description() -> dict[str, Any]:
 
 
 def sentence(machine: dict[str, Any]) -> str:
-    """The same in a line."""
+    """Return the description of a machine as one line of text."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     loads = ", ".join(str(load) for load in machine["load_before"])
     return (

@@ -1,17 +1,19 @@
-"""What one object costs when there are many: put, get and free at 10^3, 10^4 and 10^5 objects.
+"""Cost of one object among many: put, get and free at 10^3, 10^4 and 10^5 objects.
 
     python -m benchmarks.many_objects [--counts 1000 10000 100000] [--rounds N] [--kinds small ...]
 
-Microseconds of processor time for each object, of the driver and of all others together, because other programs change that
-the least; and of the clock, in brackets. ``put`` one by one, ``get`` of all in one call, ``get`` one by one, ``results`` of
-as many tasks (submitted and waited for), ``free`` from dropping all references until the last node knows. *Small* values
-stay in their owner, those *in the store* have 1 KiB and lie in shared memory (the limit for small ones is lowered), those
-*on disk* have three times the store's room. What matters is that the figures of a row are alike: what is there must not
-make what comes dearer. Each count has a cluster of its own; medians of the rounds. The last column is the last count's
-figure by the first one's. Processor time is counted in hundredths of a second, so that 10 microseconds are the least that is
-seen for a thousand objects.
+The figures are microseconds of processor time for each object, of all processes of the cluster together, since other
+programs change this time the least. Microseconds of the clock are in brackets. The rows are ``put`` one by one, ``get`` of
+all in one call, ``get`` one by one, ``results`` and ``free``. ``results`` submits as many tasks and waits for them. ``free``
+is the time from dropping all references until the last node has freed its copies.
 
-The table comes row by row on standard error, and in the end all of it as JSON.
+*Small* values stay in their owner. Values *in the store* have 1 KiB and are in shared memory (the limit for small values is
+lowered). Values *on disk* are three times as large as the store together. The figures of a row should be alike: existing
+objects must not make new ones more expensive. Each count has a cluster of its own, and a figure is the median of the rounds.
+The last column is the last count's figure divided by the first one's. Processor time is counted in hundredths of a second,
+so the least visible time is 10 microseconds for each of a thousand objects.
+
+Rows are printed on standard error as they are measured, and at the end the whole table as JSON.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from minray.protocol.object_store import ObjectsInfo
 
 LARGE_BYTES = 1024
 KINDS = {"small": None, "in the store": 2.0, "on disk": 1 / 3}
-"""How much of all objects the store has room for; None: they are not in it."""
+"""Size of the store as a multiple of all objects together, by kind; None for objects that are not in the store."""
 PAUSE_S = 0.005
+"""Seconds between two looks at whether the stores are empty."""
 
 
 @minray.remote
@@ -48,14 +51,14 @@ def stores() -> list[ObjectsInfo]:
 
 
 class Cost(NamedTuple):
-    """Microseconds."""
+    """The cost of one object in microseconds."""
 
     processor: float
     clock: float
 
 
 def timed(work: Callable[[], Any], count: int) -> tuple[Cost, Any]:
-    """What each of so many has cost, and what has come of it."""
+    """Do work on ``count`` objects; return the cost of each, and the result of the work."""
     start, used = time.perf_counter(), processor_s()
     result = work()
     spent, passed = processor_s() - used, time.perf_counter() - start
@@ -63,7 +66,7 @@ def timed(work: Callable[[], Any], count: int) -> tuple[Cost, Any]:
 
 
 def processor_s() -> float:
-    """Of this process and all below it, so far."""
+    """Return the seconds of processor time that this process and its descendants have used so far."""
     driver = psutil.Process()
     times = [process.cpu_times() for process in [driver, *driver.children(recursive=True)]]
     return sum(one.user + one.system for one in times)
@@ -75,7 +78,7 @@ def wait_until_empty() -> None:
 
 
 def measure(kind: str, count: int) -> dict[str, Cost]:
-    """In a cluster of its own."""
+    """Measure all rows of a kind and a count in a new cluster."""
     room = KINDS[kind]
     size = LARGE_BYTES if room else 100
     store_bytes = max(int((room or 0) * count * (LARGE_BYTES + 256)), 1 << 17)
@@ -107,7 +110,7 @@ def results(size: int, count: int) -> list[Any]:
 
 
 def compare(kinds: list[str], counts: list[int], rounds: int) -> dict[str, dict[str, dict[int, list[Cost]]]]:
-    """Kind to row to count to one figure for each round."""
+    """Measure all kinds and counts; return the costs by kind, row and count, one for each round."""
     found: dict[str, dict[str, dict[int, list[Cost]]]] = {}
     for kind in kinds:
         rows = found.setdefault(kind, {})

@@ -1,4 +1,4 @@
-"""Ray's own microbenchmark (``minray.cli.microbenchmark``), for minray and Ray alike, and what minray is to reach in it."""
+"""Ray's own microbenchmark (``minray.cli.microbenchmark``) on minray and Ray, with minray's targets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TARGETS = {
     "n:n async-actor calls async": 10,
     "placement group create/removal": 5,
 }
-"""At least so many times as fast as Ray."""
+"""Target of each row: minray's speed as a multiple of Ray's, at least."""
 QUICKLY = {
     "single client get calls",
     "single client put calls",
@@ -47,7 +47,7 @@ QUICKLY = {
     "1:1 async-actor calls async",
     "placement group create/removal",
 }
-"""Enough for a quick look."""
+"""Rows that a quick run measures."""
 
 
 def targets() -> dict[str, Target]:

@@ -1,9 +1,9 @@
-"""A model from the actor that has downloaded it to those that need it, all on this machine: cases 3 and 4 of the slides.
+"""Transfer of a model from the actor that has it to actors that need it, on one machine: cases 3 and 4 of the slides.
 
-What is measured is the time until each of the process actors has read the model, from the moment they are asked to; the
-download actor has put it before. Process actors are on a node beside the download actor's (case 3), or on the same one
-(case 4). "Too early" is the mistake on slide 49: the reference is dereferenced by whoever passes it on, and the model
-travels by value.
+The download actor has put the model before. The measured time is from the call of the process actors until each of them has
+read the model. Process actors are on another node than the download actor (case 3), or on the same node (case 4). "Too
+early" is the mistake on slide 49: the driver dereferences the reference before it passes it on, and the model travels by
+value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CASE_3, CASE_4, EARLY = "case 3: another node of this machine", "case 4: the sam
 
 
 class Download:
-    """Has the model."""
+    """The download actor, which has the model."""
 
     def __init__(self, ray: Any, size: int) -> None:
         self._ray, self._size = ray, size
@@ -33,7 +33,7 @@ class Download:
 
 
 class Process:
-    """Needs the model."""
+    """The process actor, which needs the model."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
@@ -46,7 +46,7 @@ class Process:
 
 
 def read(model: Any) -> int:
-    """A byte of each page."""
+    """Read one byte of each page, and return their sum."""
     return int(model[::PAGE_BYTES].sum())
 
 
@@ -88,7 +88,7 @@ def _case(ray: Any, row: str, nodes: list[int], length: int, times: int) -> Iter
 
 
 def _by_dask(length: int, times: int) -> Iterator[Sample]:
-    """Workers are processes with memory of their own: another worker of this machine, and the same one."""
+    """Measure Dask, whose workers do not share memory: case 3 is another worker of this machine, case 4 the same worker."""
     from distributed import wait
 
     with dask_client(3) as client:

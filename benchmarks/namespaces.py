@@ -1,7 +1,7 @@
-"""Machines with slow links on this machine: network namespaces on a bridge. Needs Linux, root, and ``ip`` and ``tc``.
+"""Simulated machines with slow links: network namespaces on a bridge. They need Linux, root, ``ip`` and ``tc``.
 
-Each has an address and a link of its own, which carries so many bytes a second in either direction (a token bucket);
-processors, memory and files are those of the machine that all of them share.
+Each simulated machine has an address and a link of its own. A token bucket limits the bytes per second of the link in each
+direction. All of them share the processors, the memory and the files of the real machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUEUE = "50ms"
 
 
 def why_not() -> str:
-    """What is missing for namespaces here, or nothing."""
+    """Return why namespaces cannot be made here, or ""."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces need root on Linux"
     lacking = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -36,7 +36,7 @@ def why_not() -> str:
 
 
 class Machines:
-    """So many, with so slow links."""
+    """A number of simulated machines whose links carry ``bytes_per_s`` in each direction."""
 
     def __init__(self, count: int, bytes_per_s: float) -> None:
         mark = f"mr{os.getpid() % 100_000}"
@@ -81,17 +81,17 @@ class Machines:
         return f"{NETWORK}.{number + 1}"
 
     def start(self, number: int, command: Sequence[Any], environment: dict[str, str]) -> None:
-        """A process that lives as long as the machines, and is not waited for."""
+        """Start a process on a machine without waiting for it; it is ended with the machines."""
         full = [*self._in(number), *map(str, command)]
         self._processes.append(subprocess.Popen(full, env={**os.environ, **environment}, stdin=subprocess.DEVNULL))
 
     def run(self, number: int, command: Sequence[Any], environment: dict[str, str]) -> None:
-        """A process that ends when what it has left in the background is ready."""
+        """Run a command on a machine until it ends; it may leave processes in the background, as ``ray start`` does."""
         full = [*self._in(number), *map(str, command)]
         subprocess.run(full, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=True)
 
     def wait_for_port(self, number: int, port: int, patience_s: float) -> None:
-        """Until somebody listens there."""
+        """Wait until a process listens at this port. Raises ConnectionError after ``patience_s`` seconds."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -103,7 +103,7 @@ class Machines:
                 time.sleep(0.1)
 
     def output(self, number: int, command: Sequence[Any], environment: dict[str, str]) -> str:
-        """Of a process that ends by itself; RuntimeError, with its last words, if not well."""
+        """Run a command on a machine; return its output. Raises RuntimeError with its last line of stderr if it fails."""
         full = [*self._in(number), *map(str, command)]
         done = subprocess.run(full, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
         sys.stderr.write(done.stderr)
@@ -124,7 +124,7 @@ def _run(*words: str) -> None:
 
 
 def _end(pids: list[int]) -> None:
-    """Ask processes to; after ten seconds do not ask any more."""
+    """End processes with SIGTERM, and with SIGKILL after ten seconds."""
     living = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     for process in living:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,7 +1,7 @@
-"""The results of a run as one page without scripts: ``python -m benchmarks.page FILE.json ...`` writes FILE.html beside it.
+"""Write the results of a run as one page without scripts: ``python -m benchmarks.page FILE.json ...`` writes FILE.html.
 
-Of several files the tables of later ones are put in the place of earlier ones, so that one part can be measured again;
-each table says from which run it is.
+If several files are given, tables of later files replace those of earlier ones, so that one part can be measured again.
+Each table names its run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXPLAINED = (
 
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tables of all runs, later ones in the place of earlier ones."""
+    """Merge the tables of all runs; tables of later runs replace those of earlier ones."""
     result = runs[-1] | {"documents": []}
     titles = dict.fromkeys(document["title"] for run in runs for document in run["documents"])
     for title in titles:
@@ -123,7 +123,7 @@ def _cell(row: dict[str, Any], system: str) -> str:
 
 
 def write_page(*paths: Path) -> Path:
-    """The page of these runs, beside the last of them."""
+    """Write the page of these runs beside the last file; return its path."""
     target = paths[-1].with_suffix(".html")
     target.write_text(page(merged([json.loads(path.read_text()) for path in paths])), encoding="utf-8")
     return target

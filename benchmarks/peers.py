@@ -1,8 +1,8 @@
-"""What the libraries are compared with: a server of gRPC's Python library, and raw sockets; each in a process of its own.
+"""Peers that the libraries are compared with: a server of gRPC's Python library, and raw sockets, each in its own process.
 
 python -m benchmarks.peers grpc                       prints its port, and serves until its standard input ends
 python -m benchmarks.peers echo PATH                  answers each byte on a unix socket
-python -m benchmarks.peers send PORT STREAMS BYTES    connects so often, and sends its memory whenever asked
+python -m benchmarks.peers send PORT STREAMS BYTES    opens STREAMS connections, and sends BYTES whenever it is asked
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE_BYTES = 4096
 CALL, READ = "/benchmark/Call", "/benchmark/Read"
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 THREADS = 10
-"""Of the server; the example of gRPC's own documentation has as many."""
+"""Number of the server's threads, as in the example of gRPC's own documentation."""
 
 
 def process(*words: Any) -> subprocess.Popen[str]:
@@ -40,7 +40,7 @@ def process(*words: Any) -> subprocess.Popen[str]:
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Bytes in, bytes out: what a service costs without any records."""
+    """A service whose requests and replies are plain bytes, so that no serialization is measured."""
 
     def service(self, details: Any) -> Any:
         if details.method == CALL:
@@ -63,7 +63,7 @@ def serve_grpc() -> None:
 
 
 class GrpcPeer:
-    """A server, and channels to it."""
+    """A gRPC server process, and channels to it."""
 
     def __init__(self, streams: int = 1) -> None:
         self._server = process("grpc")
@@ -86,7 +86,7 @@ class GrpcPeer:
         return lambda: call(b"x")
 
     def read(self, size: int) -> None:
-        """From the server, as many bytes through each channel, into memory that is there."""
+        """Read ``size`` bytes from the server into warm memory, an equal share through each channel."""
         target = warm_memory(size)
         in_threads(self._read, self._channels, shares(target, len(self._channels)))
 
@@ -113,7 +113,7 @@ def echo(path: str) -> None:
 
 @contextmanager
 def echoing() -> Iterator[Callable[[], Any]]:
-    """A call that sends a byte to another process and has it back."""
+    """Yield a call that sends a byte to another process and receives it back."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "socket"))
         answerer = process("echo", path)
@@ -130,7 +130,7 @@ def echoing() -> Iterator[Callable[[], Any]]:
 
 
 def warm_memory(size: int) -> memoryview:
-    """Shared memory, as an arena is, whose pages were written before."""
+    """Return shared memory, as an arena is, whose pages have been written to before."""
     view = memoryview(mmap.mmap(-1, size))
     view[::PAGE_BYTES] = b"x" * len(view[::PAGE_BYTES])
     return view
@@ -150,7 +150,7 @@ def in_threads(function: Any, *arguments: Any) -> None:
 
 
 def send_raw(port: int, streams: int, size: int) -> None:
-    """Sends its memory whenever it is asked for, until the connections end."""
+    """Send memory through all connections whenever the receiver asks for it, until the connections end."""
     parts = shares(warm_memory(size), streams)
     connections = [socket.create_connection((HOST, port)) for _ in parts]
     while all(connection.recv(1) for connection in connections):
@@ -163,7 +163,7 @@ def _receive(connection: socket.socket, into: memoryview) -> None:
 
 
 class RawSockets:
-    """A process that sends, and this one, which receives."""
+    """A process that sends, and connections through which this process receives."""
 
     def __init__(self, streams: int, size: int) -> None:
         self._size = size
@@ -181,7 +181,7 @@ class RawSockets:
         self._sender.communicate()
 
     def transfer(self) -> float:
-        """Seconds."""
+        """Receive all bytes once; return the seconds that it took."""
         begun = time.perf_counter()
         for connection in self._connections:
             connection.sendall(b"?")

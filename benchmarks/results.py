@@ -1,8 +1,8 @@
-"""What was measured: samples gathered by document, table and row, and what follows from them.
+"""Results of a run: samples by document, table and row, and their medians, ratios and targets.
 
-Only ratios of one run count. The first sample of one system is compared with the first of another, the second with the
-second, and so on; what is reported is the median of these ratios, and the least and the greatest. A ratio above one says
-that minray is faster. Everything here is plain data, as it is in the JSON file.
+Only ratios within one run count. The first sample of one system is compared with the first of another, the second with the
+second, and so on. The median of these ratios, the least and the greatest are reported. A ratio above one says that minray is
+faster. All results are plain data, as in the JSON file.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from benchmarks.document import OURS, Document, Sample, Table, Target
 
 Row = dict[str, Any]
-"""``row``, ``x``, ``samples`` (system -> numbers), ``failed`` (system -> why)."""
+"""A row with ``row``, ``x``, ``samples`` (system -> numbers), and later ``medians``, ``ratios`` and ``target``."""
 
 
 def empty(documents: Sequence[Document]) -> list[dict[str, Any]]:
-    """Documents with tables without rows."""
+    """Return results without rows for these documents."""
     return [
         {
             "title": document.title,
@@ -42,7 +42,7 @@ def add(gathered: dict[str, Any], system: str, samples: Sequence[Sample]) -> Non
 
 
 def conclude(documents: Sequence[Document], gathered: list[dict[str, Any]]) -> None:
-    """Add what follows from the samples: medians, ratios to each peer, whether a target is met."""
+    """Add the medians, the ratios to each peer, and whether each target is met."""
     for document, found in zip(documents, gathered, strict=True):
         for table in document.tables:
             entry = found["tables"][table.name]
@@ -65,7 +65,7 @@ def conclude(documents: Sequence[Document], gathered: list[dict[str, Any]]) -> N
 
 
 def ratios_of(samples: dict[str, list[float]], more_is_better: bool) -> dict[str, dict[str, float]]:
-    """How many times as fast as each peer we are."""
+    """Return minray's speed as a multiple of each peer's: the median, the least and the greatest ratio."""
     ours = next((system for system in OURS if system in samples), None)
     if ours is None:
         return {}
@@ -79,7 +79,7 @@ def ratios_of(samples: dict[str, list[float]], more_is_better: bool) -> dict[str
 
 
 def verdict(table: Table, row: Row) -> dict[str, Any] | None:
-    """A row's target in words, and whether it is met; None without one, or without what it takes to tell."""
+    """Return a row's target in words, and whether it is met; None without a target or without the samples to decide."""
     target: Target | None = table.target(row["row"])
     ours = next((system for system in OURS if system in row["samples"]), None)
     if target is None or ours is None:
@@ -95,7 +95,7 @@ def verdict(table: Table, row: Row) -> dict[str, Any] | None:
 
 
 def geometric_mean(gathered: list[dict[str, Any]], peer: str) -> tuple[float, int]:
-    """Of all rows' ratios to a peer, and how many they are."""
+    """Return the geometric mean of all rows' ratios to a peer, and the number of these rows."""
     ratios = [
         row["ratios"][peer]["median"]
         for document in gathered
@@ -107,7 +107,7 @@ def geometric_mean(gathered: list[dict[str, Any]], peer: str) -> tuple[float, in
 
 
 def as_text(gathered: list[dict[str, Any]]) -> str:
-    """All tables, for a terminal."""
+    """Return all tables as text for a terminal."""
     lines = []
     for document in gathered:
         lines += ["", document["title"]]
@@ -133,7 +133,7 @@ def _row_lines(table: dict[str, Any], row: Row) -> list[str]:
 
 
 def amount(value: float) -> str:
-    """A number with three digits that say something."""
+    """Return a number as text with about three significant digits."""
     if value == 0:
         return "0"
     digits = max(0, 2 - len(str(int(abs(value)))) + 1) if abs(value) >= 1 else 3

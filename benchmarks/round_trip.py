@@ -1,15 +1,15 @@
-"""What one synchronous actor call costs beside the least that two processes can do, and beside a plain gRPC server.
+"""Cost of a synchronous actor call, compared with a raw socket between two processes and with a plain gRPC server.
 
     python -m benchmarks.round_trip [--rounds 5] [--seconds 1]
 
-A counter lives in another process of this machine and is asked to add one, one call after the other:
+A counter in another process of this machine adds one for each call, one call after the other:
 
 * ``raw``: a blocking unix socket, eight bytes there and back, nothing else;
 * ``grpc.aio``: a server and a client of grpc.aio over a unix socket, one unary method with bytes, no serialization;
 * ``minray``: ``get(counter.add.remote())`` of an actor.
 
-The three are measured in turn, in rounds, since only what ran beside each other can be compared. Prints one JSON object:
-for each the median microseconds per call and the calls per second of all rounds, and the ratios of the medians.
+The three are measured in turn, in rounds, since only measurements of the same time can be compared. The program prints one
+JSON object: for each the median microseconds per call and the calls per second of all rounds, and the ratios of the medians.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIMIT_S = 20.0
 
 
 def serve_raw(path: str) -> None:
-    """Count for one caller, until it hangs up."""
+    """Count for one caller until it closes the connection."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
@@ -67,7 +67,7 @@ async def serve_grpc(path: str) -> None:
 
 @contextlib.contextmanager
 def server(kind: str, path: str) -> Iterator[None]:
-    """A process of its own that listens at ``path``."""
+    """Run a server process that listens at ``path``. Raises RuntimeError if it does not listen within LIMIT_S."""
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.round_trip", "--serve", kind, path])
     try:
         deadline = time.monotonic() + LIMIT_S
@@ -82,7 +82,7 @@ def server(kind: str, path: str) -> Iterator[None]:
 
 
 def calls_for(call: Callable[[], Any], seconds: float) -> float:
-    """Microseconds per call, after a few to warm up."""
+    """Return the microseconds per call, after 100 calls to warm up."""
     for _ in range(100):
         call()
     count, start = 0, time.perf_counter()
@@ -127,7 +127,7 @@ def grpc_aio(path: str, seconds: float) -> float:
 
 
 def minray_actor(path: str, seconds: float) -> float:
-    """``path`` is not needed: the actor finds its own."""
+    """Measure calls of an actor. ``path`` is not used; minray makes its own sockets."""
     import minray
 
     @minray.remote(num_cpus=0)
@@ -153,7 +153,7 @@ CONTESTANTS = {"raw": raw, "grpc.aio": grpc_aio, "minray": minray_actor}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement")
     parser.add_argument("--serve", nargs=2, metavar=("KIND", "PATH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

@@ -1,7 +1,7 @@
-"""One process for each part and system, in turn: ``python -m benchmarks.runner PART SYSTEM SIZE FILE``.
+"""Run one process for each part and system, in turn: ``python -m benchmarks.runner PART SYSTEM SIZE FILE``.
 
-Such a process writes its samples into the file, one JSON list a line, as soon as it has them. So a system that fails, or
-takes far longer than others, loses only what it has not done yet, and says why.
+Such a process writes each sample to the file as soon as it has it, one JSON list a line. So a system that fails, or takes
+far longer than others, loses only the samples that it has not measured yet. The reason is printed and kept.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ import psutil
 from benchmarks.document import Part, Sample, Size
 
 PATIENCE = 4
-"""A process is given up after so many times as long as it should take, and three minutes."""
+"""Time limit of a process as a multiple of its expected time, to which three minutes are added."""
 FAREWELL_S = 30
-"""A process that is told to end has so long for it."""
+"""Seconds that a process has to end after SIGTERM before it is killed."""
 LAST_LINES = 15
+"""Number of lines of a failed process's output that are printed."""
 
 
 class Outcome(NamedTuple):
-    """What a process has measured, and why it has not measured more."""
+    """The samples of a process, and the reason if it has failed."""
 
     samples: list[Sample]
     failure: str
-    """Empty if it has come to its end."""
+    """Reason of a failure; empty if the process has measured all samples."""
 
 
 def run(part: Part, system: str, size: Size) -> Outcome:
-    """Measure in a process of its own."""
+    """Measure a part on a system in a new process."""
     limit_s = 180 + PATIENCE * part.seconds[size]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         results, errors = Path(folder, "results"), Path(folder, "errors")
@@ -54,7 +55,7 @@ def run(part: Part, system: str, size: Size) -> Outcome:
 
 
 def _finish(process: subprocess.Popen[bytes], limit_s: float) -> str:
-    """Wait for a process, and end it with its children when it takes too long."""
+    """Wait for a process, and end it with its children if it takes too long; return the reason of a failure, or ""."""
     try:
         code = process.wait(limit_s)
         return f"ended with code {code}" if code else ""
@@ -66,7 +67,7 @@ def _finish(process: subprocess.Popen[bytes], limit_s: float) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let it clean up; then end whatever is left of it."""
+    """End a process with SIGTERM, so that it cleans up; then kill it and its children if they are left."""
     children = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
@@ -80,7 +81,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def exit_when_terminated() -> None:
-    """Clean up on SIGTERM too, and let no second one interrupt that."""
+    """Exit on SIGTERM with ``sys.exit``, so that this process cleans up, and ignore further SIGTERMs."""
 
     def end(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -90,7 +91,7 @@ def exit_when_terminated() -> None:
 
 
 def _cause(said: list[str]) -> str:
-    """The line with the exception, if that is how it ended."""
+    """Return the last line of the output if it names an exception, else ""."""
     last = said[-1] if said else ""
     return last if "Error" in last or "Exception" in last else ""
 

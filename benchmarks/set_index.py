@@ -1,9 +1,9 @@
 """``dask.dataframe.set_index`` from Parquet files with a shuffle of tasks: by partitions, by workers, by size.
 
-The table has one column of random keys, a file for each partition. What is measured is the reading (twice: once for the
-borders of the partitions), the shuffle, and a check of each partition, whose rows must be sorted and all there. The
-object store has 1 GiB, and each of Dask's workers half of that and another GiB for everything else; what does not fit
-goes to disk.
+The table has one column of random keys, and a file for each partition. The measured time is that of reading (twice: once for
+the borders of the partitions), of the shuffle, and of a check that all rows of each partition are there and sorted. The
+object store has 1 GiB. Each of Dask's workers has its share of that, and another GiB for everything else. Data that does not
+fit goes to disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def by_size(system: str, size: Size) -> Iterator[Sample]:
 
 
 def _sorted(system: str, workers: int, gibibytes: float, partitions: int) -> float:
-    """Seconds, on a cluster that is begun for it."""
+    """Start a cluster, write the files, and sort them; return the seconds of the sort."""
     import dask
     import dask.dataframe as dd
 
@@ -78,7 +78,7 @@ def write(path: Path, rows: int, seed: int) -> None:
 
 
 def described(part: object) -> tuple[int | None, int | None, int]:
-    """Least and greatest key, and how many there are."""
+    """Return the least and the greatest key of a partition, and the number of its rows; check that it is sorted."""
     index = part.index  # type: ignore[attr-defined]
     assert index.is_monotonic_increasing
     return (int(index[0]), int(index[-1]), len(index)) if len(index) else (None, None, 0)

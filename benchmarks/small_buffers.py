@@ -1,19 +1,19 @@
 """Many small arrays in one message: six encodings by the size of an array, as in Dask's PR #8318.
 
-A message is a list of arrays ("shards") of 2 MiB together, or one array if that is larger. It goes from one process's
-network to another's and back, as it was; both live on one loop and talk by TCP, as in that pull request. What is
-measured is the whole way: from arrays to bytes, over the wire, to arrays, and the same back.
+A message is a list of arrays ("shards") of 2 MiB together, or one array if that is larger. It goes from one network object
+to another and back, by TCP; both are on one loop, as in that pull request. The measured time is that of the whole round
+trip: from arrays to bytes, over the connection, to arrays, and back.
 
     arrays           each array is a value of its own: a stream and a buffer for each
-    opaque arrays    one pickle stream, each array's memory is a buffer of its own
-    bytes            one pickle stream with all in it
-    list of bytes    each array is a pickle stream with all in it, sent as a buffer
+    opaque arrays    one pickle stream, each array's memory is a separate buffer
+    bytes            one pickle stream with all arrays in it
+    list of bytes    each array is a pickle stream with its memory in it, sent as a buffer
     opaque bytes     those streams, pickled again into one
-    minray           one pickle stream; small buffers share one, large ones are on their own
+    minray           one pickle stream; small buffers share one buffer, large ones are separate
 
-Copies are those of the arrays' bytes that are in memory at once on one way, beyond the sender's snapshot and what the
-receiver was sent, which every encoding needs; ``tracemalloc`` counts them. Frames are counted by the network. The
-encodings are the systems here, and take turns within one process.
+Copies are the greatest number of copies of the arrays' bytes in memory on one way. The sender's snapshot and the received
+message do not count, since every encoding needs them. ``tracemalloc`` counts copies, and the network counts frames. The
+encodings take the place of systems here, and take turns within one process.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from minray.values import serialization
 
 TOTAL_BYTES = 2 << 20
 SHARD_BYTES = tuple(1 << power for power in range(11, 23))
-"""2 KiB to 4 MiB."""
+"""Sizes of an array in bytes: 2 KiB to 4 MiB."""
 TOKEN, ANSWERER, ASKER = b"benchmark", b"A" * 16, b"B" * 16
 
 Arrays = list[Any]
 
 
 class Encoding(NamedTuple):
-    """A way to send arrays."""
+    """An encoding of arrays in a message."""
 
     encode: Callable[[Arrays], tuple[bytes, Sequence[Any]]]
-    """To a message's payload and the buffers beside it."""
+    """Function from arrays to a message's payload and its separate buffers."""
     decode: Callable[[bytes, Sequence[Any]], Arrays]
 
 
@@ -113,7 +113,7 @@ def message_of(shard_bytes: int) -> Arrays:
 
 
 def copies_of(encoding: Encoding, arrays: Arrays) -> int:
-    """How often the arrays' bytes are in memory at most, beyond the sender's snapshot and what the receiver was sent."""
+    """Return the greatest number of copies in memory, without the sender's snapshot and the received message."""
     total = sum(array.nbytes for array in arrays)
     tracemalloc.start()
     try:
@@ -129,7 +129,7 @@ def copies_of(encoding: Encoding, arrays: Arrays) -> int:
 
 
 class Exchange:
-    """Two networks on this loop, the second of which sends arrays back."""
+    """Two networks on this loop; the second one sends the arrays back."""
 
     async def open(self) -> None:
         host = RealHost()
@@ -164,7 +164,7 @@ class Exchange:
 
 
 class Row(NamedTuple):
-    """One encoding at one size."""
+    """The results of one encoding at one size."""
 
     encoding: str
     shard_bytes: int
@@ -175,7 +175,7 @@ class Row(NamedTuple):
 
 
 async def measure(rounds: int, sizes: Sequence[int] = SHARD_BYTES) -> list[Row]:
-    """All encodings at all sizes, in turn within each round; the time is the median of the rounds."""
+    """Measure all encodings at all sizes, in turn within each round; times are medians of the rounds."""
     exchange = Exchange()
     await exchange.open()
     try:
@@ -187,7 +187,7 @@ async def measure(rounds: int, sizes: Sequence[int] = SHARD_BYTES) -> list[Row]:
             read_only: dict[str, bool] = {}
             order = list(ENCODINGS)
             for number in range(rounds):
-                Random(number).shuffle(order)  # what one leaves behind in memory is not always the same one's to find
+                Random(number).shuffle(order)  # so that an encoding does not always find the same one's memory
                 for name in order:
                     before, begun = exchange.counters().frames, time.perf_counter()
                     back = await exchange.round_trip(name, arrays)
@@ -207,7 +207,7 @@ NAME, COPIES, FRAMES = "small buffers", "copies of small buffers", "frames of sm
 
 
 def samples(system: str, size: Size) -> Iterator[Sample]:
-    """Of all encodings, each of which is a system."""
+    """Yield the samples of all encodings, each as a system of its own."""
     sizes = size.pick(SHARD_BYTES, SHARD_BYTES[::3], SHARD_BYTES[-1:])
     for _ in range(size.pick(1, 2, 1)):
         for row in _run(measure(size.pick(31, 7, 1), sizes)):

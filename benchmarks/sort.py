@@ -3,17 +3,18 @@
     python -m benchmarks.sort [--store-mebibytes 1024] [--factors 1 3 10] [--partitions 50 100 200 500]
                               [--libraries minray ray dask] [--limit-s N] [--quick]
 
-The same graph of tasks for all, that of ``examples/external_sort.py``: as many tasks as there are partitions make random
-keys and cut them by value into as many pieces, and as many merge a piece of each. So the number of pieces grows with the
-square of the partitions, while the bytes stay the same; what is asked is whether everybody finishes, and how much the time
-depends on that number. Two workers with a core each. Order, counts and checksums are verified.
+All libraries run the same graph of tasks, that of ``examples/external_sort.py``. For each partition one task makes random
+keys and cuts them by value into one piece for each partition, and another task merges a piece of each. So the number of
+pieces grows with the square of the partitions, while the bytes stay the same. The questions are whether each library
+finishes, and how much the time depends on that number. There are two workers with a core each. Order, counts and checksums
+are verified.
 
-The store is ``object_store_memory`` for minray and Ray; Dask has no store, so its two workers may keep half as much each as
-results before they write them to disk. Bytes to disk and back are as the libraries count them. A library that is not
-installed is left out; one that takes longer than the limit is stopped, and its row says so. ``--quick``: a store of 80 MiB,
-the least that Ray accepts, 50 and 100 partitions.
+The store is ``object_store_memory`` for minray and Ray. Dask has no store, so each of its two workers may keep half as much
+as results before it writes them to disk. The libraries themselves count the bytes to disk and back. A library that is not
+installed is left out. One that takes longer than the limit is stopped, and its row says so. ``--quick`` means a store of
+80 MiB, the least that Ray accepts, and 50 and 100 partitions.
 
-The table comes row by row on standard error, and in the end all of it as JSON.
+Rows are printed on standard error as they are measured, and at the end the whole table as JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MODULES = {"minray": "minray", "ray": "ray", "dask": "distributed"}
 
 
 class Job(NamedTuple):
-    """One sort."""
+    """One sort: the library, the bytes of its store and of the data, and the number of partitions."""
 
     system: str
     store_bytes: int
@@ -50,12 +51,12 @@ class Job(NamedTuple):
 
     @property
     def keys(self) -> int:
-        """Of one part of the input."""
+        """Number of keys in one part of the input."""
         return self.data_bytes // KEY_BYTES // self.partitions
 
 
 class Summary(NamedTuple):
-    """Of one partition, sorted."""
+    """The number of keys of a sorted partition, its first and last key, and its checksum."""
 
     count: int
     first: int
@@ -64,7 +65,7 @@ class Summary(NamedTuple):
 
 
 def cut(part: int, keys: int, partitions: int) -> list[Any]:
-    """The pieces of one part of the input, and, at the end, its checksum."""
+    """Make one part of the input; return its pieces, followed by its checksum."""
     values = np.random.default_rng(part).integers(0, KEYS_END, keys, dtype=np.uint64)
     targets = (values // np.uint64(-(-KEYS_END // partitions))).astype(np.int64)
     order = np.argsort(targets, kind="stable")
@@ -90,7 +91,7 @@ def verify(job: Job, summaries: list[Summary], checksums: list[int]) -> None:
 
 
 def with_ray(job: Job) -> dict[str, float]:
-    """Also of minray, whose names are the same."""
+    """Sort with Ray, or with minray, whose API is the same; return seconds, and bytes spilled and restored."""
     ray = importlib.import_module(job.system)
     ray.init(num_cpus=WORKERS, object_store_memory=job.store_bytes, logging_level="ERROR", log_to_driver=False)
     cutting = ray.remote(cut).options(num_returns=job.partitions + 1)
@@ -144,7 +145,7 @@ def with_dask(job: Job) -> dict[str, float]:
 
 
 def dask_graph(dask: Any, job: Job) -> Iterator[Any]:
-    """The summaries of all partitions, and the checksums of all parts."""
+    """Yield two delayed values: the summaries of all partitions, and the checksums of all parts."""
     cutting, merging = dask.delayed(cut, nout=job.partitions + 1, pure=False), dask.delayed(merge, pure=False)
     parts = [list(cutting(part, job.keys, job.partitions)) for part in range(job.partitions)]
     yield dask.delayed(list)([merging(*(pieces[index] for pieces in parts)) for index in range(job.partitions)])
@@ -152,7 +153,7 @@ def dask_graph(dask: Any, job: Job) -> Iterator[Any]:
 
 
 def measure(job: Job, limit_s: float) -> dict[str, float] | None:
-    """In processes of its own; None if it has not finished in time."""
+    """Run a sort in a new process; return its results, or None if it has not finished in time."""
     command = [sys.executable, "-m", "benchmarks.sort", "--job", json.dumps(job)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -187,7 +188,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, nargs="+", default=[50, 100, 200, 500])
     parser.add_argument("--libraries", choices=list(MODULES), nargs="+", default=list(MODULES))
     parser.add_argument("--limit-s", type=float, default=3600.0)
-    parser.add_argument("--quick", action="store_true", help="a small store and few partitions")
+    parser.add_argument("--quick", action="store_true", help="use a small store and few partitions")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:

@@ -1,7 +1,7 @@
-"""How long starting and stopping take, and what an idle cluster weighs; for minray and Ray alike.
+"""Time of starting and stopping a cluster, and memory of an idle one, for minray and Ray.
 
-Memory is the proportional set size (PSS) of all processes of the cluster, the driver included, which is a program that
-has imported nothing else.
+Memory is the proportional set size (PSS) of all processes of the cluster and of the driver, a program that has imported
+nothing else.
 """
 
 from __future__ import annotations
@@ -66,19 +66,22 @@ def measure(system: str, size: Size) -> Iterator[Sample]:
 
 
 def cluster_pss_bytes(pid: int | None = None) -> int:
-    """Of this process, or that one, and all below it."""
+    """Return the PSS in bytes of a process (default: this one) and all its descendants."""
     total = 0
     driver = psutil.Process(pid)
     for process in [driver, *driver.children(recursive=True)]:
         try:
             total += process.memory_full_info().pss
-        except psutil.Error:  # It has ended meanwhile.
+        except psutil.Error:  # the process has ended meanwhile
             continue
     return total
 
 
 def _idle_pss_bytes(script: str, seconds: float) -> int:
-    """Of a program that says "idle" and waits: seen from here, some seconds later, when what is started lazily is there."""
+    """Run a program until it prints "idle"; return the PSS of its cluster some seconds later.
+
+    The pause lets processes start that are started lazily.
+    """
     program = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     with program:
@@ -91,5 +94,5 @@ def _idle_pss_bytes(script: str, seconds: float) -> int:
 
 
 def _output(script: str) -> str:
-    """Of a program of its own."""
+    """Run a program in a new process, and return its output."""
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""The systems that are measured, connected and disconnected: minray and Ray by the same code, Dask as a local cluster."""
+"""Start and stop of the measured systems: minray and Ray by the same code, Dask as a local cluster."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ MODULES = {
     DASK_ON_MINRAY: ("minray.util.dask", "dask.array", "dask.dataframe"),
     DASK_ON_RAY: ("ray", "dask.array", "dask.dataframe"),
 }
-"""What has to be installed for a system, as far as it is not minray's own."""
+"""Modules that must be importable to measure a system."""
 
 
 def missing(system: str) -> str:
-    """The module for whose want a system cannot be measured, or nothing."""
+    """Return a module that a system needs and that is not installed, or ""."""
     return next((module for module in MODULES.get(system, ()) if not _is_there(module)), "")
 
 
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package that it would be in
+    except ModuleNotFoundError:  # the package that would contain the module is not installed
         return False
 
 
 def library(system: str) -> Any:
-    """minray or Ray."""
+    """Import minray or Ray."""
     return importlib.import_module({MINRAY: "minray", RAY: "ray"}[system])
 
 
 @contextmanager
 def connected(system: str, workers: int = WORKERS, **options: Any) -> Iterator[Any]:
-    """minray or Ray with a cluster of its own on this machine."""
+    """Start a local cluster of minray or Ray, and yield the library, connected to it."""
     ray = library(system)
     ray.init(num_cpus=workers, logging_level="ERROR", log_to_driver=False, **options)
     try:
@@ -53,9 +53,10 @@ def connected(system: str, workers: int = WORKERS, **options: Any) -> Iterator[A
 
 @contextmanager
 def cluster(system: str, nodes: list[dict[str, Any]], tcp_host: str = "", **config: Any) -> Iterator[Any]:
-    """minray or Ray with several nodes on this machine, a resource for each (``node 0``, ...); the driver is on the first.
+    """Start several nodes of minray or Ray on this machine, and yield the library; the driver is on the first node.
 
-    ``tcp_host`` (Ray has no other way) and ``config`` are minray's.
+    Each node has a resource of its own (``node 0``, ...). ``tcp_host`` and ``config`` are for minray only; Ray always uses
+    TCP.
     """
     ray = library(system)
     head, *others = [{"resources": {f"node {number}": 1000}, **node} for number, node in enumerate(nodes)]
@@ -75,7 +76,10 @@ def cluster(system: str, nodes: list[dict[str, Any]], tcp_host: str = "", **conf
 
 @contextmanager
 def dask_client(workers: int = WORKERS, *, threads: bool = False, memory_limit: int = 0) -> Iterator[Any]:
-    """Dask distributed on this machine: as many processes with a thread each, or one process with as many threads."""
+    """Start Dask distributed on this machine, and yield its client.
+
+    The workers are processes with one thread each, or, with ``threads``, the threads of one process.
+    """
     distributed = importlib.import_module("distributed")
     counts = {"n_workers": 1, "threads_per_worker": workers} if threads else {"n_workers": workers, "threads_per_worker": 1}
     with (
@@ -91,7 +95,7 @@ Persist = Callable[[Any], Any]
 
 @contextmanager
 def dask_scheduler(system: str, workers: int = WORKERS, *, memory_limit: int = 0, **options: Any) -> Iterator[Persist]:
-    """Dask's collections compute on this system; gives what persists a collection and waits until it is there."""
+    """Let Dask's collections compute on this system; yield a function that persists a collection and waits for it."""
     if system in (DASK, DASK_THREADS):
         distributed = importlib.import_module("distributed")
         with dask_client(workers, threads=system == DASK_THREADS, memory_limit=memory_limit):
@@ -123,7 +127,7 @@ def wait_for_futures(persisted: Any) -> None:
 
 
 def wait_for_refs(persisted: Any) -> None:
-    """Dask on Ray leaves references in the graph of what is persisted."""
+    """Wait for a collection persisted by Dask on Ray, which leaves references in the collection's graph."""
     ray = library(RAY)
     refs = [value for value in dict(persisted.__dask_graph__()).values() if isinstance(value, ray.ObjectRef)]
     assert refs, f"nothing of {persisted} is in Ray's object store"
@@ -131,7 +135,7 @@ def wait_for_refs(persisted: Any) -> None:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """How long a call takes."""
+    """Return the seconds that a call takes."""
     begun = time.perf_counter()
     call()
     return time.perf_counter() - begun

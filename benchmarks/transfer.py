@@ -1,9 +1,9 @@
-"""Objects from node to node, by the number of streams; and tasks by the number of nodes. All nodes are on this machine.
+"""Transfer of objects from node to node, by streams, and throughput of tasks, by nodes. All nodes are on this machine.
 
-A task on one node makes an array; what is measured is a ``get`` of it on the other: the first time its memory is fresh
-there (cold), then it is used again (warm). Raw sockets move as many bytes between two processes, from warm memory to
-warm memory, with a thread for each stream on either side; gRPC's Python library reads them in messages of 1 MiB, with a
-channel for each stream. Dask moves the array from one worker to another.
+A task on one node makes an array, and a ``get`` of it on another node is measured. The first time the receiver's memory is
+fresh (cold); later it is reused (warm). Raw sockets move as many bytes between two processes, from warm memory to warm
+memory, with a thread for each stream on both sides. gRPC's Python library reads them in messages of 1 MiB, with a channel
+for each stream. Dask moves the array from one worker to another.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _lanes(streams: int, length: int, times: int) -> Iterator[float]:
 
 
 def _between_nodes(system: str, length: int, times: int, **config: Any) -> Iterator[float]:
-    """The first one is cold."""
+    """Yield the seconds of each transfer; the first one is cold."""
     if system == MINRAY_GRPC:
         system, config = MINRAY, {"transport": "grpc"}
     with _two_nodes(system, length, **config) as ray:
@@ -104,7 +104,7 @@ def _dask(length: int, times: int) -> Iterator[float]:
 
 
 def measure_by_nodes(system: str, size: Size) -> Iterator[Sample]:
-    """Tasks each second of all nodes together: on each, a client has them run there."""
+    """Measure the tasks per second of all nodes together; on each node a client submits tasks."""
     count = size.pick(4000, 500, 5)
     for nodes in size.pick((1, 2, 4), (1, 2), (1,)):
         per_second = _by_dask(nodes, count) if system == DASK else _by_clients(system, nodes, count)

@@ -1,6 +1,6 @@
-"""The document "Data Transfer Speed on Ray": a model of 563 MB to the actors that need it, on machines or on one.
+"""The document "Data Transfer Speed on Ray": a model of 563 MB goes to actors on several machines, or on one.
 
-Downloading it from S3 is an example of its own.
+``examples/model_from_s3.py`` shows the download of a model from S3.
 """
 
 from __future__ import annotations

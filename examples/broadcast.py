@@ -1,9 +1,9 @@
-"""One large array to many tasks on several nodes: it is put once, and each node fetches it once.
+"""Give one large array to many tasks on several nodes: it is put once, and each node fetches it once.
 
-Give a large value to tasks as a reference, not by value: `ray.put` writes it into the object store of this node, and a
-task's worker reads it where it lies, without a copy. By default tasks go where their arguments are; affinity spreads these
-over the nodes. Where the array is not yet, the node fetches it before the task begins; of several nodes that want it at the
-same time each passes on what it has, so that none sends it to all others.
+Pass a large value to tasks as a reference, not by value. `ray.put` writes it into the object store of this node, and a
+task's worker reads it there without a copy. By default tasks run where their arguments are; here node affinity spreads them
+over the nodes. A node without the array fetches it before the task begins. If several nodes fetch it at the same time, each
+passes on the parts that it has, so that no node sends the array to all others.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 @ray.remote
 def total(array: np.ndarray) -> tuple[str, float]:
-    """Where this task ran, and the sum; the array is read-only, and as large for each task of a node as for one."""
+    """Return the id of this task's node, and the sum. The array is read-only: all tasks of a node share its memory."""
     return ray.get_runtime_context().get_node_id(), float(array.sum())
 
 

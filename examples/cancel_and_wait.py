@@ -1,7 +1,7 @@
-"""A race: several tasks look for the same thing, the first answer wins, the others are cancelled.
+"""Run a race: several tasks search for the same answer, the first one wins, and the others are cancelled.
 
-`wait` returns as soon as one task is done. A cancelled task that runs is interrupted; one that has not started never
-will. Either way `get` raises TaskCancelledError. Tasks leave a mark when they start, to show which ones did.
+`wait` returns as soon as one task is done. A cancelled task is interrupted if it runs, and never starts if it has not
+started. In both cases `get` raises TaskCancelledError. Each task makes a file when it starts, to show which tasks did.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ def main(tasks: int = 6) -> dict[str, object]:
         searches = [search.remote(marks, number) for number in range(tasks)]
         ready, pending = ray.wait(searches, num_returns=1)
         winner = ray.get(ready[0])
-        for reference in reversed(pending):  # the last first, so that no freed CPU starts a task about to be cancelled
+        for reference in reversed(pending):  # the last first, so that no freed CPU starts a task that is cancelled next
             ray.cancel(reference)
         cancelled = 0
         for reference in pending:

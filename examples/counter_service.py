@@ -1,9 +1,9 @@
-"""A counter that loses nothing and counts nothing twice, although its node is killed with `kill -9`.
+"""Run a counter that loses no increment and counts none twice, although its node is killed with `kill -9`.
 
-The counter is an actor. It begins anew on another node when its own is gone (`max_restarts`), and calls that were on their
-way are made again (`max_task_retries`): so a call may be executed twice. Two things make that harmless. Each increment has
-a number that its client chose, and one that was counted before is not counted again; and the counter writes into a ledger,
-an actor on a node that lives on, before it answers, and reads that when it begins anew.
+The counter is an actor. It restarts on another node when its own dies (`max_restarts`), and unanswered calls are retried
+(`max_task_retries`), so a call may be executed twice. Two measures make that harmless. Each increment has a number that its
+client chose, and the counter ignores a number that it has counted. Before it answers, it writes to a ledger, an actor on a
+node that lives on; when it restarts, it reads the ledger.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from minray.cluster_utils import Cluster
 
 @ray.remote(num_cpus=0, resources={"ledger": 1})
 class Ledger:
-    """What must survive: how often each client has counted, by its own numbers."""
+    """The counts that must survive: the last number of each client."""
 
     def __init__(self) -> None:
         self.last: dict[str, int] = {}
@@ -34,14 +34,14 @@ class Counter:
         self.last = ray.get(ledger.read.remote())
 
     def increment(self, client: str, number: int) -> int:
-        """Count a client's increment with this number, unless it was counted before; returns the sum over all clients."""
+        """Count a client's increment, unless this number was counted before; return the sum over all clients."""
         if number > self.last.get(client, 0):
             ray.get(self.ledger.write.remote(client, number))
             self.last[client] = number
         return sum(self.last.values())
 
     def where(self) -> tuple[str, bool]:
-        """The node that it lives on, and whether it has begun anew."""
+        """Return the id of this actor's node, and whether the actor has been restarted."""
         context = ray.get_runtime_context()
         return context.get_node_id(), context.was_current_actor_reconstructed
 
@@ -87,7 +87,7 @@ def serve(cluster: Cluster, serving: list[Any], clients: int, increments: int) -
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--increments", type=int, default=200, help="of each client")
+    parser.add_argument("--increments", type=int, default=200, help="number of increments of each client")
     arguments = parser.parse_args()
     for name, value in main(arguments.clients, arguments.increments).items():
         print(f"{name}: {value}")

@@ -1,8 +1,8 @@
-"""A classic trap: turning a reference into its value before handing it on.
+"""Show a classic trap: getting the value of a reference before passing it on.
 
-A model goes from an actor that has loaded it to several that use it. With `get` in between it travels through the driver:
-into its memory, and out again for each user, and nothing else is begun meanwhile. A reference that is handed on as it
-is leads the users to the model itself, and the driver never has it.
+One actor loads a model, and several others use it. With `get` in between, the model travels through the driver: into its
+memory, and out again for each user, and meanwhile the driver submits nothing. If the driver passes on the reference, the
+users fetch the model themselves, and the driver never has it.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import minray as ray
 
 
 class Model:
-    """Counts how often this process has turned one into bytes, or made one of bytes."""
+    """A model that counts how often this process has pickled or unpickled one."""
 
     packed = unpacked = 0
 
@@ -52,7 +52,10 @@ def by_reference(source: "ray.ActorHandle", users: "list[ray.ActorHandle]", size
 
 
 def main(users: int = 4, size: int = 1_000_000) -> dict[str, tuple[int, int]]:
-    """How often the driver has unpacked the model, and turned it into bytes (more than once for each user), in both ways."""
+    """Return for both ways how often the driver has unpickled and pickled the model.
+
+    By value the driver pickles it more than once for each user.
+    """
     told = {}
     with ray.init(num_cpus=2):
         source, using = Source.remote(), [User.remote() for _ in range(users)]
@@ -66,7 +69,7 @@ def main(users: int = 4, size: int = 1_000_000) -> dict[str, tuple[int, int]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--users", type=int, default=4)
-    parser.add_argument("--size", type=int, default=1_000_000, help="numbers in the model")
+    parser.add_argument("--size", type=int, default=1_000_000, help="number of weights in the model")
     arguments = parser.parse_args()
     for title, (unpacked, packed) in main(arguments.users, arguments.size).items():
         print(f"{title}: the driver has unpacked the model {unpacked} times, and turned it into bytes {packed} times")

@@ -1,8 +1,8 @@
-"""What can go wrong in a task, and what its caller sees.
+"""Show how a task can fail, and which exception its caller gets.
 
-An exception keeps its type and its attributes on the way to `get`. It is retried only if asked for; the death of a
-worker is retried by default, and raises WorkerCrashedError once the retries are used up. A `get` may have a time
-limit.
+An exception keeps its type and its attributes on the way to `get`. A task that raises is retried only with
+`retry_exceptions`. A task whose worker dies is retried by default; `get` raises WorkerCrashedError when no retries are left.
+A `get` may have a time limit.
 """
 
 import os
@@ -25,7 +25,7 @@ def order(article: str, amount: int) -> str:
 
 
 def attempt(journal: str) -> int:
-    """Counts its calls in a file: what a failed attempt leaves behind has to live outside the process."""
+    """Count its calls in a file, since state that survives a failed attempt must be outside of the process."""
     with open(journal, "a+") as file:
         file.write("attempt\n")
         file.seek(0)
@@ -41,7 +41,7 @@ def fetch(journal: str) -> int:
 
 @ray.remote
 def crash_once(journal: str) -> int:
-    """Takes its own process down the first time, as a fault in a C library would."""
+    """Kill its own process in the first attempt, as a fault in a C library would."""
     if (number := attempt(journal)) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return number

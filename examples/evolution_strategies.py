@@ -1,11 +1,11 @@
-"""Evolution strategies: a pole is learnt to be balanced by trying random changes, an actor per environment.
+"""Learn to balance a pole with evolution strategies: try random changes of a policy, with an actor for each environment.
 
-Each actor has a CartPole of its own (gymnasium). In a generation the driver draws directions in the space of policies, has
-every one tried forwards and backwards, and moves the policy towards the directions that balanced the pole longer. What
-is sent is the seed of a direction, not the direction: whoever needs the noise draws it again.
+Each actor has a CartPole of its own (gymnasium). In each generation the driver draws directions in the space of policies.
+The actors try each direction forwards and backwards, and the driver moves the policy towards the directions that balanced
+the pole longer. Only the seed of a direction is sent, not the direction: each process draws the noise again from the seed.
 
-The policy is linear (4 observations, 2 actions). The learning curve is drawn into a file if matplotlib is there, and as text
-otherwise. Salimans et al., "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (2017).
+The policy is linear (4 observations, 2 actions). The learning curve is drawn into a file if matplotlib is installed, and as
+text otherwise. Salimans et al., "Evolution Strategies as a Scalable Alternative to Reinforcement Learning" (2017).
 """
 
 import argparse
@@ -19,10 +19,10 @@ import minray as ray
 from minray.util import ActorPool
 
 SIGMA = 0.5
-"""How far a trial goes from the policy."""
+"""Standard deviation of a trial's change of the policy."""
 LEARNING_RATE = 0.3
 MOST = 500
-"""Steps after which an episode ends in any case."""
+"""Most steps of an episode."""
 
 
 def noise(seed: int) -> np.ndarray:
@@ -35,7 +35,7 @@ class Environment:
         self.game = gymnasium.make("CartPole-v1", max_episode_steps=MOST)
 
     def play(self, policy: np.ndarray, seed: int) -> float:
-        """For how many steps a policy balances the pole."""
+        """Return for how many steps a policy balances the pole."""
         observation, _ = self.game.reset(seed=seed)
         total, is_over = 0.0, False
         while not is_over:
@@ -45,7 +45,7 @@ class Environment:
         return total
 
     def compare(self, policy: np.ndarray, seed: int) -> tuple[int, float, float]:
-        """A direction's seed, and how it does forwards and backwards."""
+        """Return a direction's seed, and the steps with the policy moved forwards and backwards."""
         step = SIGMA * noise(seed)
         return seed, self.play(policy + step, seed), self.play(policy - step, seed)
 
@@ -59,7 +59,7 @@ def play(policy: "ray.ObjectRef", actor: "ray.ActorHandle", seed: int) -> "ray.O
 
 
 def improved(policy: np.ndarray, trials: list[tuple[int, float, float]]) -> np.ndarray:
-    """The policy, moved along the directions by how much better forwards was than backwards."""
+    """Return the policy, moved along each direction by the difference between forwards and backwards."""
     differences = np.array([forwards - backwards for _, forwards, backwards in trials])
     scale = differences.std() or 1.0
     slope = sum(difference / scale * noise(seed) for difference, (seed, _, _) in zip(differences, trials, strict=True))
@@ -67,7 +67,7 @@ def improved(policy: np.ndarray, trials: list[tuple[int, float, float]]) -> np.n
 
 
 def main(environments: int = 4, directions: int = 16, generations: int = 12, seed: int = 1) -> list[float]:
-    """The mean reward of the policy after each generation."""
+    """Return the mean number of steps of the policy after each generation."""
     curve = []
     with ray.init(num_cpus=2):
         pool: ActorPool[int] = ActorPool([Environment.remote() for _ in range(environments)])
@@ -83,7 +83,7 @@ def main(environments: int = 4, directions: int = 16, generations: int = 12, see
 
 
 def draw(curve: list[float], path: str) -> str:
-    """The learning curve, as a picture or as lines of text."""
+    """Draw the learning curve into a picture, or as lines of text; return the text to print."""
     if importlib.util.find_spec("matplotlib") is None:
         return "\n".join("#" * max(1, round(60 * value / MOST)) for value in curve)
     from matplotlib import pyplot
@@ -98,7 +98,7 @@ def draw(curve: list[float], path: str) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--environments", type=int, default=4)
-    parser.add_argument("--directions", type=int, default=16, help="tried in a generation")
+    parser.add_argument("--directions", type=int, default=16, help="number of directions tried in a generation")
     parser.add_argument("--generations", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--picture", default="learning_curve.png", metavar="FILE")

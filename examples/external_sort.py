@@ -1,14 +1,14 @@
-"""Sorts more data than fits into memory: what the object store has no room for goes to disk and comes back.
+"""Sort more data than fits into memory: objects for which the object store has no room are spilled to disk and restored.
 
     python examples/external_sort.py --gibibytes 10 --store-gibibytes 1 --partitions 50
 
-Two stages of tasks, as in every shuffle. `split` makes one part of the input and cuts it by value into as many pieces as
-there are partitions; `merge` takes one piece of every part, all of the same range of values, and sorts them. Every
-`merge` needs something of every `split`, so all pieces are there at once, in the object store or on disk.
+There are two stages of tasks, as in every shuffle. `split` makes one part of the input and cuts it by value into one piece
+for each partition. `merge` takes one piece of every part, all of the same range of values, and sorts them. Every `merge`
+needs a piece of every `split`, so all pieces exist at once, in the object store or on disk.
 
-Nothing but small summaries comes to this program. Each `merge` says how many keys it has, its smallest and its largest, and
-a checksum; if the ranges do not overlap, counts and checksums agree with those of the input, and each partition is in order,
-then the data is sorted. The keys that end this way are dropped: a job that needs them would write them from `merge`.
+This program gets only small summaries. Each `merge` returns the number of its keys, the smallest, the largest, and a
+checksum. The data is sorted if the ranges do not overlap, counts and checksums equal those of the input, and each partition
+is in order. The sorted keys themselves are dropped; a job that needs them would write them in `merge`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ KEY_BYTES = 8
 
 @ray.remote
 def split(part: int, keys: int, partitions: int) -> list[np.ndarray]:
-    """The pieces of one part of the input, and, at the end, its checksum."""
+    """Return the pieces of one part of the input, followed by the part's checksum."""
     values = np.random.default_rng(part).integers(0, 1 << 63, keys, dtype=np.uint64)
     width = -(-(1 << 63) // partitions)
     targets = (values // np.uint64(width)).astype(np.int64)
@@ -35,7 +35,7 @@ def split(part: int, keys: int, partitions: int) -> list[np.ndarray]:
 
 @ray.remote
 def merge(*pieces: np.ndarray) -> tuple[int, int, int, int]:
-    """How many keys there are, the smallest, the largest, and their checksum, all after sorting."""
+    """Sort the pieces; return the number of keys, the smallest, the largest, and their checksum."""
     values = np.sort(np.concatenate(pieces))
     assert bool(np.all(values[:-1] <= values[1:]))
     return len(values), int(values[0]), int(values[-1]), int(np.bitwise_xor.reduce(values))
@@ -47,7 +47,7 @@ def checksum_of(*sums: np.ndarray) -> int:
 
 
 def show_progress(stage: str, refs: list[ray.ObjectRef], is_shown: bool) -> None:
-    """A bar on standard error that grows with the tasks that are done."""
+    """Wait for all tasks, and show a progress bar on standard error."""
     pending, width = refs, 40
     while pending:
         _, pending = ray.wait(pending, num_returns=1, fetch_local=False)
@@ -87,9 +87,9 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Sort more data than fits into memory.")
-    parser.add_argument("--gibibytes", type=float, default=1.0, help="how much data")
-    parser.add_argument("--store-gibibytes", type=float, default=0.25, help="how much memory for objects")
-    parser.add_argument("--partitions", type=int, default=20, help="how many parts the data is made and sorted in")
+    parser.add_argument("--gibibytes", type=float, default=1.0, help="size of the data")
+    parser.add_argument("--store-gibibytes", type=float, default=0.25, help="size of the object store")
+    parser.add_argument("--partitions", type=int, default=20, help="number of parts of the data")
     arguments = parser.parse_args()
     if min(arguments.gibibytes, arguments.store_gibibytes, arguments.partitions) <= 0:
         parser.error("sizes and the number of partitions must be positive")

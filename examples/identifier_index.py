@@ -1,20 +1,19 @@
-"""An inverted index of every identifier in a folder of Python sources: by default those of the standard library.
+"""Build an inverted index of all identifiers in a folder of Python sources, by default the standard library.
 
     python examples/identifier_index.py                          the standard library
     python examples/identifier_index.py FOLDER --find os.path    another folder, another question
 
-What it shows of the API:
-* many small tasks: one per few files, hundreds to thousands in all;
-* a tree of tasks: `merge` takes references as arguments, eight at a time, so no partial index visits this process;
-* `wait` drives the progress bar; nothing is fetched for it;
-* the finished index stays a reference: questions are tasks that go to it, and `find` asks tasks of its own;
-* bad input is data: a file that is no readable Python is skipped, counted and named, never fatal.
+It shows these parts of the API:
+* many small tasks: one for every few files, hundreds to thousands in all;
+* a tree of tasks: `merge` takes eight references as arguments, so that this process never gets a partial index;
+* `wait` drives the progress bar and fetches no value;
+* the finished index stays a reference: questions are tasks that take it as an argument, and `find` has child tasks;
+* errors in the input are data: a file that is not readable Python is skipped, counted and named, and ends no task.
 
 An index is two plain values: a dict from each identifier to its postings, and the list of skipped files. Postings are
-packed pairs (file number, uses) of 32-bit integers, in the order of the files, so that a partial index pickles at C
-speed and merging is joining bytes. Plain dicts rather than a class of our own: a class defined in a script travels by
-value with every result. The run is checked against one process that reads all files in a single call of
-`index_files`, without any merging.
+packed pairs (file number, uses) of 32-bit integers, in the order of the files, so that a partial index pickles at C speed
+and merging joins bytes. An index is a plain dict because a class defined in a script travels by value with every result.
+The result is checked against one process that reads all files in a single call of `index_files`, without merging.
 """
 
 import argparse
@@ -45,7 +44,7 @@ Uses = list[tuple[int, int]]  # (file number, uses)
 
 
 class Report(NamedTuple):
-    """What a run found out; `main` returns it."""
+    """The results of a run; `main` returns them."""
 
     files: int
     skipped: Skipped
@@ -60,11 +59,11 @@ class Report(NamedTuple):
     found: dict[str, list[tuple[str, int]]]  # for each name asked for: (file, uses), most uses first
 
 
-# -- Reading files: ordinary functions, which run in tasks and in the single-process check alike --
+# -- Reading files: ordinary functions, which run both in tasks and in the single-process check --
 
 
 def python_files(folder: str, *, with_packages: bool) -> list[str]:
-    """Every `.py` file below the folder, relative to it, in order; `with_packages` includes installed packages."""
+    """Return every `.py` file below the folder, relative to it, sorted; `with_packages` includes installed packages."""
     found = []
     for directory, subdirectories, names in os.walk(folder):
         if not with_packages:
@@ -74,21 +73,21 @@ def python_files(folder: str, *, with_packages: bool) -> list[str]:
 
 
 def words(path: str) -> list[str]:
-    """The names and operators of a source file, in order; raises one of BAD_SOURCE if it is no readable Python."""
+    """Return the names and operators of a source file, in order. Raises one of BAD_SOURCE if it is not readable Python."""
     if not os.path.isfile(path):
-        raise OSError("not a regular file")  # a pipe would block for ever, a link may lead nowhere
+        raise OSError("not a regular file")  # reading a pipe would block for ever; the target of a link may be missing
     with tokenize.open(path) as source:
         tokens = tokenize.generate_tokens(source.readline)
         return [token[1] for token in tokens if token[0] == tokenize.NAME or token[0] == tokenize.OP]
 
 
 def normalised(name: str) -> str:
-    """The form under which Python itself knows an identifier."""
+    """Return the normal form in which Python itself compares identifiers (NFKC)."""
     return name if name.isascii() else unicodedata.normalize("NFKC", name)
 
 
 def index_files(folder: str, first_number: int, files: Iterable[str]) -> Index:
-    """The index of some files, which are numbered from `first_number`."""
+    """Return the index of some files, which are numbered from `first_number`."""
     postings: dict[str, array[int]] = {}
     skipped = []
     for number, file in enumerate(files, first_number):
@@ -107,7 +106,7 @@ def index_files(folder: str, first_number: int, files: Iterable[str]) -> Index:
 
 
 def merge(*parts: Index) -> Index:
-    """One index of several, which follow one another in the order of files."""
+    """Merge several indexes, given in the order of their files, into one."""
     gathered: dict[str, list[bytes]] = {}
     skipped: Skipped = []
     for postings, part_skipped in parts:
@@ -126,7 +125,7 @@ def unpacked(pairs: bytes) -> Uses:
 
 
 def summarise(index: Index) -> tuple[int, int, str, Skipped]:
-    """Number of identifiers, number of uses, a digest of all postings, and what was skipped."""
+    """Return the number of identifiers, the number of uses, a digest of all postings, and the skipped files."""
     postings, skipped = index
     digest = hashlib.sha256()
     for identifier in sorted(postings):
@@ -136,14 +135,14 @@ def summarise(index: Index) -> tuple[int, int, str, Skipped]:
 
 
 def most_widely_used(index: Index, limit: int) -> list[tuple[str, int]]:
-    """The identifiers that occur in most files, with the number of files."""
+    """Return the identifiers that occur in most files, with the number of files."""
     pair_bytes = 2 * array("I").itemsize
     files = {identifier: len(pairs) // pair_bytes for identifier, pairs in index[0].items()}
     return sorted(files.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 def count_dotted(path: str, parts: list[str]) -> int:
-    """How often a dotted name is written in one file."""
+    """Return how often a dotted name occurs in one file."""
     wanted = [word for part in parts for word in (".", part)][1:]
     written = [normalised(word) for word in words(path)]
     starts = range(len(written) - len(wanted) + 1)
@@ -151,8 +150,11 @@ def count_dotted(path: str, parts: list[str]) -> int:
 
 
 def find(index: Index, folder: str, files: list[str], name: str) -> list[tuple[str, int]]:
-    """Where a name is used. The index answers for one identifier; for a dotted name it gives the files that have
-    every part, and one task for each of them reads it again."""
+    """Return the files that use a name, with the number of uses, most uses first.
+
+    The index answers for a single identifier. For a dotted name it gives the files that have every part; a task for each of
+    these files reads it again.
+    """
     parts = [normalised(part) for part in name.split(".")]
     postings = [dict(unpacked(index[0].get(part, b""))) for part in parts]
     numbers = set(postings[0]).intersection(*postings[1:])
@@ -167,7 +169,7 @@ def find(index: Index, folder: str, files: list[str], name: str) -> list[tuple[s
 
 
 def submit(folder: str, files: list[str], files_per_task: int) -> list[Any]:
-    """Submits all tasks of the index, groups of files first; the last reference is the finished index."""
+    """Submit all tasks of the index, groups of files first; the last reference is the finished index."""
     index_group, merge_parts = ray.remote(index_files), ray.remote(merge)
     starts = range(0, len(files), files_per_task)
     level = [index_group.remote(folder, start, files[start : start + files_per_task]) for start in starts]
@@ -180,7 +182,7 @@ def submit(folder: str, files: list[str], files_per_task: int) -> list[Any]:
 
 
 def completed(references: list[Any]) -> Iterator[Any]:
-    """Yields each reference once its task is done; at most 32 or a tenth of a second at a time."""
+    """Yield each reference when its task is done. Each `wait` is for at most 32 tasks or a tenth of a second."""
     pending = references
     while pending:
         ready, pending = ray.wait(pending, num_returns=min(32, len(pending)), timeout=0.1, fetch_local=False)
@@ -188,7 +190,7 @@ def completed(references: list[Any]) -> Iterator[Any]:
 
 
 def progress(items: Iterable[Any], total: int, title: str) -> Iterator[Any]:
-    """Passes the items on and shows on stderr how many have passed: with tqdm where it is installed, else plainly."""
+    """Yield the items and show on stderr how many have passed: with tqdm if it is installed, else as plain text."""
     try:
         tqdm = importlib.import_module("tqdm").tqdm
     except ImportError:
@@ -204,12 +206,12 @@ def plain_progress(items: Iterable[Any], total: int, title: str) -> Iterator[Any
 
 
 def printable(path: str) -> str:
-    """A path as text: a file name may be bytes that are no text at all."""
+    """Return a path as text; bytes of a file name that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def build(folder: str, files: list[str], options: argparse.Namespace) -> Report:
-    """Builds the index on the running cluster, asks it, and prints what came of it."""
+    """Build the index on the running cluster, ask it questions, and print the answers."""
     before = ray.get_runtime_context().rpc_counters()
     started = time.perf_counter()
     references = submit(folder, files, options.files_per_task)
@@ -243,7 +245,7 @@ def build(folder: str, files: list[str], options: argparse.Namespace) -> Report:
 
 
 def check(report: Report, folder: str, files: list[str]) -> None:
-    """Indexes everything again in this process alone, and leaves with exit code 1 unless the results are equal."""
+    """Index all files again in this process, and exit with code 1 unless the results are equal."""
     started = time.perf_counter()
     index = index_files(folder, 0, progress(files, len(files), "single-process check"))
     identifiers, uses, digest, skipped = summarise(index)
@@ -267,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--find", metavar="NAME", action="append", help="a name to look up, perhaps dotted; repeatable")
     parser.add_argument("--files-per-task", type=positive, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N files")
-    parser.add_argument("--num-cpus", type=positive, metavar="N", help="default: as many as this machine has")
+    parser.add_argument("--num-cpus", type=positive, metavar="N", help="default: all CPUs of this machine")
     parser.add_argument("--no-check", dest="check", action="store_false", help="skip the single-process run")
     options = parser.parse_args(arguments)
     options.find = options.find or ["Queue", "asyncio.Queue"]

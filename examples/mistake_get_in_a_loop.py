@@ -1,8 +1,8 @@
-"""A classic mistake: calling `get` in the loop that starts the tasks.
+"""Show a classic mistake: calling `get` in the loop that submits the tasks.
 
-`get` waits. Called after every `remote`, it turns a cluster into one slow process: the second task is not even
-submitted before the first is done. Submit everything, then get everything. Each task here says when it ran, so that
-the number of tasks that ran at the same time can be counted.
+`get` waits. If it is called after every `remote`, a cluster is as slow as one process: the second task is submitted only
+when the first is done. Submit all tasks first, then get all results. Each task here returns when it ran, so that the number
+of tasks that ran at the same time can be counted.
 """
 
 import time
@@ -14,14 +14,14 @@ Span = tuple[float, float]
 
 @ray.remote
 def work(seconds: float) -> Span:
-    """Pretends to work, and returns when it began and ended (this clock is one for all processes of a machine)."""
+    """Sleep instead of working; return when the task began and ended. All processes of a machine share this clock."""
     began = time.monotonic()
     time.sleep(seconds)
     return began, time.monotonic()
 
 
 def most_at_once(spans: list[Span]) -> int:
-    """The greatest number of tasks that were running at one moment: some task began at it."""
+    """Return the greatest number of tasks that ran at the same moment; it is reached when some task begins."""
     return max(sum(began <= moment < ended for began, ended in spans) for moment, _ in spans)
 
 

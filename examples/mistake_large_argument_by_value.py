@@ -1,8 +1,7 @@
-"""A classic mistake: passing the same large value to many tasks.
+"""Show a classic mistake: passing the same large value to many tasks by value.
 
-Every `remote(table, ...)` serialises the table again, because nothing tells that it is the one of the call before.
-`put` it once and pass the reference: the tasks receive the same value. The table here counts the bytes that are
-serialised of it.
+Every `remote(table, ...)` serialises the table again, because minray cannot know that it is the table of the last call.
+`put` it once and pass the reference: the tasks receive the same value. The table here counts its serialised bytes.
 """
 
 import minray as ray

@@ -1,13 +1,13 @@
-"""A model for all nodes: each downloads it from S3, or one downloads it and the others get it from that one.
+"""Bring a model from S3 to all nodes: each node downloads it, or one downloads it and the others fetch it from that node.
 
-What leaves S3 is slow, and paid for; between nodes there is a fast network. A task downloads the model once, as an object
-in its node's store; tasks on other nodes are given the reference, and their nodes fetch the model from whoever has it,
-passing on what has come while the rest is coming.
+Downloads from S3 are slow and cost money, while the network between nodes is fast. One task downloads the model as an object
+in its node's store. Tasks on other nodes get the reference, and their nodes fetch the model from any node that has it or a
+part of it; a node passes on the parts that it has while it receives the rest.
 
     python examples/model_from_s3.py --megabytes 100 --nodes 3
 
-This needs `s3fs`, and `moto[server]`, which plays S3 on this machine (`pip install "minray[test-s3]"`). Here the download
-is about as fast as the network between the nodes; what counts is how often the model leaves the bucket.
+This example needs `s3fs`, and `moto[server]`, which simulates S3 on this machine (`pip install "minray[test-s3]"`). Here the
+download is about as fast as the network between the nodes, so compare the number of downloads, not the seconds.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MODEL = "s3://models/model.bin"
 
 @ray.remote
 def download(url: str) -> np.ndarray:
-    """The model. It stays in the object store of the node where this task runs."""
+    """Return the model, which stays in the object store of the node where this task runs."""
     import s3fs
 
     with s3fs.S3FileSystem().open(url, "rb") as file:
@@ -37,7 +37,7 @@ def download(url: str) -> np.ndarray:
 
 @ray.remote
 def predict(model: np.ndarray, x: float) -> float:
-    """Reads all of the model, where it lies."""
+    """Read the whole model in the object store, without a copy."""
     return float(model.sum(dtype=np.float64)) * x
 
 
@@ -55,7 +55,7 @@ def one_downloads(places: list[NodeAffinitySchedulingStrategy]) -> tuple[list[ra
 
 @contextmanager
 def bucket_with(content: bytes) -> Iterator[None]:
-    """A server that behaves like S3, which this program and all that it starts find by their environment."""
+    """Run a server that behaves like S3. This program and its workers find it through environment variables."""
     import s3fs
     from moto.server import ThreadedMotoServer
 

@@ -1,20 +1,19 @@
-"""Quicksort as a tree of tasks: a task starts two children and waits for them.
+"""Run quicksort as a tree of tasks: a task submits two child tasks and waits for them.
 
-There are more waiting parents than CPUs here, and by default there is only one CPU. It works because a task that
-blocks in `get` gives its CPU back until its children are done. Each task also reports how many tasks its part of the
-tree took.
+More parents wait here than there are CPUs; by default there is only one CPU. This works because a task that blocks in `get`
+releases its CPU until its children are done. Each task also returns the number of tasks in its part of the tree.
 """
 
 import random
 
 import minray as ray
 
-SMALL = 200  # lists up to this length are sorted on the spot: a task should be worth its journey
+SMALL = 200  # lists up to this length are sorted without child tasks, whose overhead would be larger than the work
 
 
 @ray.remote
 def quicksort(values: list[int]) -> tuple[list[int], int]:
-    """The values in order, and the number of tasks that it took."""
+    """Return the sorted values, and the number of tasks that sorted them."""
     if len(values) <= SMALL:
         return sorted(values), 1
     pivot = sorted(values[:: len(values) // 9])[4]

@@ -1,11 +1,11 @@
-"""A classic trap: actors that wait for each other's resources for ever.
+"""Show a classic trap: actors that wait for each other's resources for ever.
 
-Two trainers hold the two GPUs there are, for life, and each makes a loader that needs a GPU too. No loader can begin before
-a trainer ends, and no trainer ends before its loader has begun. Nothing fails, nothing runs, nothing is printed; the machine
-is idle. CPUs that a blocked task holds are lent to others meanwhile; GPUs and custom resources never are.
+Two trainers hold the cluster's two GPUs as long as they live, and each makes a loader that needs a GPU too. No loader can
+start before a trainer ends, and no trainer ends before its loader has started. Nothing fails, nothing runs, nothing is
+printed, and the machine is idle. The CPUs of a blocked task are lent to other tasks; GPUs and custom resources never are.
 
-`why` tells who waits for what and who has it. The remedy is to ask for everything at once, or for less: here a trainer and
-its loader share a GPU.
+`why` names the resource that an actor waits for, and the actors that hold it. The remedy is to request all resources at
+once, or fewer: here a trainer and its loader share a GPU.
 """
 
 import argparse
@@ -22,7 +22,7 @@ class Loader:
 @ray.remote
 class Trainer:
     def train(self, loader_gpus: float, patience_s: float) -> str:
-        """Trains with a loader of its own; gives up after a while, and then says why."""
+        """Train with a loader of its own; after ``patience_s`` seconds give up and return the reason."""
         loader = Loader.options(num_cpus=0, num_gpus=loader_gpus).remote()
         batch = loader.load.remote()
         loaded, _ = ray.wait([batch], timeout=patience_s)
@@ -34,7 +34,7 @@ def train(gpus_each: float, patience_s: float) -> list[str]:
     ray.get([trainer.__ray_ready__.remote() for trainer in trainers])
     told = ray.get([trainer.train.remote(gpus_each, patience_s) for trainer in trainers])
     for trainer in trainers:
-        ray.kill(trainer)  # Left alone, it would wait for its loader, which still has a call to answer.
+        ray.kill(trainer)  # Otherwise it would wait for its loader, which still has a call to answer.
     return told
 
 
@@ -47,6 +47,6 @@ def main(patience_s: float = 1.0) -> dict[str, list[str]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--patience-s", type=float, default=1.0, help="how long a trainer waits for its loader")
+    parser.add_argument("--patience-s", type=float, default=1.0, help="seconds that a trainer waits for its loader")
     for title, told in main(parser.parse_args().patience_s).items():
         print(f"{title}:", *told, sep="\n    ")

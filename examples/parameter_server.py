@@ -1,8 +1,8 @@
-"""A parameter server: workers train one network without waiting for each other, on handwritten digits.
+"""Train one network on handwritten digits with a parameter server: workers do not wait for each other.
 
-The server is an actor that holds the weights. Each worker is an actor with a part of the images; again and again it
-fetches the weights, computes a gradient on a few images, and sends it. The weights that a gradient was computed for may be
-old when it arrives; the server applies it all the same, and counts how old. Nobody waits for the slowest.
+The server is an actor that holds the weights. Each worker is an actor with a part of the images. In each step it fetches
+the weights, computes a gradient on a few images, and sends the gradient. When it arrives, its weights may be old; the server
+applies it all the same, and records their age. So no worker waits for the slowest one.
 
 The network (64 inputs, one hidden layer, 10 outputs) and its gradient are written in numpy. The images are scikit-learn's
 bundled digits: 1,797 of 8 by 8 pixels, every fifth of which is kept back for the test.
@@ -26,8 +26,8 @@ class Digits(NamedTuple):
 
 
 def load() -> tuple[Digits, Digits]:
-    """For training, for testing."""
-    from sklearn.datasets import load_digits  # Here, because workers have no need of it.
+    """Return the digits for training and those for testing."""
+    from sklearn.datasets import load_digits  # imported here, because workers do not need it
 
     bunch = load_digits()
     images, is_test = bunch.data / 16.0, np.arange(len(bunch.data)) % 5 == 0
@@ -40,7 +40,7 @@ def initial_weights(hidden: int, seed: int) -> Weights:
 
 
 def forward(weights: Weights, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The hidden layer, and the probabilities of the ten digits."""
+    """Return the hidden layer, and the probabilities of the ten digits, for each image."""
     hidden = np.maximum(images @ weights[0] + weights[1], 0)
     scores = hidden @ weights[2] + weights[3]
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -48,7 +48,7 @@ def forward(weights: Weights, images: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def gradient(weights: Weights, batch: Digits) -> Weights:
-    """Of the mean cross entropy."""
+    """Return the gradient of the mean cross entropy of a batch."""
     hidden, error = forward(weights, batch.images)
     error[np.arange(len(error)), batch.labels] -= 1
     error /= len(error)
@@ -68,7 +68,7 @@ class ParameterServer:
         self.ages: list[int] = []
 
     def pull(self) -> tuple[int, Weights]:
-        """How many gradients the weights have seen, and the weights."""
+        """Return the version of the weights, which is the number of applied gradients, and the weights."""
         return self.version, self.weights
 
     def push(self, version: int, gradient: Weights) -> None:
@@ -88,7 +88,7 @@ class Worker:
         self.server, self.digits, self.dice = server, digits, np.random.default_rng(seed)
 
     def train(self, steps: int) -> int:
-        """A step waits for the weights, and not until its gradient has been applied."""
+        """Train for some steps. A step waits for the weights, but not until its gradient has been applied."""
         for _ in range(steps):
             version, weights = ray.get(self.server.pull.remote())
             chosen = self.dice.integers(len(self.digits.labels), size=BATCH)
@@ -115,8 +115,8 @@ def main(workers: int = 4, steps: int = 300, hidden: int = 32) -> dict[str, floa
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=300, help="of each worker")
-    parser.add_argument("--hidden", type=int, default=32, help="neurons of the hidden layer")
+    parser.add_argument("--steps", type=int, default=300, help="number of steps of each worker")
+    parser.add_argument("--hidden", type=int, default=32, help="number of neurons in the hidden layer")
     arguments = parser.parse_args()
     told = main(arguments.workers, arguments.steps, arguments.hidden)
     print(f"{told['before']:.1%} before, {told['accuracy']:.1%} after {told['gradients']:,} gradients,", end=" ")

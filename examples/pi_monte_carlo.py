@@ -1,7 +1,7 @@
-"""Pi by throwing darts: independent tasks, results used in the order in which they arrive.
+"""Estimate pi by throwing darts: independent tasks, whose results are used in the order in which they arrive.
 
-Each task throws its own darts with its own seed, so the result does not depend on where or when a task runs. `wait`
-hands over the finished tasks, and the estimate gets better while others are still running.
+Each task throws its own darts with its own seed, so the result does not depend on where or when a task runs. `wait` returns
+the finished tasks, and the estimate gets better while others are still running.
 """
 
 import random
@@ -11,7 +11,7 @@ import minray as ray
 
 @ray.remote
 def hits(seed: int, darts: int) -> int:
-    """How many darts, thrown at the unit square, land within the quarter of a circle."""
+    """Return how many darts, thrown at the unit square, land within the quarter of a circle."""
     dice = random.Random(seed)
     return sum(dice.random() ** 2 + dice.random() ** 2 < 1 for _ in range(darts))
 

@@ -1,7 +1,7 @@
-"""Three nodes on one machine, and three ways to say where a task shall run.
+"""Start three nodes on one machine, and choose the node of a task in three ways.
 
-A custom resource is a name and a number; a task that asks for it runs where it is. SPREAD deals tasks out over the
-nodes. Node affinity names a node, and `soft` says whether another one will do when that node is gone.
+A custom resource is a name and a number; a task that requests it runs on a node that has it. SPREAD distributes tasks over
+the nodes. Node affinity names a node; `soft` says whether the task may run on another node when that one is gone.
 """
 
 import time
@@ -14,7 +14,7 @@ from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 @ray.remote
 def where(seconds: float = 0.0) -> str:
-    """The id of the node on which this task runs."""
+    """Return the id of the node on which this task runs."""
     time.sleep(seconds)
     return ray.get_runtime_context().get_node_id()
 

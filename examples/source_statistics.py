@@ -1,11 +1,11 @@
-"""How a library is written: Dask reads its source files and answers questions about them, with minray as its scheduler.
+"""Count the lines of a library with Dask: it reads the source files and answers questions, with minray as its scheduler.
 
     python examples/source_statistics.py --limit 500
 
-The input is the standard library of the Python that runs this. A Dask bag reads it and makes one row of each file; the rows
-become a dataframe, which is persisted: its partitions stay in the object store, and every question is computed on them
-without reading a file again. The lengths of all lines become an array of chunks whose sizes nobody knows
-beforehand. At the end pandas answers the same questions in this process, and both have to agree.
+The input is the standard library of the running Python. A Dask bag reads it and makes one row of each file. The rows become
+a dataframe, which is persisted: its partitions stay in the object store, and every question is computed on them without
+reading a file again. The lengths of all lines become a Dask array whose chunk sizes are unknown beforehand. At the end
+pandas answers the same questions in this process, and the answers have to agree.
 """
 
 import argparse
@@ -27,7 +27,7 @@ WIDTHS = [0, 20, 40, 60, 80, 100, 1_000_000]
 
 
 def python_files(limit: int | None) -> list[str]:
-    """Names relative to the library, without installed packages."""
+    """Return the library's files, relative to it, without installed packages."""
     found = (path.relative_to(LIBRARY) for path in sorted(LIBRARY.rglob("*.py")))
     return [str(path) for path in found if "site-packages" not in path.parts][:limit]
 
@@ -37,7 +37,7 @@ def lines_of(file: str) -> list[str]:
 
 
 def row_of(file: str) -> dict[str, object]:
-    """What there is to say about one file."""
+    """Return a row of the dataframe: package, name and numbers of lines of one file."""
     stripped = [line.strip() for line in lines_of(file)]
     comments = sum(line.startswith("#") for line in stripped)
     code = sum(bool(line) for line in stripped) - comments
@@ -50,12 +50,12 @@ def widths_of(files: list[str]) -> np.ndarray:
 
 
 def largest_packages(rows: pd.DataFrame) -> pd.DataFrame:
-    """The same for a dataframe of Dask's and of pandas."""
+    """Return the sums of lines by package; works on a dataframe of Dask or of pandas."""
     return rows.groupby("package")[["lines", "code", "comments"]].sum()
 
 
 def histogram(files: list[str], partitions: int) -> da.Array:
-    """How many lines are how wide."""
+    """Return the number of lines in each range of WIDTHS."""
     groups = [files[start::partitions] for start in range(partitions)]
     chunks = [da.from_delayed(dask.delayed(widths_of)(group), (np.nan,), dtype=int) for group in groups]
     return da.histogram(da.concatenate(chunks, allow_unknown_chunksizes=True), bins=WIDTHS)[0]
@@ -86,7 +86,7 @@ def main(limit: int | None = None, partitions: int = 8) -> dict[str, object]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--limit", type=int, help="read only so many files")
+    parser.add_argument("--limit", type=int, help="number of files to read (default: all)")
     parser.add_argument("--partitions", type=int, default=8)
     options = parser.parse_args()
     told = main(options.limit, options.partitions)

@@ -1,10 +1,10 @@
-"""A web crawler that is polite: many pages on their way at once, and never more than so many requests per second.
+"""Crawl a web site politely: fetch many pages at once, but never more than a given number per second.
 
-The fetcher is an async actor: its calls are coroutines that wait side by side, and what they share, the time of the next
-request that is allowed, needs no lock, because they share a thread. Tasks find the links in a page, wherever a CPU is free;
-they get the page by reference, so that the driver, which keeps the list of what has been seen, never has it in its memory.
+The fetcher is an async actor: its calls are coroutines that wait at the same time. They share the time of the next allowed
+request, which needs no lock, because they run in one thread. Tasks find the links in a page, on any node with a free CPU.
+They get the page by reference, so that the driver, which keeps the list of known pages, never has a page in its memory.
 
-The site is served by this program itself, on loopback: a tree of pages with links across and some that lead nowhere.
+This program itself serves the site on loopback: a tree of pages with links across and some dead links.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Fetcher:
 
 
 async def get(url: str) -> Page:
-    """A page by HTTP/1.0, whose end is the end of the connection."""
+    """Get a page by HTTP/1.0, where the end of the connection ends the page."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -64,13 +64,13 @@ async def get(url: str) -> Page:
 
 @ray.remote
 def links_in(page: Page) -> tuple[str, int, list[str]]:
-    """The page's address, its status, and the addresses on the same site that it leads to."""
+    """Return the page's address, its status, and the addresses on the same site to which it links."""
     found = [urljoin(page.url, link) for link in LINK.findall(page.text)]
     return page.url, page.status, [url for url in found if urlsplit(url).netloc == urlsplit(page.url).netloc]
 
 
 def crawl(start: str, fetcher: "ray.ActorHandle") -> dict[str, int]:
-    """The status of every page that can be reached."""
+    """Return the HTTP status of every page that can be reached, by its address."""
     status: dict[str, int] = {}
     seen = {start}
     pending = [links_in.remote(fetcher.fetch.remote(start))]
@@ -85,13 +85,13 @@ def crawl(start: str, fetcher: "ray.ActorHandle") -> dict[str, int]:
 
 
 class Site(ThreadingHTTPServer):
-    """Page 0 leads to pages 1 and 2, page 1 to 3 and 4, and so on; all lead home, and elsewhere."""
+    """A site whose page 0 links to pages 1 and 2, page 1 to 3 and 4, and so on; all link to page 0 and to another site."""
 
     def __init__(self, pages: int, seconds: float) -> None:
         super().__init__(("127.0.0.1", 0), SitePage)
         self.pages, self.seconds = pages, seconds
         self.asked_at: list[float] = []
-        """When each request came."""
+        """Times of all requests, in seconds of the monotonic clock."""
 
     def most_in_a_second(self) -> int:
         times = sorted(self.asked_at)
@@ -114,7 +114,7 @@ class SitePage(BaseHTTPRequestHandler):
         self.wfile.write("".join(f'<a href="{link}">read on</a>' for link in links).encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def main(pages: int = 100, requests_per_second: float = 100, seconds: float = 0.05) -> dict[str, float]:
@@ -143,7 +143,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pages", type=int, default=100)
     parser.add_argument("--requests-per-second", type=float, default=100)
-    parser.add_argument("--seconds", type=float, default=0.05, help="that the site takes for an answer")
+    parser.add_argument("--seconds", type=float, default=0.05, help="seconds that the site takes for an answer")
     arguments = parser.parse_args()
     for name, value in main(arguments.pages, arguments.requests_per_second, arguments.seconds).items():
         print(f"{name}: {value:.4g}")

@@ -2,7 +2,7 @@
 
 Ray: python/ray/scripts/scripts.py (its ``main``)
 
-The commands are in ``minray.cli.main``; this file is only their door, so that importing them runs nothing.
+The commands are in ``minray.cli.main``. This file only calls them, so that importing that module runs nothing.
 """
 
 from minray.cli.main import main

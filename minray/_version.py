@@ -1,9 +1,9 @@
-"""The version, alone in a file so that nothing has to be imported to read it.
+"""The version number, in a file of its own so that reading it imports nothing else.
 
 Ray: python/ray/_version.py
 
-This is the one place that says it: ``setup.cfg`` reads it from here when a package is built, and the front porch and the
-command line import it.
+``setup.cfg`` reads the number from here when a package is built, and the front porch and the command line import it. It
+stands nowhere else.
 """
 
 __version__ = "0.1.0"

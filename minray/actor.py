@@ -4,10 +4,10 @@ Ray: python/ray/actor.py
 
 Handles and their methods are in ``minray/api/actor_handle.py``.
 
-``Counter.remote(1)`` makes an actor, a process of its own with an instance of the class in it, and returns an
-``ActorHandle`` at once; ``handle.increment.remote()`` calls a method there and returns a reference to its result. Handles
-are passed to tasks and other actors like any value. An actor ends when nobody has a handle of it any more and the calls
-made before have finished (G24), unless it is detached.
+``Counter.remote(1)`` makes an actor: a process of its own that holds an instance of the class. It returns an ``ActorHandle``
+at once. ``handle.increment.remote()`` calls a method in that process and returns a reference to its result. Handles are
+passed to tasks and other actors like any value. An actor ends when its last handle is gone and the calls made before have
+finished (G24), unless the actor is detached.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from minray.exceptions import ActorAlreadyExistsError, AsyncioActorExit
 from minray.protocol.actor import HandleSpec
 
 ActorProxy = ActorHandle
-"""What type checkers call a handle in Ray."""
+"""Ray's name of ``ActorHandle`` for type checkers."""
 
 
 class ActorClassInheritanceException(TypeError):
-    """A class was derived from what ``@minray.remote`` has made of a class."""
+    """Raised when a program derives a class from an actor class."""
 
 
 class ActorClass:
@@ -64,7 +64,7 @@ class ActorClass:
         self._prepared: tuple[PreparedTemplate, list[tuple[str, int]]] | None = None
         self._prepared_by: object = None
         self._captured: SchedulingStrategy | None = None
-        """The placement group of the task for which this was prepared, if what it begins runs there too."""
+        """Placement group of the running task when ``_prepared`` was made; None if its child tasks do not run in it."""
         self.__name__ = definition.name
         self.__doc__ = definition.function.__doc__
 
@@ -73,16 +73,16 @@ class ActorClass:
         raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
 
     def __getattr__(self, name: str) -> Any:
-        """Constants, static and class methods of the class are there without an actor.
+        """Return a constant, static method or class method of the class; these need no actor.
 
-        Other methods are not: cloudpickle would find them here, and send the name of their module instead of them. In a
-        worker they would belong to the class of that module, while the actor is of the class that was sent.
+        Other methods raise AttributeError. Otherwise cloudpickle would find them here, and send the name of their module
+        instead of their code. In a worker they would then belong to that module's class, not to the class that was sent.
         """
         if name.startswith("__") or "_class" not in vars(self):
             raise AttributeError(f"actor class has no attribute {name!r}")
         found = getattr(self._class, name)
         if inspect.isfunction(found) and not isinstance(inspect.getattr_static(self._class, name), staticmethod):
-            raise AttributeError(f"{name!r} of actor class {self._definition.name} is a method of its actors")
+            raise AttributeError(f"{name!r} is a method of actor class {self._definition.name}; call it on a handle")
         return found
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
@@ -125,11 +125,11 @@ class ActorClass:
 
     @cached_property
     def _signature(self) -> Signature:
-        """Not before it is needed: a class that is being unpickled has no constructor yet."""
+        """The parameters of the constructor. Read at first use: a class that is being unpickled has no constructor yet."""
         return Signature(parameters_of(self._class))
 
     def options(self, **options: Any) -> ActorClass:
-        """The same class with other options; this object stays as it is."""
+        """Return an actor class with these options changed; this object stays as it is."""
         merged = {**self._options, **options}
         check_actor_options({**options, "name": options.get("name", merged.get("name"))}, at_call=True)
         check_one_placement(merged)
@@ -157,16 +157,16 @@ class ActorClass:
 
 
 def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass:
-    """What ``@remote`` makes of a class. Raises ValueError for options that do not go together."""
+    """Make the actor class that ``@remote`` returns for a class. Raises ValueError for contradictory options."""
     check_actor_options(options, at_call=False)
     make_handle_spec(actor_class, options)
     return ActorClass(Definition(actor_class), options)
 
 
 def method(*args: Any, **options: Any) -> Any:
-    """Options of an actor's method: ``num_returns``, ``max_task_retries``, ``retry_exceptions``, ``concurrency_group``.
+    """Set options of an actor's method: ``num_returns``, ``max_task_retries``, ``retry_exceptions``, ``concurrency_group``.
 
-    Without any, ``@minray.method`` changes nothing. Raises ValueError for an unknown option, TypeError for a wrong type.
+    ``@minray.method`` without options changes nothing. Raises ValueError for an unknown option, TypeError for a wrong type.
     """
     if len(args) == 1 and callable(args[0]) and not options:
         return args[0]
@@ -182,9 +182,10 @@ def method(*args: Any, **options: Any) -> Any:
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """A living actor by its name, in this job's namespace or another. Raises ValueError if there is none (G32).
+    """Return a handle of the living actor with this name. Raises ValueError if there is none (G32).
 
-    The handle keeps the actor alive, like any other. An actor of which no handle is left has no name any more.
+    ``namespace``: None means this job's namespace. The handle keeps the actor alive, like any other. An actor loses its
+    name when its last handle is gone.
     """
     if not isinstance(name, str):
         raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
@@ -201,19 +202,20 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
 
 def own_handle() -> ActorHandle:
-    """A handle of the actor whose process this is, which does not keep it alive. Raises RuntimeError in other processes."""
+    """Return a handle of this process's actor that does not keep it alive. Raises RuntimeError in other processes."""
     api = worker.current_api()
     actor = api.actor
     info = None if actor is None else ActorApi(api).get(actor.actor_id, actor.constructor.header.owner)
     if info is None:
-        raise RuntimeError("current_actor is there in an actor's process only")
+        raise RuntimeError("current_actor exists only in an actor's process; this process is a driver or runs tasks")
     return handle_of(info, None)
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """End an actor's process at once, whatever it does (G29, G30); with ``no_restart=False`` it begins anew if it may.
+    """Kill an actor's process at once, even while a call runs (G29, G30).
 
-    Raises ActorHandleNotFoundError for a handle of a cluster that this process has left, ValueError for what is no handle.
+    With ``no_restart=False`` the actor is restarted if its ``max_restarts`` allows it. Raises ActorHandleNotFoundError for
+    a handle of a cluster that this process has left, ValueError for anything but an actor handle.
     """
     if not isinstance(actor, ActorHandle):
         raise ValueError(f"kill takes an actor handle, not {type(actor).__name__}; use cancel for tasks")
@@ -222,10 +224,10 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def exit_actor() -> NoReturn:
-    """End the actor in whose process this is called, for good (C2): its running calls finish, its waiting ones fail.
+    """End this process's actor for good (C2): calls that run finish, calls that wait fail.
 
-    So it does also if what this raises is swallowed, or ends a thread or an asyncio task only: in an async actor
-    AsyncioActorExit, else SystemExit. Raises TypeError outside of actors.
+    Raises AsyncioActorExit in an async actor, and SystemExit in any other. The actor ends even if that exception is
+    swallowed, or ends only a thread or an asyncio task. Raises TypeError outside of actors.
     """
     api = worker.current_api()
     actor = api.actor
@@ -239,7 +241,7 @@ def exit_actor() -> NoReturn:
 
 
 def named_actors(all_namespaces: bool) -> list[tuple[str, str]]:
-    """(namespace, name) of the living actors that have names."""
+    """Return sorted pairs (namespace, name) of the living actors that have names, of this namespace or of all."""
     actors = ActorApi(worker.current_api())
     own = actors.namespace()
     living = [info for info in actors.all() if info.state != "DEAD" and not info.is_ending]

@@ -1,11 +1,11 @@
-"""What pickles functions and classes of programs: the package ``cloudpickle``, and functions keep the name of their file.
+"""Pickling of functions and classes by value: the package ``cloudpickle``, except that functions keep their file's name.
 
 Ray: python/ray/cloudpickle, a copy of that package
 
-Programs say ``import ray.cloudpickle as pickle``; everything of minray that pickles by value comes here as well.
+Programs say ``import ray.cloudpickle as pickle``. minray itself also uses this module wherever it pickles by value.
 
-Since 3.1.3 the package writes ``<dynamic-code>`` in the place of a function's file, so that the same function gives the same
-bytes wherever its source is. A remote traceback needs the file: without it no line of source is found.
+Since 3.1.3 the package replaces a function's file name by ``<dynamic-code>``, so that a function gives equal bytes wherever
+its source is. A remote traceback needs the file name to find the lines of source.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ __all__ = [
 ]
 
 PACKAGE = os.path.dirname(cloudpickle.__file__)
-"""Its directory."""
+"""Directory of the package ``cloudpickle``."""
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    """The file is the first of the strings that a code object is made from, in every version of Python."""
+    """Reduce a code object as the package does, but keep its file name.
+
+    In every version of Python the file name is the first string among the arguments of a code object.
+    """
     make, arguments = cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
     file = next(index for index, argument in enumerate(arguments) if isinstance(argument, str))
     return make, (*arguments[:file], code.co_filename, *arguments[file + 1 :])
@@ -58,14 +61,14 @@ def dump(
     protocol: int | None = None,
     buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> None:
-    """Pickle ``obj`` into an open file. The newest protocol unless another is given; raises PicklingError."""
+    """Pickle ``obj`` into an open file, by default with the newest protocol. Raises PicklingError."""
     CloudPickler(file, protocol=protocol, buffer_callback=buffer_callback).dump(obj)
 
 
 def dumps(
     obj: Any, protocol: int | None = None, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
 ) -> bytes:
-    """``obj`` pickled. The newest protocol unless another is given; raises PicklingError."""
+    """Return ``obj`` pickled, by default with the newest protocol. Raises PicklingError."""
     with io.BytesIO() as file:
         dump(obj, file, protocol, buffer_callback)
         return file.getvalue()

@@ -3,7 +3,7 @@
 Ray: python/ray/cluster_utils.py
 
 Each node has a zygote, a raylet, workers and a session directory of its own, and can be killed like a machine. The nodes
-talk over unix sockets, or, if the head is given a ``tcp_host``, as nodes of several machines do.
+talk over unix sockets, or over TCP, as nodes of several machines do, if the head is given a ``tcp_host``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IGNORED_ARGUMENTS = (
     "redis_username",
     "worker_port_list",
 )
-"""Arguments of Ray's ``add_node`` that are accepted and have nothing to act upon here."""
+"""Arguments of Ray's ``add_node`` that are accepted and ignored: minray does not have what they configure."""
 
 
 class ClusterNode:
@@ -71,29 +71,32 @@ class ClusterNode:
         return self._node.file.is_head
 
     def kill_raylet(self) -> None:
-        """``kill -9``: the node dies."""
+        """Kill the raylet with SIGKILL; the node dies."""
         self._node.kill("raylet")
 
     def kill_gcs_server(self) -> None:
-        """``kill -9``: with ``storage`` it is started again, without it the cluster ends."""
+        """Kill the gcs with SIGKILL. It is started again if the head has ``storage``; otherwise the cluster ends."""
         self._node.kill("gcs")
 
     def live_processes(self) -> dict[str, int]:
-        """The pids of the node's ``zygote``, ``raylet`` and (of the head) ``gcs``, as far as they live."""
+        """Return the pids of the node's living processes by name: ``zygote``, ``raylet`` and, on the head, ``gcs``.
+
+        Returns an empty dict once the zygote has ended.
+        """
         living = self._node.processes()
         return {} if self._node.zygote.ended else {"zygote": self._node.zygote.pid, **living}
 
     def remaining_processes_alive(self) -> bool:
-        """Whether raylet and (of the head) gcs both live."""
+        """Return whether the raylet lives and, on the head, the gcs too."""
         return len(self._node.processes()) == 1 + self.is_head()
 
     def end(self) -> None:
-        """Let the node unregister, then end it."""
+        """Unregister the node from the cluster, then end its processes."""
         end_gracefully(self._node.file, self._node.token, "the node was removed")
         self.close()
 
     def close(self) -> None:
-        """End the node at once."""
+        """End the node's processes at once."""
         self._node.close()
 
     def __repr__(self) -> str:
@@ -101,7 +104,7 @@ class ClusterNode:
 
 
 class Cluster:
-    """A cluster whose nodes are begun and ended one by one."""
+    """A cluster whose nodes are started and ended one by one."""
 
     def __init__(
         self,
@@ -110,16 +113,17 @@ class Cluster:
         head_node_args: dict[str, Any] | None = None,
         shutdown_at_exit: bool = True,
     ) -> None:
-        """``head_node_args`` are those of ``add_node``. With ``connect`` this process becomes a driver of the cluster.
+        """Make a cluster, with ``initialize_head`` also its head node, with ``connect`` also a driver in this process.
 
-        The nodes end with this process in any case; ``shutdown_at_exit`` is accepted for Ray's sake.
+        ``head_node_args`` are arguments of ``add_node``. ``shutdown_at_exit`` is accepted because Ray has it, and ignored:
+        the nodes always end with this process. Raises RuntimeError for ``connect`` without ``initialize_head``.
         """
         self.head_node: ClusterNode | None = None
         self.worker_nodes: list[ClusterNode] = []
         self._connection: object = None
-        """Of this process as a driver, if ``connect`` has made it; it may have left since, and joined another cluster."""
+        """Connection that ``connect`` has made for this process, or None. The process may have left this cluster since."""
         self._client: ClusterClient | None = None
-        """Made when the gcs is first asked."""
+        """Client of the gcs; made at the first question to the gcs."""
         if connect and not initialize_head:
             raise RuntimeError("Cannot connect to uninitialized cluster: connect=True needs initialize_head=True")
         if initialize_head:
@@ -129,7 +133,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """For ``init(address=...)``."""
+        """The cluster's address, for ``init(address=...)``. Raises RuntimeError if there is no head node."""
         if self.head_node is None:
             raise RuntimeError("this cluster has no head yet; call add_node()")
         return self.head_node.address
@@ -160,11 +164,13 @@ class Cluster:
         _system_config: dict[str, Any] | None = None,
         **ignored: Any,
     ) -> ClusterNode:
-        """Start a node, the first one being the head; ``wait`` until the cluster knows it (it always does).
+        """Start a node and return it when the cluster knows it. The first node is the head.
 
-        Its processes, workers too, have ``env_vars`` beside what this process has. The head alone has a ``tcp_host``, where
-        it and all others listen, and a ``storage`` (path of a file), by which the cluster survives the death of its gcs.
-        Raises RuntimeError if the node cannot be started, TypeError and ValueError for arguments.
+        ``wait`` is accepted because Ray has it; this method always waits. ``memory`` and ``object_store_memory`` are in
+        bytes. The node's processes and workers get ``env_vars`` in addition to this process's environment. Only the head
+        takes ``tcp_host``, the host at which all nodes listen, and ``storage``, the path of a file with which the cluster
+        survives the death of its gcs. Raises RuntimeError if the node cannot be started, TypeError and ValueError for wrong
+        arguments, such as ``storage`` for a node that is not the head.
         """
         for name in ignored:
             if name not in IGNORED_ARGUMENTS:
@@ -192,7 +198,7 @@ class Cluster:
         if _system_config or tcp_host or storage:
             raise ValueError("_system_config, tcp_host and storage belong to the head node; they hold for the whole cluster")
         if not self.head_node.live_processes():
-            raise RuntimeError("the head of this cluster has ended; remove it, and the cluster can begin again")
+            raise RuntimeError("the head of this cluster has ended; call remove_node() for it, then add_node()")
         head = self.head_node._node
         options.tcp_host = head.file.tcp_host
         options.gcs_endpoint = f"tcp:{head.file.gcs_address}" if options.tcp_host else head.file.gcs_endpoint
@@ -203,7 +209,10 @@ class Cluster:
         return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
-        """End a node, after it has unregistered; without ``allow_graceful`` as if it had been switched off."""
+        """Unregister a node and end it. With ``allow_graceful=False`` kill its raylet, as if the machine had failed.
+
+        Raises ValueError for a node that is not in this cluster.
+        """
         if node not in self.list_all_nodes():
             raise ValueError(f"{node!r} is not a node of this cluster")
         if node is self.head_node:
@@ -222,16 +231,16 @@ class Cluster:
         return head + self.worker_nodes
 
     def remaining_processes_alive(self) -> bool:
-        """Whether raylet and (of the head) gcs of every node live."""
+        """Return whether the raylet of every node lives and, on the head, the gcs too."""
         return all(node.remaining_processes_alive() for node in self.list_all_nodes())
 
     def wait_for_nodes(self, timeout: float = 30) -> None:
-        """Wait until the gcs counts as many living nodes as this object. TimeoutError otherwise."""
+        """Wait until the gcs counts all nodes of this cluster as living. Raises TimeoutError after ``timeout`` seconds."""
         expected = len(self.list_all_nodes())
         self._wait(lambda alive: len(alive) == expected, f"not {expected}", timeout)
 
     def wait_for_node(self, node: ClusterNode, timeout: float = 30) -> None:
-        """Wait until the gcs counts this node as living. TimeoutError otherwise."""
+        """Wait until the gcs counts this node as living. Raises TimeoutError after ``timeout`` seconds."""
         self._wait(lambda alive: node.node_id in [info.node_id.hex() for info in alive], f"{node!r} not among them", timeout)
 
     def _wait(self, condition: Callable[[list[NodeInfo]], bool], wanting: str, timeout_s: float) -> None:
@@ -253,7 +262,7 @@ class Cluster:
         return self._client
 
     def _disconnect(self) -> None:
-        """Let go of the gcs, as a driver and as this object."""
+        """Disconnect this process if it is a driver of this cluster, and close the gcs client."""
         if self._connection is not None and self._connection is connected_api():
             driver.shutdown()
         self._connection = None

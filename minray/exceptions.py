@@ -1,12 +1,12 @@
-"""What `get` and the other calls raise.
+"""The exceptions that `get` and the other calls raise.
 
 Ray: python/ray/exceptions.py. Names and bases are Ray's.
 
 * A user's exception arrives as `RayTaskError(ValueError)`: an instance of both, with the original at `.cause`.
-* Every other error here is the system's. All of its fields are optional, and its message is made of those that are known.
+* Every other error here is raised by the system. All of its fields are optional; its message is made of those that are set.
 
-The folder ``errors/`` has the classes at the root of the tree, and how an exception travels from the process that raised
-it to the process that asks. They are named here, so that pickles and users find them under Ray's name.
+The folder ``errors/`` defines the base classes, and how an exception travels from the process that raised it to the process
+that calls ``get``. This module names them too, so that pickles and users find them under Ray's name.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class TaskCancelledError(_SystemFailure):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class WorkerCrashedError(_SystemFailure):
-    """The worker died while it ran the task, and no retries are left. This is its death certificate."""
+    """The worker died while it ran the task, and no retries are left. The fields say how the worker died."""
 
     task_name: str = ""
     pid: int | None = None
     node_id: str = ""
     exit_code: int | None = None
-    """As `subprocess` has it: negative for a signal."""
+    """Exit code as in `subprocess`: negative for a signal."""
     signal_name: str = ""
-    """Follows from a negative exit code."""
+    """Name of the signal that killed the worker, such as SIGKILL; set from a negative exit code."""
     stderr_tail: tuple[str, ...] = ()
     """The last lines the worker wrote to stderr."""
 
@@ -61,14 +61,14 @@ class WorkerCrashedError(_SystemFailure):
 
 
 def quoted(stderr_tail: Sequence[str]) -> str:
-    """The last lines of a dead worker, to be appended to an error; nothing if there are none."""
+    """Format the last stderr lines of a dead worker, to be appended to an error message; return "" if there are none."""
     return "\n  | ".join(["\nthe last lines of its stderr:", *stderr_tail]) if stderr_tail else ""
 
 
 _LIKELY = {
-    "SIGKILL": " (by somebody, or by the kernel when memory ran out)",
+    "SIGKILL": " (by a person or program, or by the kernel when memory ran out)",
     "SIGSEGV": " (a bad memory access in compiled code)",
-    "SIGABRT": " (compiled code gave up)",
+    "SIGABRT": " (compiled code called abort)",
 }
 
 
@@ -93,19 +93,20 @@ class ObjectLostError(_SystemFailure):
 
     object_id_hex: str = ""
     owner: str = ""
-    """Where its owner is, or was."""
+    """Address of the object's owner, which may be dead."""
     call_site: str = ""
     """The line of user code that created the reference."""
 
 
 class ObjectFetchTimedOutError(ObjectLostError):
-    """The object could not be fetched for too long, although its owner knows of a copy."""
+    """The object could not be fetched in time, although its owner knows of a copy."""
 
 
 class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
     """The object was deleted although a reference was left.
 
-    Only bytes can be such a reference: pickled elsewhere, and unpickled when nothing kept the object alive any more (G65).
+    Only an out-of-band reference can outlive its object: one that was pickled by the program itself, and unpickled when
+    nothing kept the object alive any more (G65).
     """
 
 
@@ -123,13 +124,13 @@ class ReconstructionFailure(enum.StrEnum):
 
 
 _WHY_NOT_MADE = {
-    "PUT": "it was put, or was made in another way than by a task that could run again",
+    "PUT": "it was made by put, or otherwise not by a task that can run again",
     "MAX_ATTEMPTS_EXCEEDED": "the task that made it has no retries left; give it more of them (max_retries)",
     "RETRIES_DISABLED": "the task that made it must not run again (max_retries=0)",
-    "LINEAGE_EVICTED": "too many tasks were remembered, so this one was forgotten; see max_lineage_bytes of _system_config",
-    "LINEAGE_DISABLED": "tasks are not remembered in this cluster (lineage_pinning_enabled=False in _system_config)",
+    "LINEAGE_EVICTED": "its lineage was evicted to save memory; raise max_lineage_bytes in _system_config",
+    "LINEAGE_DISABLED": "this cluster keeps no lineage (lineage_pinning_enabled=False in _system_config)",
     "TASK_CANCELLED": "the task that made it was cancelled",
-    "BORROWED": "only its owner could",
+    "BORROWED": "only its owner can make it again, and this process borrows it",
     "REF_NOT_FOUND": "its owner does not know it any more",
 }
 
@@ -167,7 +168,7 @@ class ObjectStoreFullError(_SystemFailure):
     needed_bytes: int | None = None
     capacity_bytes: int | None = None
     top_holders: tuple[str, ...] = ()
-    """Who holds most of it, a line each."""
+    """The largest holders of store memory, one line of text each."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -222,9 +223,9 @@ class RayActorError(_SystemFailure):
     actor_id: str = ""
     class_name: str = ""
     actor_init_failed: bool = False
-    """Its constructor raised; the reason tells what."""
+    """Whether the actor's constructor raised; the reason then says what it raised."""
     preempted: bool = False
-    """Its node was to be preempted."""
+    """Whether the actor's node was about to be preempted."""
 
     @property
     def error_msg(self) -> str:

@@ -1,4 +1,4 @@
-"""What Ray calls experimental: where objects are.
+"""Ray's experimental calls, of which minray has one: the locations of objects.
 
 Ray: python/ray/experimental/locations.py
 
@@ -17,14 +17,15 @@ __all__ = ["get_object_locations"]
 
 
 def get_object_locations(obj_refs: Sequence[ObjectRef[Any]], timeout_ms: int = -1) -> dict[ObjectRef[Any], dict[str, Any]]:
-    """Which nodes have these objects; asks their owners, and waits for none of their tasks.
+    """Ask the owners of these objects which nodes have copies; do not wait for the tasks that make them.
 
-    For each reference ``{"node_ids": [...], "object_size": ..., "did_spill": ...}``: the ids (hex) of the nodes that have a
-    copy, the first one's first; none of a small object, which is with its owner. The size in bytes, None while it is not
-    known. Whether the first copy is on a disk. References whose owner is dead, or has freed the value, are left out.
+    Returns ``{"node_ids": [...], "object_size": ..., "did_spill": ...}`` for each reference. ``node_ids``: ids (hex) of the
+    nodes with a copy, that of the primary copy first; empty for a small object, whose value its owner holds.
+    ``object_size``: bytes, or None while unknown. ``did_spill``: whether the primary copy is in a spill file. References
+    whose owner is dead, or has freed the value, are left out.
 
-    ``timeout_ms``: how long to wait for owners (negative: without end), then GetTimeoutError. RuntimeError if this process
-    is not connected, TypeError for anything but references.
+    ``timeout_ms``: milliseconds to wait for the owners; negative waits without end. Raises GetTimeoutError after that time,
+    RuntimeError if this process is not connected, TypeError for anything but references.
     """
     api = connected_api()
     if api is None:

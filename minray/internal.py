@@ -1,9 +1,9 @@
-"""What Ray keeps for those who know what they are doing: freeing values by hand, and a look at all of them.
+"""Calls of Ray for expert users: free values by hand, and list all objects of the cluster.
 
 Ray: python/ray/_private/internal_api.py (free, memory_summary)
 
-The counting of references frees a value when nobody refers to it any more. Who knows earlier that a large value is not
-needed, although references to it are still about, may say so here.
+Reference counting frees a value when no reference to it is left. A program that no longer needs a large value, although
+references to it remain, can free it earlier with ``free``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from minray.api.calls import current_api, objects_of_cluster
 from minray.values.object_ref import ObjectRef
 
 TIMEOUT_S = 10.0
-"""Whoever does not answer in time is named as silent."""
+"""Seconds that a process has to answer ``memory_summary`` before the text names it as silent."""
 
 __all__ = ["free", "memory_summary"]
 
 
 def free(object_refs: ObjectRef[Any] | Sequence[ObjectRef[Any]], local_only: bool = False) -> None:
-    """Free these values wherever they are, although there are references to them.
+    """Free all copies of these values, although references to them remain.
 
-    A ``get`` of one of them raises ObjectFreedError afterwards, in every process but one that has a small value already. Any
-    process may free; the owners do it. Values that the program has got stay valid. With ``local_only`` just the copies on
-    this node go, and of these only such as are neither the first one of their object nor being read: a ``get`` brings them
-    here again. TypeError for anything but references.
+    A later ``get`` of one of them raises ObjectFreedError, except in a process that already has a small value. Any process
+    may call this; the owners free the values. Values that a program already got stay valid.
+
+    With ``local_only`` only copies on this node are freed, and of these no primary copy and none that is being read. A
+    ``get`` fetches such a value again. Raises TypeError for anything but references.
     """
     refs = [object_refs] if isinstance(object_refs, ObjectRef) else list(object_refs)
     for ref in refs:
@@ -39,9 +40,9 @@ def free(object_refs: ObjectRef[Any] | Sequence[ObjectRef[Any]], local_only: boo
 def memory_summary(
     group_by: str = "NODE_ADDRESS", sort_by: str = "OBJECT_SIZE", units: str = "B", stats_only: bool = False
 ) -> str:
-    """What ``minray memory`` shows: what the object stores hold, and who refers to which objects; the options mean the same.
+    """Return the text of ``minray memory``: the contents of the object stores, and which processes refer to which objects.
 
-    ValueError for a grouping, an order or a unit that does not exist.
+    The arguments mean the same as the command's options. Raises ValueError for an unknown grouping, order or unit.
     """
     from minray.observability import memory_summary as summary
 

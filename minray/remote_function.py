@@ -1,9 +1,9 @@
-"""``@minray.remote``, and what it makes of a function.
+"""``@minray.remote``, and the ``RemoteFunction`` that it makes of a function.
 
 Ray: python/ray/remote_function.py
 
 A ``RemoteFunction`` is a definition with options. Calling ``.remote(...)`` submits a task and returns at once with a
-reference to its result. On a class ``@remote`` makes something else, see ``actor``.
+reference to its result. On a class ``@remote`` makes an ``ActorClass``, see ``actor``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AnyRef: TypeAlias = "ObjectRef[Any]"
 
 
 class _NotKnown:
-    """For type checkers: nothing has this type, so that only what is not known may be taken for it."""
+    """A type for type checkers that no value has, so that it matches only a function whose type is unknown."""
 
 
 class RemoteFunction(Generic[P, R_co]):
@@ -44,7 +44,7 @@ class RemoteFunction(Generic[P, R_co]):
         self._prepared: PreparedTemplate | None = None
         self._prepared_by: object = None
         self._captured: SchedulingStrategy | None = None
-        """The placement group that the task was in for which this was prepared, if child tasks run there too."""
+        """Placement group of the running task when ``_prepared`` was made; None if its child tasks do not run in it."""
         functools.update_wrapper(self, definition.function, updated=())  # attributes of its own would hide ours
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -52,7 +52,7 @@ class RemoteFunction(Generic[P, R_co]):
             f"remote function {self._name()} cannot be called directly: use {self._name()}.remote(...) to run it as a task"
         )
 
-    # Any argument may be a reference to what the function takes. Type checkers know of the first four.
+    # Any argument may be a reference to what the function takes. The overloads tell type checkers so for the first four.
     @overload
     def remote(self: RemoteFunction[P, _NotKnown], /, *args: Any, **kwargs: Any) -> ObjectRef[Any]: ...
     @overload
@@ -70,9 +70,9 @@ class RemoteFunction(Generic[P, R_co]):
     @overload
     def remote(self, a: Any, b: Any, c: Any, d: AnyRef, /, *args: Any, **kwargs: Any) -> ObjectRef[R_co]: ...
     def remote(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Submit a task; returns an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
+        """Submit a task; return an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
 
-        A generator function returns an ObjectRefGenerator, unless it has another ``num_returns`` than "streaming".
+        A generator function returns an ObjectRefGenerator, unless its option ``num_returns`` is a number.
         Raises TypeError for arguments that the function does not take.
         """
         if not self._signature.takes(args, kwargs):
@@ -92,7 +92,7 @@ class RemoteFunction(Generic[P, R_co]):
     @overload
     def options(self, **options: Any) -> RemoteFunction[P, R_co]: ...
     def options(self, **options: Any) -> Any:
-        """The same function with other options; this object stays as it is."""
+        """Return a remote function with these options changed; this object stays as it is."""
         check_options(options, at_call=True)
         merged = {**self._options, **options}
         check_one_placement(merged)
@@ -124,14 +124,14 @@ class RemoteFunction(Generic[P, R_co]):
 
 
 class RemoteOfAny(Protocol):
-    """For type checkers: a remote function with ``num_returns``, which decides what its calls return."""
+    """Type of a remote function with the option ``num_returns``, on which the type of its results depends."""
 
     def remote(self, /, *args: Any, **kwargs: Any) -> Any: ...
     def options(self, /, **options: Any) -> RemoteOfAny: ...
 
 
 class _Remote(Protocol):
-    """``@remote`` with options."""
+    """Type of the decorator that ``remote(**options)`` returns."""
 
     @overload
     def __call__(self, definition: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
@@ -152,14 +152,15 @@ def remote(*args: Any, **options: Any) -> Any:
 
     Options of functions and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
     ``num_returns`` 1 ("streaming" for a generator function), ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0
-    (without limit; 1 with GPUs), ``name``, ``scheduling_strategy`` "DEFAULT" (or the placement group that captures the child
-    tasks of the running one), ``label_selector`` {}, ``runtime_env``, ``_generator_backpressure_num_objects`` -1 (how many
-    items of a generator may be unread; any number).
+    (no limit; 1 with GPUs), ``name``, ``scheduling_strategy`` "DEFAULT" (or the running task's placement group, if it
+    captures child tasks), ``label_selector`` {}, ``runtime_env``, ``_generator_backpressure_num_objects`` -1 (most unread
+    items of a generator; -1: no limit).
 
-    Of classes: ``num_cpus`` (1 to be placed, 0 to live) and the other resources, ``max_restarts`` 0, ``max_task_retries``
-    0, ``max_concurrency`` 1 (1000 with coroutine methods), ``concurrency_groups``, ``max_pending_calls`` -1,
-    ``allow_out_of_order_execution``, ``name``, ``namespace``, ``lifetime``, ``get_if_exists``, ``scheduling_strategy``,
-    ``label_selector``, ``runtime_env``. Raises ValueError for an unknown option, TypeError for a wrong type.
+    Options of classes: ``num_cpus`` (1 to be placed, 0 while it lives) and the other resources, ``max_restarts`` 0,
+    ``max_task_retries`` 0, ``max_concurrency`` 1 (1000 with coroutine methods), ``concurrency_groups``,
+    ``max_pending_calls`` -1 (no limit), ``allow_out_of_order_execution``, ``name``, ``namespace``, ``lifetime``,
+    ``get_if_exists``, ``scheduling_strategy``, ``label_selector``, ``runtime_env``. Raises ValueError for an unknown option,
+    TypeError for a wrong type.
     """
     if args:
         if len(args) != 1 or options or not callable(args[0]):

@@ -2,11 +2,11 @@
 
 Ray: has no counterpart; the names of python/ray/ lead here
 
-The folder ``in_rays_place`` has a package ``ray`` in it, which is minray under that name. Whatever has the folder at the
-head of its path imports it: the program and the processes that it starts, through ``PYTHONPATH``, and its workers, since a
-job's workers take over their driver's path. An installed Ray is hidden, not touched.
+The folder ``in_rays_place`` contains a package ``ray``, which is minray under that name. A Python with the folder at the
+head of its ``sys.path`` imports that package. ``PYTHONPATH`` puts the folder there for the program and the processes that it
+starts. The job's workers get it because they take over their driver's ``sys.path``. An installed Ray is hidden, not changed.
 
-In a program, or an interactive session, ``with minray_as_ray(): ...`` does the same for as long as the block lasts.
+In a program, or an interactive session, ``with minray_as_ray(): ...`` does this until the block ends.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Runs a Python program in which `import ray` means minray, in its workers too."""
 
 
 def command(orig_argv: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """The arguments of a Python that runs the program itself, with the options that this one was given.
+    """Return the Python arguments that run the program itself, with the interpreter options of this process.
 
-    ``orig_argv`` and ``argv`` are those of ``sys``: all that this process was started with, and the end of it.
+    ``orig_argv`` and ``argv`` are those of ``sys``: all arguments of this process, and the last ones of these.
     """
     options = list(orig_argv[1 : len(orig_argv) - len(argv) + 1])
     if options.pop() == MODULE:
@@ -40,14 +40,14 @@ def command(orig_argv: Sequence[str], argv: Sequence[str]) -> list[str]:
 
 
 def environment(current: Mapping[str, str]) -> dict[str, str]:
-    """The same with minray in Ray's place for every Python that is started with it."""
+    """Return a copy of the environment in whose Python processes ``import ray`` means minray."""
     path = os.pathsep.join(filter(None, [FOLDER, current.get("PYTHONPATH")]))
     return {**current, "PYTHONPATH": path}
 
 
 @contextmanager
 def minray_as_ray() -> Iterator[None]:
-    """While the block lasts, ``import ray`` means minray here, and in the workers of a connection begun in it.
+    """Make ``import ray`` mean minray until the block ends, here and in the workers of a connection made inside it.
 
     Raises RuntimeError if the real Ray has been imported already, or if this process is connected to a cluster.
     """
@@ -55,9 +55,12 @@ def minray_as_ray() -> Iterator[None]:
         yield
         return
     if "ray" in sys.modules:
-        raise RuntimeError(f"{sys.modules['ray']} is imported already; put minray in its place before that")
+        raise RuntimeError(f"{sys.modules['ray']} is imported already; enter minray_as_ray() before `import ray`")
     if minray.is_initialized():
-        raise RuntimeError("workers take over the path with which their driver connects; enter this before init()")
+        raise RuntimeError(
+            "this process is connected already, and workers take over the sys.path with which their driver connects; "
+            "enter minray_as_ray() before init()"
+        )
     finders = list(sys.meta_path)
     sys.path.insert(0, FOLDER)
     try:
@@ -70,12 +73,12 @@ def minray_as_ray() -> Iterator[None]:
 
 
 def main() -> None:
-    """Become the program."""
+    """Replace this process by the program, with minray in Ray's place."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(USAGE, file=sys.stdout if len(sys.argv) > 1 else sys.stderr)
         raise SystemExit(0 if len(sys.argv) > 1 else 2)
     if sys.flags.ignore_environment:
-        raise SystemExit("run_as_ray needs PYTHONPATH, which the options -E and -I of Python make it ignore; leave them out")
+        raise SystemExit("run_as_ray needs PYTHONPATH, but Python's options -E and -I ignore it; leave them out")
     os.execve(sys.executable, [sys.executable, *command(sys.orig_argv, sys.argv)], environment(os.environ))
 
 

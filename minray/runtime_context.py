@@ -2,8 +2,8 @@
 
 Ray: python/ray/runtime_context.py
 
-Works in drivers and in tasks; ids are hexadecimal strings (in the dictionary of ``get`` they are ids), None where there is
-none (a driver has no task).
+It works in drivers, tasks and actors. Methods return ids as hexadecimal strings; the dictionary of ``get`` contains id
+objects. An id that does not exist is None: a driver has no task id.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from minray.core_worker.user_threads.actor_api import ActorApi
 
 
 class RuntimeContext:
-    """What a driver or a task may know of itself."""
+    """The ids, resources and other facts of the running driver, task or actor."""
 
     def get(self) -> dict[str, Any]:
-        """Of where this runs, without the ids that there are not."""
+        """Return ``job_id``, ``node_id``, ``task_id``, ``actor_id`` (id objects) and ``namespace``; ids that are None are
+        left out."""
         ids: dict[str, tuple[type[BaseID], str | None]] = {
             "job_id": (JobID, self.get_job_id()),
             "node_id": (NodeID, self.get_node_id()),
@@ -49,12 +50,12 @@ class RuntimeContext:
         return running.task_id.hex() if running is not None else None
 
     def get_actor_id(self) -> str | None:
-        """Of the actor whose process this is, also in threads that it has started."""
+        """Return the id of this process's actor, also in threads that the actor has started; None outside of actors."""
         actor = worker.current_api().actor
         return actor.actor_id.hex() if actor is not None else None
 
     def get_actor_name(self) -> str | None:
-        """Empty for an actor without a name; None outside of actors."""
+        """Return the name of this process's actor: "" if it has none, None outside of actors."""
         api = worker.current_api()
         actor = api.actor
         if actor is None:
@@ -63,17 +64,20 @@ class RuntimeContext:
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        """Whether this is not the actor's first incarnation."""
+        """Whether the actor has been restarted: this process is not its first one."""
         actor = worker.current_api().actor
         return actor is not None and actor.constructor.attempt > 0
 
     @property
     def current_actor(self) -> ActorHandle:
-        """A handle of the actor that asks; it does not keep it alive. Raises RuntimeError outside of actors."""
+        """A handle of this process's actor that does not keep it alive. Raises RuntimeError outside of actors."""
         return own_handle()
 
     def is_canceled(self) -> bool:
-        """Whether the running call was cancelled (G45). RuntimeError in an async actor, whose coroutine is cancelled."""
+        """Return whether the running task or call was cancelled (G45).
+
+        Raises RuntimeError in an async actor, where the coroutine is cancelled instead.
+        """
         api = worker.current_api()
         actor, running = api.actor, api.running
         if actor is not None and actor.options.is_async:
@@ -85,7 +89,10 @@ class RuntimeContext:
         return running.header.template.name if running is not None else None
 
     def get_task_function_name(self) -> str | None:
-        """Where what runs was defined: ``module.function``, ``module.Class.method``."""
+        """Return the qualified name of the running definition: ``module.function`` or ``module.Class.method``.
+
+        Returns None in a driver.
+        """
         api = worker.current_api()
         running = api.running
         if running is None:
@@ -97,30 +104,30 @@ class RuntimeContext:
         return place if template.actor is None else f"{place}.__init__"
 
     def get_assigned_resources(self) -> dict[str, float]:
-        """The resources that the running task was given; empty in a driver."""
+        """Return the amounts of resources that the running task or actor holds; empty in a driver."""
         api = worker.current_api()
         actor, running = api.actor, api.running
         holder = actor.constructor if actor is not None else running
         return to_floats(plain(dict(holder.header.template.shape.resources))) if holder is not None else {}
 
     def get_node_labels(self) -> dict[str, str]:
-        """The labels of the node where this runs."""
+        """Return the labels of this process's node."""
         api = worker.current_api()
         here = api.config.node_id
         return labels_of(here, next(node.labels for node in api.known_nodes() if node.node_id == here))
 
     def get_placement_group_id(self) -> str | None:
-        """The placement group that the running task, or this actor, is in."""
+        """Return the id (hex) of the placement group of the running task or actor; None outside of any group."""
         strategy = worker.current_api().placed()
         return strategy.group_id.hex() or None if strategy is not None else None
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether tasks submitted from here run in its placement group, unless they say otherwise."""
+        """Whether child tasks run in the placement group of the running task, unless their options say otherwise."""
         return worker.current_api().captured() is not None
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """The logical GPUs that belong to the running task."""
+        """Return the logical GPUs of the running task: ``{"GPU": ["0", "1"]}``."""
         return {"GPU": [str(index) for index in get_gpu_ids()]}
 
     @property
@@ -133,7 +140,7 @@ class RuntimeContext:
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """The runtime environment that tasks submitted from here inherit: what was given of it."""
+        """The runtime environment that child tasks inherit; only fields that were given."""
         environment = worker.current_api().base_environment()
         fields: dict[str, Any] = {
             "env_vars": dict(environment.env_vars),
@@ -143,7 +150,7 @@ class RuntimeContext:
         return {name: value for name, value in fields.items() if value}
 
     def get_runtime_env_string(self) -> str:
-        """The same as JSON."""
+        """Return ``runtime_env`` as JSON."""
         import json
 
         return json.dumps(self.runtime_env)
@@ -153,17 +160,20 @@ class RuntimeContext:
         return os.path.basename(worker.current_api().config.session_dir)
 
     def get_temp_dir(self) -> str:
-        """Where the sessions of this user are."""
+        """Return the directory that contains this user's session directories."""
         return os.path.dirname(worker.current_api().config.session_dir)
 
     def rpc_counters(self) -> dict[str, int]:
-        """What this process has sent so far: ``requests``, ``replies``, ``frames``, ``bytes``, and ``tasks`` submitted."""
+        """Return counts of what this process has sent so far: ``requests``, ``replies``, ``frames``, ``bytes``, ``tasks``.
+
+        ``tasks`` counts the tasks that it has submitted.
+        """
         counters, submitted = worker.current_api().counters()
         return {**asdict(counters), "tasks": submitted}
 
 
 def _place_of(definition: Any) -> str:
-    """A function goes by its name alone, as in Ray; what can be called and is neither that nor a class, by its class."""
+    """Return ``module.name``. As in Ray a function has its plain name, and a callable instance has its class's name."""
     if not isinstance(definition, type) and hasattr(definition, "__name__"):
         return f"{definition.__module__}.{definition.__name__}"
     named = definition if isinstance(definition, type) else type(definition)
@@ -171,12 +181,12 @@ def _place_of(definition: Any) -> str:
 
 
 def get_runtime_context() -> RuntimeContext:
-    """The context of the calling driver or task; starts a local cluster if there is none."""
+    """Return the context of the calling driver, task or actor; start a local cluster if this process is not connected."""
     worker.current_api()
     return RuntimeContext()
 
 
 def get_gpu_ids() -> list[int]:
-    """The logical GPUs of the running task; empty in a driver."""
+    """Return the indices of the running task's logical GPUs; empty in a driver."""
     running = worker.current_api().running
     return list(running.gpu_ids) if running is not None else []

@@ -1,8 +1,8 @@
-"""``RuntimeEnv``: a runtime environment that is checked where it is written down.
+"""``RuntimeEnv``: a runtime environment that is checked when it is made.
 
 Ray: python/ray/runtime_env/runtime_env.py
 
-Options take any dict with the same keys.
+The option ``runtime_env`` takes any dict with the same keys.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["RuntimeEnv"]
 
 
 class RuntimeEnv(dict[str, Any]):
-    """``RuntimeEnv(env_vars={"A": "1"}, working_dir=..., py_modules=[...])``; what is None is not said.
+    """``RuntimeEnv(env_vars={"A": "1"}, working_dir=..., py_modules=[...])``; fields that are None are left out.
 
     For ``init`` also ``worker_process_setup_hook``: a function, or the name of one, which each worker calls first.
 
-    Raises ValueError for other fields and for paths that are not there, TypeError for wrong types.
+    Raises ValueError for other fields and for paths that do not exist, TypeError for wrong types.
     """
 
     def __init__(self, **fields: Any) -> None:
@@ -36,5 +36,5 @@ class RuntimeEnv(dict[str, Any]):
         return list(self.get("py_modules") or ())
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain dict of what was given."""
+        """Return the given fields as a plain dict."""
         return dict(self)

@@ -2,8 +2,7 @@
 
 Ray: python/ray/types.py
 
-Programs that name the types of their references import them from here. An ``ObjectRef`` is generic already, so there is
-nothing but the one name.
+Programs import the types of their annotations from here. ``ObjectRef`` is generic itself, so it is the only name needed.
 """
 
 from minray.values.object_ref import ObjectRef

@@ -63,7 +63,8 @@ def test_a_node_that_has_joined_since_the_nodes_were_listed_is_left_out() -> Non
 @pytest.mark.parametrize("timeout", ["nan", "inf"])
 def test_a_time_out_that_is_no_time_is_refused(timeout: str) -> None:
     done = CliRunner().invoke(cli.main, ["list", "tasks", "--timeout", timeout])
-    assert done.exit_code == 2 and f"Invalid value for '--timeout': {timeout} is no time." in done.output
+    refusal = f"Invalid value for '--timeout': timeout must be a finite number of seconds, got {timeout}."
+    assert done.exit_code == 2 and refusal in done.output
 
 
 def test_a_gcs_that_cannot_say_what_there_is_is_an_error_of_one_line() -> None:

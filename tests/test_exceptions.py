@@ -1065,7 +1065,7 @@ def test_g17_a_dead_worker_has_a_death_certificate() -> None:
         (ObjectFreedError(), "The object was freed explicitly"),
         (
             ObjectReconstructionFailedError(object_id_hex="ab", reason=ReconstructionFailure.LINEAGE_DISABLED),
-            "cannot be made again (object id ab): LINEAGE_DISABLED (tasks are not remembered in this cluster"
+            "cannot be made again (object id ab): LINEAGE_DISABLED (this cluster keeps no lineage"
             " (lineage_pinning_enabled=False in _system_config))",
         ),
         (OutOfMemoryError(used_bytes=2048), "no retries are left (used 2,048 bytes)"),

@@ -85,7 +85,7 @@ def test_numbers_are_those_that_were_recorded(value: float) -> None:
 def test_what_does_not_fit_into_an_answer_is_counted() -> None:
     told = [ProcessMetrics("10.0.0.1", worker_id, JOB, [], left_out=3) for worker_id in (b"w1", b"w2")]
     found = prometheus_text(ClusterMetrics(told, []))
-    assert found == "# 6 values are left out, because their processes have so many\n" and parse(found) == {}
+    assert found == "# 6 values are left out, because their processes have too many\n" and parse(found) == {}
 
 
 def test_what_is_no_number_is_told_too() -> None:

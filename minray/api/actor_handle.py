@@ -3,7 +3,7 @@
 Ray: ActorHandle and ActorMethod in python/ray/actor.py
 
 A handle travels to tasks and other actors like any value, and keeps its actor alive as long as it has a reference (G24).
-``minray/actor.py`` names these classes for users, with what makes, finds, kills and ends actors.
+``minray/actor.py`` gives users these classes, and the calls that make, find, kill and end actors.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from minray.protocol.base import Address, decode, encode
 from minray.values.object_ref import ObjectRef
 
 PUBLIC_MODULE = "minray.actor"
-"""Where users import the classes from."""
+"""Module from which users import the classes."""
 EVERY_ACTORS = (CALL_METHOD, READY_METHOD, TERMINATE_METHOD)
+"""Methods that every actor has, whatever its class."""
 
 
 class _Prepared(NamedTuple):
-    """A method of an actor, made ready to be called many times."""
+    """A method of an actor, prepared once for many calls."""
 
     template: PreparedTemplate
     signature: Signature
 
 
 class ActorHandle:
-    """An actor, from afar. Its methods are attributes: ``handle.method.remote(...)``."""
+    """A handle of an actor in another process. The actor's methods are attributes: ``handle.method.remote(...)``."""
 
     __module__ = PUBLIC_MODULE
 
@@ -54,16 +55,16 @@ class ActorHandle:
         "__dict__",
         "__weakref__",
     )
-    """Names that no method has; and ``__dict__`` for what a user notes on his handle, which stays there."""
+    """Names that no method may have. ``__dict__`` holds attributes that a user sets on a handle; they are never sent."""
     __class_getitem__: Any = classmethod(GenericAlias)
-    """``ActorHandle[T]`` says to people, and to Ray's type checkers, whose handle it is."""
+    """``ActorHandle[T]`` names the actor's class, for readers and for Ray's type checkers."""
 
     def __init__(self, actor_id: bytes, spec: HandleSpec, owner: Address, ref: ObjectRef[Any] | None) -> None:
         self._actor_id = actor_id
         self._minray_spec = spec
         self._minray_owner = owner
         self._minray_ref = ref
-        """Keeps the actor alive; None for handles that do not."""
+        """Reference that keeps the actor alive; None for a handle that does not."""
         self._minray_api = api = worker.current_api()
         self._minray_client = ActorApi(api).client(actor_id, owner, spec.in_order)
         self._minray_methods = {method.name: method for method in spec.methods}
@@ -115,22 +116,22 @@ class ActorHandle:
 
 
 class ActorMethod(msgspec.Struct, eq=False):
-    """One method of one actor. A Struct because it is made for every call."""
+    """One method of one actor. It is a Struct because one is made for every call, and a Struct is made fast."""
 
     _handle: ActorHandle
     _method: MethodSpec
     _name: str
-    """For people; empty: the class's and the method's."""
+    """Name shown to people; empty means the class's and the method's name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         name = self._method.name
         raise TypeError(f"actor method {name} cannot be called directly: use handle.{name}.remote(...)")
 
     def remote(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call it; returns an ObjectRef, a list of ``num_returns`` of them, None for ``num_returns=0``, or an
-        ObjectRefGenerator of what a generator yields.
+        """Call the method; return an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
 
-        Raises TypeError for arguments that the method does not take, PendingCallsLimitExceeded (G55).
+        A generator method returns an ObjectRefGenerator. Raises TypeError for arguments that the method does not take,
+        PendingCallsLimitExceeded if the handle has ``max_pending_calls`` unfinished calls (G55).
         """
         handle, method = self._handle, self._method
         if self._name:
@@ -141,7 +142,7 @@ class ActorMethod(msgspec.Struct, eq=False):
         return handle._minray_call(prepared, args, kwargs)
 
     def options(self, **options: Any) -> ActorMethod:
-        """The same method with other options."""
+        """Return this method with these options changed. Raises ValueError for a concurrency group that the class lacks."""
         check_method_options(options, at_call=True)
         group, groups = options.get("concurrency_group"), self._handle._minray_spec.groups
         if group and group not in groups:
@@ -159,5 +160,5 @@ def rebuild_handle(actor_id: bytes, spec: bytes, owner: bytes, ref: ObjectRef[An
 
 
 def handle_of(info: ActorInfo, ref: ObjectRef[Any] | None) -> ActorHandle:
-    """A handle of an actor that the gcs has told of; without a reference it does not keep the actor alive."""
+    """Make a handle from the gcs's record of an actor. Without a reference the handle does not keep the actor alive."""
     return ActorHandle(info.actor_id, decode(HandleSpec, info.handle), info.owner, ref)

@@ -1,9 +1,10 @@
-"""The options of ``@minray.remote(...)`` on a class, of its methods, and what they become.
+"""The options of actor classes and their methods, and the task templates made of them.
 
 Ray: python/ray/_common/ray_option_utils.py (actor_options), python/ray/actor.py (method)
 
-An actor that asks for nothing, or for ``memory`` alone, needs one CPU to be placed and none to live; one that names any
-other resource holds that for life, and a CPU too unless it says otherwise, as in Ray. Errors are those of task options.
+An actor that requests nothing, or only ``memory``, needs one CPU to be placed and holds none while it lives. An actor that
+requests any other resource holds it for life, and one CPU too unless ``num_cpus`` is given, as in Ray. Options are checked
+like task options, with the same errors.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, Schedu
 from minray.protocol.actor import HandleSpec, MethodSpec
 
 MAX_ASYNC_CONCURRENCY = 1000
+"""Number of calls that an async actor runs at once by default, as in Ray."""
 METHOD_OPTIONS = "__ray_method_options__"
-"""Where ``@method`` leaves its options on the function."""
+"""Attribute of a function in which ``@method`` stores its options."""
 NOT_GIVEN = -2
-"""In place of a number of retries: the actor's own applies."""
+"""Number of retries that means: the actor's own number applies. (-1 already means retries without limit.)"""
 
 
 def _check_lifetime(name: str, value: Any) -> None:
@@ -92,7 +94,7 @@ ACTOR_CHECKS: dict[str, Callable[[str, Any], None]] = {
     "max_pending_calls": _check_pending,
     "allow_out_of_order_execution": check_bool,
 }
-"""Every option of a class; None means its default everywhere."""
+"""The check of each option of a class. An option that is None has its default, and is not checked."""
 
 METHOD_CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_returns": TASK_CHECKS["num_returns"],
@@ -103,17 +105,20 @@ METHOD_CHECKS: dict[str, Callable[[str, Any], None]] = {
     "enable_task_events": check_bool,
     BACKPRESSURE: TASK_CHECKS[BACKPRESSURE],
 }
-"""Every option of a method, in ``@minray.method(...)`` and in ``.options(...)``; the latter alone takes a name."""
+"""The check of each option of a method, in ``@minray.method(...)`` and ``.options(...)``. Only the latter takes a name."""
 
 
 def check_actor_options(options: Mapping[str, Any], *, at_call: bool) -> None:
-    """Raises ValueError for unknown names and bad values, TypeError for wrong types; ``at_call``: from ``.options``."""
+    """Check the options of a class; ``at_call`` says that they come from ``.options``.
+
+    Raises ValueError for unknown names and bad values, TypeError for wrong types.
+    """
     for name, value in options.items():
         check = ACTOR_CHECKS.get(name)
         if check is None:
             raise ValueError(f"{name!r} is not an option of an actor; options are {', '.join(ACTOR_CHECKS)}")
         if name == "concurrency_groups" and at_call:
-            raise ValueError("concurrency_groups belongs into @minray.remote(...), not into .options(...)")
+            raise ValueError("concurrency_groups must be given in @minray.remote(...), not in .options(...)")
         if value is not None:
             check(name, value)
     if options.get("get_if_exists") and not options.get("name"):
@@ -131,7 +136,7 @@ def check_method_options(options: Mapping[str, Any], *, at_call: bool) -> None:
 
 
 def methods_of(actor_class: type) -> dict[str, Callable[..., Any]]:
-    """What can be called on its actors, by name."""
+    """Return the methods that can be called on actors of a class, by name."""
     members = inspect.getmembers(actor_class, inspect.isroutine)
     return {name: member for name, member in members if not _is_from_object(actor_class, name)}
 
@@ -146,14 +151,14 @@ def is_async_class(actor_class: type) -> bool:
 
 
 def make_handle_spec(actor_class: type, options: Mapping[str, Any]) -> HandleSpec:
-    """What callers must know of an actor. Raises ValueError for options that do not go together."""
+    """Make the part of an actor's handle that describes its methods. Raises ValueError for contradictory options."""
     given = given_options(options)
     process = make_process_options(actor_class, given)
     is_plain = not process.is_async and process.max_concurrency == 1 and not process.groups
     out_of_order = given.get("allow_out_of_order_execution", not is_plain)
     if not out_of_order and not is_plain:
         kind = "async actor" if process.is_async else "actor with several threads"
-        raise ValueError(f"allow_out_of_order_execution=False: an {kind} runs its calls in any order")
+        raise ValueError(f"allow_out_of_order_execution must not be False: an {kind} runs its calls in any order")
     groups = {name for name, _ in process.groups}
     is_recorded = given.get("enable_task_events", True)
     members = methods_of(actor_class).items()
@@ -184,7 +189,7 @@ def _method_spec(
 
 
 def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodSpec:
-    """The same method with other options (checked before)."""
+    """Return a copy of ``spec`` with these options changed; the caller has checked them."""
     given = given_options(options)
     retry, types = spec.retry_exceptions, spec.retry_exception_types
     if "retry_exceptions" in given:
@@ -221,7 +226,10 @@ def make_constructor_template(
     base_env: RuntimeEnv,
     captured: SchedulingStrategy | None = None,
 ) -> tuple[TaskTemplate, list[tuple[str, int]]]:
-    """The constructor's template, with what is held for life; and what must be free to place the actor."""
+    """Make the constructor's template, and the resources that must be free on a node to place the actor there.
+
+    The template has the resources that the actor holds for life.
+    """
     given = given_options(options)
     is_simple = not any(name in given for name in ("num_cpus", "num_gpus", "resources", "accelerator_type"))
     amounts = resource_amounts(given)
@@ -246,7 +254,7 @@ def make_constructor_template(
 
 
 def make_method_template(spec: HandleSpec, method: MethodSpec, name: str | None, job_id: bytes) -> TaskTemplate:
-    """A method's template; ``max_retries`` says how often a call may be made again (G38)."""
+    """Make a method's template. Its ``max_retries`` is how often a call may be retried (G38)."""
     retries = spec.max_task_retries if method.max_task_retries == NOT_GIVEN else method.max_task_retries
     shape = LeaseShape((), make_shape({}, {}, job_id, RuntimeEnv()).strategy, RuntimeEnv(), job_id)
     function_name = f"{spec.class_name}.{method.name}"

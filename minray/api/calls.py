@@ -1,10 +1,10 @@
-"""The front porch: ``get``, ``put``, ``wait``, ``cancel``, and what the cluster has.
+"""The calls ``get``, ``put``, ``wait``, ``cancel``, and those that list nodes and resources of the cluster.
 
 Ray: python/ray/_private/worker.py
 
-Whose cluster a call goes to is found through a context variable in simulated processes (several drivers live in one
-interpreter there) and is the process's own connection otherwise. Calling any of these without ``init`` starts a local
-cluster, as Ray does; how is injected by ``minray.node.init``, which is above this room.
+A call goes to the cluster to which the process is connected. In the simulation several drivers live in one interpreter, so
+there the connection is in a context variable. A call without ``init`` starts a local cluster, as in Ray. The function that
+starts it is injected by ``minray.node.init``, which is a room above this one.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ T = TypeVar("T")
 Waitable = TypeVar("Waitable", bound=ObjectRef[Any] | ObjectRefGenerator[Any])
 
 current_process_api: ContextVar[UserApi] = ContextVar("minray_api")
-"""Set in simulated processes, together with ``object_ref.current_hooks``."""
+"""Connection of a simulated process; set together with ``object_ref.current_hooks``."""
 _process_api: UserApi | None = None
 _forked = False
 auto_init: Callable[[], None] | None = None
-"""Starts a local cluster; set by ``minray.node.init``."""
+"""Function that starts a local cluster; set by ``minray.node.init``."""
 
 
 def connect_process(api: UserApi | None) -> None:
-    """This process is (with None: is no more) connected."""
+    """Set the connection of this process; None when it disconnects."""
     global _process_api
     _process_api = api
     set_default_hooks(api)
 
 
 def connect_context(api: UserApi) -> None:
-    """This context (a simulated process) is connected."""
+    """Set the connection of this context, a simulated process."""
     current_process_api.set(api)
     current_hooks.set(api)
     of_context.set(MetricRegistry())
 
 
 class Answers(Protocol):
-    """What the processes of a cluster say."""
+    """Answers of a cluster's processes to one question; ``silent`` names the processes that did not answer."""
 
     @property
     def silent(self) -> list[str]: ...
@@ -68,14 +68,18 @@ def state_reader(api: UserApi) -> StateReader:
 
 
 def objects_of_cluster(timeout_s: float, object_ids: Sequence[bytes] | None = None) -> ClusterObjects:
-    """Ask all processes for the largest objects, or for these. Raises RaySystemError and TimeoutError."""
+    """Ask all processes of the cluster for their largest objects, or for these. Raises RaySystemError, TimeoutError."""
     api = current_api()
     found: ClusterObjects = api.run_on_loop(lambda: state_reader(api).read(timeout_s, object_ids=object_ids))
     return found
 
 
 def ask_cluster(question: Callable[[StateReader], Coroutine[Any, Any, A]], missing: str) -> A:
-    """The answers of this process's cluster, RuntimeError if there is none. A RuntimeWarning names who does not answer."""
+    """Ask the processes of this process's cluster, and return their answers.
+
+    Warns with a RuntimeWarning for each process that does not answer; ``missing`` says what the answers then lack. Raises
+    RuntimeError if this process is not connected.
+    """
     api = connected_api()
     if api is None:
         raise RuntimeError("this process is not connected to a cluster; call minray.init() first")
@@ -86,12 +90,12 @@ def ask_cluster(question: Callable[[StateReader], Coroutine[Any, Any, A]], missi
 
 
 def connected_api() -> UserApi | None:
-    """The connection, if there is one."""
+    """Return the connection of this process or context, or None."""
     return current_process_api.get(None) or _process_api
 
 
 def current_api() -> UserApi:
-    """The connection; begins one if there is none."""
+    """Return the connection of this process or context; connect first if there is none."""
     api = current_process_api.get(None) or _process_api
     if api is not None:
         return api
@@ -105,7 +109,10 @@ def current_api() -> UserApi:
 
 
 def connect() -> None:
-    """Join or start a cluster as ``init()`` does, unless this process is connected. RuntimeError where that cannot be."""
+    """Join or start a cluster as ``init()`` does, unless this process is connected.
+
+    Raises RuntimeError in a process that cannot call ``init``, because ``minray.node.init`` is not imported.
+    """
     if connected_api() is None:
         if auto_init is None:
             raise RuntimeError("not connected to a cluster; call minray.init() first")
@@ -129,10 +136,10 @@ def get(object_refs: ObjectRefGenerator[T], *, timeout: float | None = None) -> 
 @overload
 def get(object_refs: Sequence[ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
 def get(object_refs: Any, *, timeout: float | None = None) -> Any:
-    """The value of a reference, or of each reference of a list, in order (G5-G7).
+    """Return the value of a reference, or the list of values of a list of references, in order (G5-G7).
 
-    Waits until all are there, ``timeout`` seconds at most (None: without end; 0: a poll). Raises what the task raised,
-    GetTimeoutError when the time is up, ValueError for anything but references. A generator is returned as it is (C3).
+    Waits until all values exist, at most ``timeout`` seconds (None: without end; 0: do not wait). Raises the task's
+    exception, GetTimeoutError after ``timeout``, ValueError for anything but references. Returns a generator as it is (C3).
     """
     if type(object_refs) is ObjectRefGenerator:
         return object_refs
@@ -148,7 +155,7 @@ def get(object_refs: Any, *, timeout: float | None = None) -> Any:
 
 
 def put(value: T) -> ObjectRef[T]:
-    """Store a value, owned by this process (G57); returns its reference. TypeError for an ObjectRef."""
+    """Store a value, owned by this process (G57), and return its reference. Raises TypeError for an ObjectRef."""
     if type(value) is ObjectRef:
         raise TypeError("put of an ObjectRef is not allowed (the value would be a reference); put a list that contains it")
     return current_api().put(value)
@@ -157,12 +164,12 @@ def put(value: T) -> ObjectRef[T]:
 def wait(
     ray_waitables: list[Waitable], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Waitable], list[Waitable]]:
-    """Wait until ``num_returns`` of the references are ready; returns ``(ready, rest)``, both in input order (G8, G9).
+    """Wait until ``num_returns`` of the references are ready; return ``(ready, rest)``, both in input order (G8, G9).
 
-    With ``timeout`` (seconds) the first list may be shorter. A large value is ready when it is on this node, and is brought
-    here for that; with ``fetch_local=False`` it is enough that it exists anywhere. A generator is ready when its next item
-    is, or when it has no more. Raises ValueError for duplicates and for an impossible ``num_returns``, TypeError for
-    anything but a list.
+    After ``timeout`` seconds (None: no limit) the first list may be shorter. A large value is ready when it is on this node,
+    so it is fetched; with ``fetch_local=False`` it is ready when it exists on any node. A generator is ready when its next
+    item is, or when it has no more items. Raises ValueError for duplicates and for an impossible ``num_returns``, TypeError
+    for anything but a list.
     """
     if not isinstance(ray_waitables, list):
         raise TypeError(f"wait takes a list of ObjectRefs, not {type(ray_waitables).__name__}")
@@ -189,7 +196,7 @@ def wait(
 
 
 def check_timeout(timeout: Any) -> None:
-    """Raises TypeError for what is no number of seconds, ValueError for one that is not comparable (nan)."""
+    """Check a timeout in seconds. Raises TypeError for anything but a number, ValueError for nan."""
     if not isinstance(timeout, numbers.Real) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
     if math.isnan(timeout):
@@ -197,11 +204,13 @@ def check_timeout(timeout: Any) -> None:
 
 
 def cancel(ray_waitable: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
-    """Cancel the task that makes this object (G40-G48): one that has not started never will, a running one is interrupted
-    (KeyboardInterrupt), with ``force=True`` its worker is killed. ``recursive`` takes its child tasks along. Idempotent.
+    """Cancel the task that makes this object (G40-G48). Cancelling twice is the same as cancelling once.
 
-    Of an actor's running call the coroutine is cancelled, and a plain method finds ``is_canceled()`` true in its runtime
-    context (G45); what it returns then is lost. ``force=True`` is a ValueError there (G44)."""
+    A task that has not started never starts. A running task is interrupted with KeyboardInterrupt; with ``force=True`` its
+    worker is killed. ``recursive`` cancels its child tasks too.
+
+    An actor's running coroutine is cancelled. A running plain method of an actor finds ``is_canceled()`` true in its runtime
+    context (G45), and its result is dropped. Raises ValueError for ``force=True`` with an actor's call (G44)."""
     if type(ray_waitable) is ObjectRefGenerator:
         ray_waitable = ray_waitable.completed()
     if type(ray_waitable) is not ObjectRef:
@@ -219,7 +228,10 @@ def _check_refs(name: str, refs: list[Any], error: type[Exception] = ValueError)
 
 
 def nodes() -> list[dict[str, Any]]:
-    """All nodes that ever were in this cluster: NodeID, Alive, NodeManagerAddress, Resources, Labels, DeathReason, ..."""
+    """Return a dict for each living or dead node of this cluster, with Ray's keys: NodeID, Alive, Resources, Labels, ...
+
+    ``NodeID`` is hexadecimal. ``Resources`` are the totals of a living node, and empty for a dead one.
+    """
     return [
         {
             "NodeID": info.node_id.hex(),
@@ -241,12 +253,15 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def cluster_resources() -> dict[str, float]:
-    """What all living nodes have together."""
+    """Return the total amount of each resource of all living nodes."""
     return _sum_up([info.resources_total for info in current_api().known_nodes() if info.alive])
 
 
 def available_resources() -> dict[str, float]:
-    """What is free of it, not reserved by placement groups; as recent as the nodes' reports (a tenth of a second)."""
+    """Return the free amount of each resource of all living nodes, without reservations of placement groups.
+
+    The amounts are those of the nodes' last reports, about a tenth of a second old.
+    """
     api = current_api()
     alive = {info.node_id for info in api.known_nodes() if info.alive}
     return _sum_up([report.available for report in api.resource_reports() if report.node_id in alive])

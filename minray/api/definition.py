@@ -1,8 +1,8 @@
-"""What a user has written once, a function or a class, and how it comes to the workers.
+"""Definitions: a user's function or class, and its export to the workers.
 
 Ray: python/ray/_private/function_manager.py (export, export_actor_class), python/ray/remote_function.py
 
-A definition is pickled and exported at its first use (G15), or when it is first captured by something else that is pickled.
+A definition is pickled and exported at its first use (G15), or when another pickled value first refers to it.
 Copies made by ``.options`` share the export, and copies in other processes of the job find it by its id.
 """
 
@@ -18,27 +18,29 @@ from minray.core_worker.user_threads.user_api import UserApi
 
 
 class Definition:
-    """One Python function or class, shared by everything remote that is made of it."""
+    """One Python function or class, shared by all remote functions or actor classes made of it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.function_id = b""
-        """Empty before its first use in the job below."""
+        """Id under which the definition was exported in job ``job_id``; empty before the first export."""
         self.job_id = b""
         self.export: FunctionExport | None = None
-        """In a process that has exported it itself."""
+        """The export, once this process has used the definition; None before, and in an unpickled copy."""
         self.exported_by: object = None
+        """Mark of the connection that made ``export``; a later connection exports again."""
         self._underway: dict[int, FunctionExport] = {}
-        """By thread: its exports that have begun. What is being pickled may refer to itself."""
+        """Unfinished export of each thread, by thread id. It ends the recursion of a definition that refers to itself."""
 
     @property
     def name(self) -> str:
         return str(getattr(self.function, "__name__", repr(self.function)))
 
     def export_through(self, api: UserApi) -> FunctionExport:
-        """Make the definition known to the cluster, unless it is.
+        """Export the definition to the cluster, unless it is exported already; return the export.
 
-        Several threads may do so at once: then it is known by several ids, and if it cannot be pickled, each hears of that.
+        Several threads may do so at once. The definition then has several ids, and if it cannot be pickled, each thread
+        raises the error.
         """
         export = self.export
         if export is not None and self.exported_by is api.mark:
@@ -46,7 +48,7 @@ class Definition:
         thread = threading.get_ident()
         if thread in self._underway:
             return self._underway[thread]
-        # A copy was exported by whom it comes from. (Job ids repeat in other clusters, so equal ones prove nothing.)
+        # An unpickled copy was exported by its sender. (Equal job ids alone prove nothing: they repeat in other clusters.)
         if self.exported_by is None and self.function_id and self.job_id == api.job_id:
             export = FunctionExport(self.function_id, True)
         else:

@@ -1,9 +1,9 @@
-"""``minray.why``: a sentence about what is not ready, in a chain down to its reason.
+"""``minray.why``: explain in a chain of sentences why an object, an actor or a placement group is not ready.
 
 Ray: has no counterpart; its users read logs and ``ray status``.
 
-A chain ends at a resource that nobody has or that others hold, at a task or call that runs, or at a death. A ``get`` that
-waits for long prints the same. Asking changes nothing.
+A chain ends at a resource that no node has or that others hold, at a task or call that runs, or at a death. A ``get`` that
+waits for a long time prints this text too. ``why`` changes no state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from minray.values.object_ref import ObjectRef
 
 
 def why(thing: ObjectRef[Any] | ActorHandle | PlacementGroup) -> str:
-    """Why this reference or placement group is not ready, or what this actor waits for or does."""
+    """Explain why this reference or placement group is not ready, or what this actor waits for or does.
+
+    Raises TypeError for anything else.
+    """
     if isinstance(thing, PlacementGroup):
         api = current_api()
         text, _ = api.run_on_loop(lambda: api.placement_groups.explain(thing.id.binary()))

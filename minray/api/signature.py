@@ -1,10 +1,10 @@
-"""What a function takes: a call with wrong arguments fails where it was made, not in a worker far away.
+"""Signatures of remote functions and methods: a call with wrong arguments fails in the caller, not in a worker.
 
 Ray: python/ray/_private/signature.py
 
-``parameters_of`` reads them from the function itself; they are what a handle of an actor knows of a method, wherever it
-goes. ``Signature`` holds calls against them. The most frequent ones, with as many positional arguments as there may be,
-cost two comparisons; the others are left to ``inspect``, whose messages Python's users know.
+``parameters_of`` reads the parameters of a function. An actor's handle carries those of each method. ``Signature`` checks
+calls against them. A call with only positional arguments, the most frequent kind, costs two comparisons. The others are
+checked by ``inspect``, whose messages Python's users know.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ANYTHING = (
     ParameterSpec("args", int(inspect.Parameter.VAR_POSITIONAL)),
     ParameterSpec("kwargs", int(inspect.Parameter.VAR_KEYWORD)),
 )
-"""Of functions written in C that do not tell."""
+"""Parameters of a function whose signature is unknown, such as some functions written in C."""
 
 
 def parameters_of(function: Callable[..., Any], is_method: bool = False) -> tuple[ParameterSpec, ...]:
-    """In their order; of a method without the first one, which is its object."""
+    """Return the parameters of a function in their order; those of a method without ``self``."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -37,7 +37,7 @@ def parameters_of(function: Callable[..., Any], is_method: bool = False) -> tupl
 
 
 class Signature:
-    """Which calls something takes."""
+    """The parameters of a function or method, and the check of a call against them."""
 
     def __init__(self, parameters: tuple[ParameterSpec, ...]) -> None:
         self._parameters = parameters
@@ -45,8 +45,9 @@ class Signature:
         needs_keywords = any(one.kind == inspect.Parameter.KEYWORD_ONLY and not one.has_default for one in parameters)
         positional = [one for one in parameters if one.kind in POSITIONAL]
         self._least = sum(not one.has_default for one in positional)
-        """Without keywords at least so many arguments, and at most so many."""
+        """Fewest arguments of a call without keyword arguments."""
         self._most = sys.maxsize if inspect.Parameter.VAR_POSITIONAL in kinds else len(positional)
+        """Most arguments of a call without keyword arguments; -1 if a keyword argument is required."""
         if needs_keywords:
             self._most = -1
 
@@ -55,13 +56,13 @@ class Signature:
         return inspect.Signature([_parameter(one) for one in self._parameters])
 
     def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether it can be called with these."""
+        """Return whether the function can be called with these arguments."""
         if not kwargs and self._least <= len(args) <= self._most:
             return True
         return self._refused(args, kwargs) is None
 
     def refusal(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError:
-        """Why ``name`` cannot be called with what it does not take."""
+        """Make the TypeError for a call of ``name`` with arguments that it does not take."""
         taken = str(self._full).replace("=Ellipsis", "=...")
         return TypeError(f"{name}.remote: {self._refused(args, kwargs)}; it takes {taken}")
 

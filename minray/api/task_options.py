@@ -1,11 +1,11 @@
-"""The options of ``@minray.remote(...)`` and ``.options(...)``: which there are, what they may be, what they become.
+"""The options of ``@minray.remote(...)`` and ``.options(...)``: their checks, and the task templates made of them.
 
 Ray: python/ray/_common/ray_option_utils.py, docs "ray.remote"
 
-Errors are Ray's: an unknown name or a value out of range is a ValueError, a wrong type a TypeError. Options that belong to
-what minray does not have are unknown names like any other.
+Errors are Ray's: ValueError for an unknown name or a value out of range, TypeError for a wrong type. Options of Ray that
+minray does not have are unknown names.
 
-A task in a placement group asks for the group's resources instead of a node's: ``make_shape`` gives them their names.
+A task in a placement group requests resources of the group instead of a node's; ``make_shape`` gives them their names.
 """
 
 from __future__ import annotations
@@ -44,16 +44,23 @@ from minray.common.task_spec import (
 
 STRATEGIES = "'DEFAULT', 'SPREAD', or a NodeAffinity-, NodeLabel- or PlacementGroupSchedulingStrategy"
 STREAMING = "streaming"
-"""As ``num_returns``: a generator, whose items are objects of their own as soon as they are yielded."""
+"""Value of ``num_returns`` for a generator: each item is an object of its own as soon as it is yielded."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
+"""Ray's name of the option for a generator's back-pressure: the most items that may be unread."""
 RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 MOST_RETURNS = 1_000_000
-"""Each is a reference at once."""
+"""Largest ``num_returns``. A call makes all its references at once, and each costs memory."""
 SETUP_HOOK = "worker_process_setup_hook"
 MEANINGLESS_FIELDS = ("excludes", "config")
-"""Of a runtime environment in Ray: what is not uploaded, and how installing goes. Nothing is uploaded or installed here."""
+"""Fields of Ray's runtime environments that are accepted and ignored: files not to upload, and options of installing.
+
+minray uploads and installs nothing.
+"""
 ACCELERATOR_AMOUNT = 0.001
-"""Of ``accelerator_type:NAME``, a resource that a node may be started with: what needs it says where to go, not how much."""
+"""Amount of the node resource ``accelerator_type:NAME`` that the option ``accelerator_type`` requests.
+
+It is small, as in Ray, because the resource selects a node and does not limit the number of tasks there.
+"""
 
 
 def _is_number(value: Any) -> bool:
@@ -150,21 +157,24 @@ def check_bool(name: str, value: Any) -> None:
 
 
 def check_runtime_env(name: str, value: Any) -> None:
-    """Raises TypeError or ValueError for what minray's workers cannot be given for a task or an actor."""
+    """Check the runtime environment of a task or an actor.
+
+    Raises TypeError for wrong types, ValueError for unknown fields, missing paths and fields that only a job can have.
+    """
     if isinstance(value, Mapping) and SETUP_HOOK in value:
         raise ValueError(f"{name}: {SETUP_HOOK} is for all workers of a job: pass it to minray.init(runtime_env=...)")
     check_job_runtime_env(name, value)
 
 
 def check_job_runtime_env(name: str, value: Any) -> None:
-    """The same for a job."""
+    """Check the runtime environment of a job, which may also have a setup hook. Raises TypeError, ValueError."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
     for key in value:
         if key not in (*RUNTIME_ENV_FIELDS, SETUP_HOOK, *MEANINGLESS_FIELDS):
             raise ValueError(
-                f"{name} has {key!r}, but knows only {', '.join((*RUNTIME_ENV_FIELDS, SETUP_HOOK))}; "
-                "install packages into the environment that the cluster is started from instead"
+                f"{name} has the unknown field {key!r}; fields are {', '.join((*RUNTIME_ENV_FIELDS, SETUP_HOOK))}. "
+                "minray installs no packages: install them into the environment from which the cluster is started"
             )
     _check_hook(name, value.get(SETUP_HOOK))
     env_vars = value.get("env_vars") or {}
@@ -191,7 +201,7 @@ def _check_hook(name: str, hook: Any) -> None:
 
 
 def _module_parent(name: str, module: Any) -> str:
-    """The directory to put on ``sys.path`` so that this module can be imported."""
+    """Return the directory to put on ``sys.path`` so that this module can be imported."""
     if isinstance(module, types.ModuleType):
         path: str | None = getattr(module, "__path__", [module.__file__])[0]
     elif isinstance(module, str | os.PathLike):
@@ -223,30 +233,33 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "enable_task_events": check_bool,
     BACKPRESSURE: _check_backpressure,
 }
-"""Every option; None means its default everywhere."""
+"""The check of each option. An option that is None has its default, and is not checked."""
 
 
 def check_options(options: Mapping[str, Any], *, at_call: bool) -> None:
-    """Raises ValueError for unknown names and bad values, TypeError for wrong types; ``at_call``: from ``.options``."""
+    """Check the options of a function; ``at_call`` says that they come from ``.options``.
+
+    Raises ValueError for unknown names and bad values, TypeError for wrong types.
+    """
     for name, value in options.items():
         check = CHECKS.get(name)
         if check is None:
             raise ValueError(f"{name!r} is not an option of a remote function; options are {', '.join(CHECKS)}")
         if name == "max_calls" and at_call:
-            raise ValueError("max_calls belongs into @minray.remote(...), not into .options(...)")
+            raise ValueError("max_calls must be given in @minray.remote(...), not in .options(...)")
         if value is not None:
             check(name, value)
     check_one_placement(options)
 
 
 def check_one_placement(options: Mapping[str, Any]) -> None:
-    """The deprecated way to name a placement group does not go with a strategy."""
+    """Raise ValueError for the deprecated option ``placement_group`` together with a scheduling strategy."""
     if isinstance(options.get("placement_group"), PlacementGroup) and options.get("scheduling_strategy") is not None:
         raise ValueError("scheduling_strategy and placement_group are given: use PlacementGroupSchedulingStrategy alone")
 
 
 def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> RuntimeEnv:
-    """A runtime environment on top of the job's (or the parent task's); variables are merged, paths replaced."""
+    """Merge a runtime environment into that of the job or the parent task: variables are merged, paths replaced."""
     if not value:
         return base
     env_vars = dict(base.env_vars) | dict(value.get("env_vars") or {})
@@ -256,13 +269,16 @@ def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> Runt
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said. None says nothing; but as a placement group it says: in none, not even that of the parent task."""
+    """Return the options that are given. None means not given, except for ``placement_group``.
+
+    ``placement_group=None`` means outside of any group, even that of the parent task.
+    """
     given = {name: value for name, value in options.items() if value is not None}
     return {"placement_group": PlacementGroup.empty(), **given} if "placement_group" in options else given
 
 
 def resource_amounts(given: Mapping[str, Any]) -> dict[str, float]:
-    """What is asked for, by resource; a CPU if nothing is said of CPUs."""
+    """Return the requested amount of each resource; one CPU unless ``num_cpus`` is given."""
     amounts: dict[str, float] = {CPU: given.get("num_cpus", 1), GPU: given.get("num_gpus", 0), **given.get("resources", {})}
     if "memory" in given:
         amounts[MEMORY] = given["memory"]
@@ -278,10 +294,10 @@ def make_shape(
     base_env: RuntimeEnv,
     captured: SchedulingStrategy | None = None,
 ) -> LeaseShape:
-    """What a worker must have; for tasks and actors alike.
+    """Make the lease shape of a task or an actor: what a worker must have to run it.
 
     ``captured``: the placement group of the running task, if its child tasks run there too. Raises ValueError for a bundle
-    that does not exist, or cannot ever hold this.
+    that does not exist, or that can never hold these amounts.
     """
     needs = resource_set(amounts)
     strategy = _strategy(given, needs, captured)
@@ -292,7 +308,7 @@ def make_shape(
 
 
 def located(needs: ResourceSet, strategy: SchedulingStrategy) -> tuple[tuple[str, int], ...]:
-    """The needs under the names that they have where they are to be met, sorted."""
+    """Return the needs, sorted, under the resource names of the strategy's placement group, if it has one."""
     if strategy.group_id:
         needs = within(strategy.group_id, strategy.bundle_index, needs)
     return tuple(sorted(needs.items()))
@@ -306,7 +322,7 @@ def make_template(
     base_env: RuntimeEnv,
     captured: SchedulingStrategy | None = None,
 ) -> TaskTemplate:
-    """What the options become. ``captured``: see ``make_shape``."""
+    """Make the template of a function's tasks from its options. ``captured``: see ``make_shape``."""
     given = given_options(options)
     retry_exceptions = given.get("retry_exceptions", False)
     types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()

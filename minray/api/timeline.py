@@ -1,9 +1,9 @@
-"""``minray.timeline``: when each worker has run what.
+"""``minray.timeline``: when each worker ran which tasks.
 
 Ray: ray.timeline in python/ray/_private/state.py
 
-It asks all workers of the cluster for what they have run. The form of the trace is that of
-``minray/observability/chrome_trace.py``, and ``minray timeline`` writes the same file from outside of the cluster.
+It asks all workers of the cluster for the tasks that they have run. ``minray/observability/chrome_trace.py`` describes the
+form of the trace. ``minray timeline`` writes the same file from outside of the cluster.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from minray.api.calls import ask_cluster
 from minray.observability.chrome_trace import TraceEvent, trace_events, write_trace
 
 TIMEOUT_S = 30.0
-"""Seconds that a worker has to answer before it is named as silent."""
+"""Seconds that a worker has to answer before a warning names it as silent."""
 
 
 def timeline(filename: str | None = None) -> list[TraceEvent] | None:
-    """What the living workers have run, the last ten thousand tasks and calls of each, as a list of trace events.
+    """Return the last ten thousand tasks and calls of each living worker, as a list of Chrome trace events.
 
-    With ``filename`` the list is written there, as JSON, and None returned. Tasks with ``enable_task_events=False`` are left
-    out. A worker that does not answer is named by a RuntimeWarning. RuntimeError if this process is not connected.
+    With ``filename`` write the list to that file as JSON, and return None. Tasks with ``enable_task_events=False`` are left
+    out. Warns with a RuntimeWarning for each worker that does not answer. Raises RuntimeError if this process is not
+    connected.
     """
     profile = ask_cluster(lambda reader: reader.profile(TIMEOUT_S), "what it has run is not in the timeline")
     events = trace_events(profile.workers)

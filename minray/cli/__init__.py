@@ -1,7 +1,7 @@
-"""The command line: ``minray start``, ``status``, ``list``, ``stack`` and the others, one file for each family.
+"""The command line: ``minray start``, ``status``, ``list``, ``stack`` and others, a file for each group of commands.
 
 Ray: python/ray/scripts/scripts.py
 
-``main`` has the group and the commands that start, stop and drain nodes; ``state`` and ``processes`` add the commands that
-look at a cluster; ``microbenchmark`` is Ray's microbenchmark.
+``main`` has the commands that start, stop and drain nodes, and adds those of the other files. ``state`` and ``processes``
+have the commands that look at a cluster; ``microbenchmark`` is Ray's microbenchmark.
 """

@@ -1,22 +1,22 @@
-"""The command line: clusters that outlive the program that uses them, of one machine or of many.
+"""The command line, mainly for clusters that outlive a program, on one machine or many.
 
 Ray: python/ray/scripts/scripts.py
 
-    minray start --head                                        a cluster, listening on loopback
-    minray start --head --node-ip-address=10.0.0.1             the same, for other machines too
-    minray start --address=10.0.0.1:23456 --token-file=FILE    one more node, on this machine
-    minray status                                              who is there, what is in use, what waits for what
-    minray memory                                              what fills the object stores, and who refers to it
-    minray list actors|tasks|objects|nodes|workers|jobs        what there is; get and summary: see ``cli_state``
-    minray stack, timeline, metrics                            what processes do, and have done: see ``cli_processes``
-    minray microbenchmark                                      how fast this machine is: see ``microbenchmark``
-    minray drain-node --node-id=...                            have a node leave when what runs there has ended
-    minray stop                                                end all that ``minray start`` has begun here
+    minray start --head                                        start a cluster that listens on loopback
+    minray start --head --node-ip-address=10.0.0.1             start a cluster that other machines can join
+    minray start --address=10.0.0.1:23456 --token-file=FILE    add a node on this machine to a cluster
+    minray status                                              nodes, resources in use, waiting tasks, workers
+    minray memory                                              contents of the object stores, and their references
+    minray list actors|tasks|objects|nodes|workers|jobs        state tables; also get and summary: see ``state``
+    minray stack, timeline, metrics                            what processes do and have done: see ``processes``
+    minray microbenchmark                                      speed of this machine: see ``microbenchmark``
+    minray drain-node --node-id=...                            make a node leave after its tasks have ended
+    minray stop                                                end all nodes that ``minray start`` has started here
 
 Rules
-  * Everything that can be wrong is an error of one line within seconds, and nothing is left of a start that failed.
-  * The token never appears on a command line or on the terminal, only the path of the file that has it.
-  * ``stop`` ends this user's nodes on this machine and no others: first those that have joined, then the heads.
+  * Each error is one line within seconds, and a failed start leaves nothing behind.
+  * The token never appears on a command line or on the terminal, only the path of the file that contains it.
+  * ``stop`` ends only this user's nodes on this machine: first those that have joined a cluster, then the heads.
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ from minray.protocol.raylet import NodeStats
 
 LOOPBACK = "127.0.0.1"
 END_S = 5.0
-"""How long a node may take to end before it is killed."""
+"""Seconds that a node has to end after SIGTERM before it is killed."""
 POLL_S = 0.02
+"""Seconds between two looks at whether a node has ended."""
 
 
 class JsonObject(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
-    """An option such as ``'{"fast_disk": 2}'``."""
+    """Type of an option that is a JSON object, such as ``'{"fast_disk": 2}'``."""
 
     name = "json"
 
@@ -92,7 +93,7 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # Generic in some 
 
 
 class Labels(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
-    """An option such as ``zone=a,disk=fast``."""
+    """Type of an option that is a list of labels, such as ``zone=a,disk=fast``."""
 
     name = "labels"
 
@@ -123,22 +124,30 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--head", is_flag=True, help="Begin a cluster with this node.")
-@click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head is there.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the head's gcs; 0: any that is free.")
-@click.option("--node-ip-address", metavar="IP", help="Where this node listens. For a head: loopback unless given.")
-@click.option("--node-name", default="", help="What people call this node.")
-@click.option("--num-cpus", type=click.FloatRange(0), help="As many CPUs as the machine has unless given.")
-@click.option("--num-gpus", type=click.FloatRange(0), help="Logical GPUs.")
-@click.option("--memory", type=click.FloatRange(0), help="Bytes for tasks that ask for memory.")
-@click.option("--object-store-memory", type=click.FloatRange(0), help="Bytes.")
-@click.option("--object-spilling-directory", default="", help="Directories or URLs (s3://...), joined by colons.")
-@click.option("--resources", type=JsonObject(), default="{}", help='Further resources: \'{"fast_disk": 2}\'.')
-@click.option("--labels", type=Labels(), default="", help="zone=a,disk=fast")
-@click.option("--storage", help="File for the head's tables, by which the cluster survives its gcs; '' for none.")
-@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
-@click.option("--system-config", type=JsonObject(), default="{}", help="Tunables of the cluster; for the head.")
-@click.option("--block", is_flag=True, help="Stay until the node ends, and end it with this command.")
+@click.option("--head", is_flag=True, help="Start a new cluster with this node as its head.")
+@click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head has this address.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port of the head's gcs; 0 means any free port.")
+@click.option("--node-ip-address", metavar="IP", help="Address at which this node listens. Default of a head: 127.0.0.1.")
+@click.option("--node-name", default="", help="Name of this node in listings.")
+@click.option("--num-cpus", type=click.FloatRange(0), help="Number of CPUs. Default: all CPUs of this machine.")
+@click.option("--num-gpus", type=click.FloatRange(0), help="Number of logical GPUs. Default: 0.")
+@click.option("--memory", type=click.FloatRange(0), help="Bytes that tasks can request. Default: 70 % of this machine's.")
+@click.option(
+    "--object-store-memory",
+    type=click.FloatRange(0),
+    help="Size of the object store in bytes. Default: 30 % of this machine's memory.",
+)
+@click.option("--object-spilling-directory", default="", help="Places of spill files: paths or URLs, joined by colons.")
+@click.option("--resources", type=JsonObject(), default="{}", help='Custom resources as JSON: \'{"fast_disk": 2}\'.')
+@click.option("--labels", type=Labels(), default="", help="Labels of this node: zone=a,disk=fast.")
+@click.option("--storage", help="File with the head's tables, so that the cluster survives its gcs; '' means in memory.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="File with the cluster's token. Default: $MINRAY_TOKEN, else the token kept on this machine.",
+)
+@click.option("--system-config", type=JsonObject(), default="{}", help="Settings of a new cluster (--head), as JSON.")
+@click.option("--block", is_flag=True, help="Wait until the node ends; interrupting this command ends the node.")
 def start(
     head: bool,
     address: str | None,
@@ -150,7 +159,7 @@ def start(
     block: bool,
     **description: Any,
 ) -> None:
-    """Start a node on this machine: the head of a new cluster, or one more of a cluster that is there."""
+    """Start a node on this machine: the head of a new cluster, or one more node of a running cluster."""
     if head == (address is not None):
         raise click.UsageError("give either --head or --address")
     ip = node_ip_address and node_ip_address.strip("[]")
@@ -183,13 +192,13 @@ def start(
 
 def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, token_file: str | None) -> Node:
     if ip in ("0.0.0.0", "::"):
-        raise ValueError(f"--node-ip-address={ip} is nowhere in particular; give the one by which others reach this machine")
+        raise ValueError(f"--node-ip-address={ip} is not one address; give that at which other nodes reach this machine")
     token = given_token(token_file)
     if port:
         check_free(ip, port)
     else:
         port = free_port(ip)
-        forget_head(f"{ip}:{port}")  # Of a cluster that was here by the same chance.
+        forget_head(f"{ip}:{port}")  # An earlier cluster may have been given the same free port.
     options.node_ip = options.tcp_host = ip
     options.tcp_port = port
     directory = head_directory(f"{ip}:{port}")
@@ -208,7 +217,7 @@ def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, t
 
 
 def _keep_token(directory: Path, token: bytes | None) -> bytes:
-    """The token that this head had before, unless another one is given; kept for the next time."""
+    """Return the given token, else the token that this head had before, else a new one; write it for the next start."""
     path = directory / TOKEN_FILE
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -223,13 +232,13 @@ def _keep_token(directory: Path, token: bytes | None) -> bytes:
 
 
 OPEN_TRAFFIC = (
-    "Traffic between nodes is not encrypted and not protected against changes: whoever can change it on its way can run"
-    " programs here. Let it cross only networks that you trust."
+    "Traffic between nodes is not encrypted and not protected against changes: an attacker who can change it can run"
+    " programs here. Use only networks that you trust."
 )
 
 
 def _announce(file: NodeFile) -> None:
-    """Say what there is now, and how others come to it."""
+    """Print which node has started, and how other nodes and programs join its cluster."""
     if not file.is_head:
         click.echo(f"Joined the cluster at {file.gcs_address}: {_describe(file)}")
         if _is_reachable(file):
@@ -238,8 +247,8 @@ def _announce(file: NodeFile) -> None:
     click.echo(f"Started a cluster at {file.gcs_address}: {_describe(file)}")
     click.echo("\nPrograms on this machine join it with minray.init(). Other nodes join it with\n")
     click.echo(f"    minray start --address={file.gcs_address} --token-file=FILE\n")
-    click.echo(f"where FILE is a copy of {file.session_dir}/{TOKEN_FILE}, or $MINRAY_TOKEN has what is in it.")
-    click.echo("Who has the token can run programs here: keep it secret. On this machine it is found by itself.")
+    click.echo(f"where FILE is a copy of {file.session_dir}/{TOKEN_FILE}, or with its content in $MINRAY_TOKEN.")
+    click.echo("Anyone who has the token can run programs here: keep it secret. On this machine minray finds it itself.")
     if _is_reachable(file):
         click.echo(OPEN_TRAFFIC)
     else:
@@ -248,7 +257,7 @@ def _announce(file: NodeFile) -> None:
 
 
 def _is_reachable(file: NodeFile) -> bool:
-    """Whether other machines can talk to this node."""
+    """Return whether the node listens at an address that other machines can reach."""
     return file.tcp_host not in ("", "localhost", "::1") and not file.tcp_host.startswith("127.")
 
 
@@ -262,8 +271,8 @@ def _join(options: NodeOptions, address: str, ip: str | None, token_file: str | 
     token = given_token(token_file) or (session_token(local[0].session_dir) if local else None)
     if token is None:
         raise RuntimeError(
-            f"the token of the cluster at {address} is not known here: copy the file that the head has named, and give it"
-            " with --token-file, or give what is in it with $MINRAY_TOKEN"
+            f"the token of the cluster at {address} is not known here: copy the token file that `minray start --head` has"
+            " printed, and name the copy with --token-file, or set $MINRAY_TOKEN to its content"
         )
     transport = local[0].system_config if local else SystemConfig.from_overrides(with_environment(None))
     with ClusterClient(endpoint, token, transport) as client:
@@ -276,7 +285,7 @@ def _join(options: NodeOptions, address: str, ip: str | None, token_file: str | 
 
 
 def _block(node: Node) -> None:
-    """Until the node ends by itself, or this process is asked to end: then end the node."""
+    """Wait until the node ends by itself, or SIGINT or SIGTERM ends this process; then end the node."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     failed = False
@@ -302,14 +311,14 @@ def _leave(signal_number: int, frame: Any) -> None:
 
 
 @main.command()
-@click.option("--force", is_flag=True, help="Kill, instead of asking first.")
+@click.option("--force", is_flag=True, help="Kill the nodes at once, without letting them unregister.")
 def stop(force: bool) -> None:
-    """End all nodes of this user on this machine that `minray start` has begun."""
+    """End all nodes of this user on this machine that `minray start` has started."""
     with _errors_for_people():
         nodes = sorted(started_nodes(), key=lambda file: file.is_head)
         for file in nodes:
             if not force:
-                with suppress(RuntimeError):  # Without its token it cannot be asked.
+                with suppress(RuntimeError):  # The token cannot be read; the node is ended all the same.
                     end_gracefully(file, session_token(file.session_dir), "minray stop")
             _end_session(file.session_dir, signal.SIGKILL if force else signal.SIGTERM)
         sweep()
@@ -318,7 +327,10 @@ def stop(force: bool) -> None:
 
 
 def _end_session(session_dir: str, first: signal.Signals) -> None:
-    """Returns when the zygote of the session, and with it everything else, has ended."""
+    """Signal the zygote of a session; return when it has ended, and with it all other processes of the node.
+
+    If ``first`` does not end it within END_S, it is killed. Raises RuntimeError if it does not end even then.
+    """
     root = os.path.dirname(session_dir)
     for number in (first, signal.SIGKILL):
         zygote_pid = live_sessions(root).get(session_dir)
@@ -333,7 +345,7 @@ def _end_session(session_dir: str, first: signal.Signals) -> None:
             time.sleep(POLL_S)
         else:
             return
-    raise RuntimeError(f"the node of {session_dir} cannot be ended")
+    raise RuntimeError(f"the node of {session_dir} has not ended {END_S:g} s after SIGKILL")
 
 
 # --- drain-node --------------------------------------------------------------------------------------------------------
@@ -342,7 +354,7 @@ DRAIN_REASONS = {"DRAIN_NODE_REASON_IDLE_TERMINATION": IDLE_TERMINATION, "DRAIN_
 
 
 class NodeId(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
-    """The hex id of a node."""
+    """Type of an option that is a node's id in hexadecimal."""
 
     name = "node id"
 
@@ -357,18 +369,22 @@ class NodeId(click.ParamType):  # type: ignore[type-arg]  # Generic in some vers
 
 
 @main.command()
-@click.option("--address", metavar="HOST:PORT", help="Of the cluster; else $MINRAY_ADDRESS, else the newest started here.")
-@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
-@click.option("--node-id", required=True, type=NodeId(), help="Of the node that is to leave, in hex.")
+@click.option(
+    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
+)
+@click.option(
+    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+)
+@click.option("--node-id", required=True, type=NodeId(), help="Id of the node that leaves, in hexadecimal.")
 @click.option(
     "--reason",
     required=True,
     type=click.Choice(list(DRAIN_REASONS), case_sensitive=False),
-    help="Idle termination is refused by a node that is not idle; a preemption never.",
+    help="A node that is not idle refuses an idle termination; no node refuses a preemption.",
 )
-@click.option("--reason-message", required=True, help="For people.")
+@click.option("--reason-message", required=True, help="Reason in words, for listings and errors.")
 @click.option(
-    "--deadline-remaining-seconds", type=click.IntRange(1), help="After so long it leaves in any case; never unless given."
+    "--deadline-remaining-seconds", type=click.IntRange(1), help="Seconds until the node leaves anyway. Default: no limit."
 )
 def drain_node(
     address: str | None,
@@ -378,14 +394,14 @@ def drain_node(
     reason_message: str,
     deadline_remaining_seconds: int | None,
 ) -> None:
-    """Have a node leave: it takes nothing new, what runs there may end, its objects move to other nodes."""
+    """Make a node leave. It takes no new tasks, its running tasks may end, and its objects move to other nodes."""
     with _errors_for_people(), _client(address, token_file) as client:
         refusal = client.drain_node(
             node_id, DRAIN_REASONS[reason.upper()], reason_message, deadline_remaining_seconds or 0.0
         )
     if refusal:
         raise click.ClickException(f"The drain request is not accepted: {refusal}")
-    click.echo(f"Node {node_id.hex()} drains, or is gone.")
+    click.echo(f"Node {node_id.hex()} is draining, or has left the cluster.")
 
 
 # --- microbenchmark ----------------------------------------------------------------------------------------------------
@@ -393,11 +409,11 @@ def drain_node(
 
 @main.command()
 @click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option("--rounds", type=click.IntRange(1), default=4, show_default=True, help="How often each row is measured.")
-@click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="For each of them.")
+@click.option("--rounds", type=click.IntRange(1), default=4, show_default=True, help="Number of measurements of each row.")
+@click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="Length of a measurement.")
 def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
     """Run Ray's microbenchmark on a new cluster of this machine: all rows, or those whose names contain a WORD."""
-    from minray.cli.microbenchmark import measure  # numpy's time is for those who use it.
+    from minray.cli.microbenchmark import measure  # here, since it imports numpy, which other commands do not need
 
     try:
         for line in measure(words, rounds, seconds):
@@ -410,10 +426,14 @@ def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
 
 
 @main.command()
-@click.option("--address", metavar="HOST:PORT", help="Of the cluster; else $MINRAY_ADDRESS, else the newest started here.")
-@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
+@click.option(
+    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
+)
+@click.option(
+    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+)
 def status(address: str | None, token_file: str | None) -> None:
-    """Show the nodes of a cluster, what is in use, what waits for resources, and the workers."""
+    """Show a cluster's nodes, resources in use, tasks that wait for resources, and workers."""
     with _errors_for_people(), _client(address, token_file) as client:
         nodes = client.nodes()
         reports = client.resources()
@@ -422,15 +442,25 @@ def status(address: str | None, token_file: str | None) -> None:
 
 
 @main.command()
-@click.option("--address", metavar="HOST:PORT", help="Of the cluster; else $MINRAY_ADDRESS, else the newest started here.")
-@click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else what is known here.")
-@click.option("--group-by", type=click.Choice(GROUPS), default=NODE_ADDRESS, show_default=True, help="Tables by this.")
 @click.option(
-    "--sort-by", type=click.Choice(list(ORDERS)), default="OBJECT_SIZE", show_default=True, help="The largest are first."
+    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
 )
-@click.option("--units", type=click.Choice(list(UNITS)), default="B", show_default=True, help="Of sizes.")
-@click.option("--stats-only", is_flag=True, help="The object stores alone, without references.")
-@click.option("-n", "--num-entries", type=click.IntRange(1), help="Of each group at most; all unless given.")
+@click.option(
+    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+)
+@click.option(
+    "--group-by", type=click.Choice(GROUPS), default=NODE_ADDRESS, show_default=True, help="Print a table for each of these."
+)
+@click.option(
+    "--sort-by",
+    type=click.Choice(list(ORDERS)),
+    default="OBJECT_SIZE",
+    show_default=True,
+    help="Order of references; OBJECT_SIZE puts the largest first.",
+)
+@click.option("--units", type=click.Choice(list(UNITS)), default="B", show_default=True, help="Unit of sizes.")
+@click.option("--stats-only", is_flag=True, help="Show only the object stores, without references.")
+@click.option("-n", "--num-entries", type=click.IntRange(1), help="Most references shown of each group. Default: all.")
 def memory(
     address: str | None,
     token_file: str | None,
@@ -440,14 +470,17 @@ def memory(
     stats_only: bool,
     num_entries: int | None,
 ) -> None:
-    """Show what the object stores hold, and which processes refer to which objects, why, and from where."""
+    """Show the object stores. Also show which processes refer to which objects, why, and from which line of code."""
     view = View(group_by=group_by, sort_by=sort_by, units=units, num_entries=num_entries, stats_only=stats_only)
     with _errors_for_people(), _client(address, token_file) as client:
         click.echo(memory_summary(client.objects(), view))
 
 
 def _client(address: str | None, token_file: str | None) -> ClusterClient:
-    """``address``: else that of the environment, else of the newest that was started here."""
+    """Make a client of the cluster at ``address``, else $MINRAY_ADDRESS, else the newest cluster started here.
+
+    Raises ConnectionError if none is found, RuntimeError without a token, ValueError for a bad address.
+    """
     address = address or setting("ADDRESS")
     local = nodes_of(address) if address and address != "auto" else started_nodes()[-1:]
     if local:
@@ -469,7 +502,7 @@ for _command in [*state_commands(_client), *process_commands(_client)]:
 def describe_cluster(
     address: str, nodes: Sequence[NodeInfo], reports: dict[bytes, NodeResources], stats: dict[bytes, NodeStats]
 ) -> str:
-    """The text of ``minray status``; what is said of nodes that have joined since they were listed is left out."""
+    """Return the text of ``minray status``. Reports of nodes that are not in ``nodes`` are left out."""
     alive = [info for info in nodes if info.alive]
     names = {info.node_id: info.name for info in nodes}
     parts = [f"Cluster {address}; nodes alive: {len(alive)}, dead: {len(nodes) - len(alive)}"]

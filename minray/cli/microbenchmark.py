@@ -1,14 +1,14 @@
-"""How fast this machine is at what programs do most: Ray's own microbenchmark, row by row.
+"""Ray's own microbenchmark: how often per second this machine does what programs do most, in rows.
 
 Ray: python/ray/_private/ray_perf.py, ray_microbenchmark_helpers.py
 
     minray microbenchmark                      all rows, on a cluster of its own
-    minray microbenchmark "tasks async" put    those whose names contain one of these words
+    minray microbenchmark "tasks async" put    the rows whose names contain one of these words
 
-``rows`` takes the library as an argument, so that the very same calls can be measured on Ray. Each row calls its function
-for a warm-up and then for a fixed time, and reports how often it could. Where Ray's rows for tasks use actors as clients,
-tasks without CPUs play them. Actors need no CPU and are made when their row first runs; ``n`` is half the number of cores;
-four tasks or one actor play the clients where a row has several callers.
+``rows`` takes the library as an argument, so that the same calls can be measured on Ray. Each row calls its function for a
+warm-up and then for a fixed time, and reports the calls per second. Where Ray's rows for tasks use actors as clients,
+the clients here are tasks without CPUs. Actors need no CPU and are made when their row first runs. ``n`` is half the number
+of cores. Where a row has several callers, they are four tasks or one actor.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 
 Row = tuple[str, float, Callable[[], Any]]
-"""Name as Ray prints it, what one call counts for, the call."""
+"""Name as Ray prints it, number of operations (or gigabytes) of one call, the call."""
 IN_BATCH = 10_000
-"""Tasks that each of several clients submits."""
+"""Number of tasks that each of several clients submits, as in Ray."""
 CALLS, MANY_CALLS, CALLERS = 1000, 5000, 4
-"""Calls of an actor at once, by one client and by each of several; tasks that play clients."""
+"""Actor calls at once by one client, actor calls at once by each of several, and number of tasks that act as clients."""
 NEEDED: dict[str, float] = {"custom": 100}
-"""Resources of the cluster, for placement groups."""
+"""Resources of the cluster that the row for placement groups needs."""
 
 
 def rows(ray: Any, part: float = 1) -> list[Row]:
-    """All rows on the connected cluster; many clients do this part of what they do in Ray's rows."""
+    """Return all rows for the connected cluster. ``part``: fraction of Ray's numbers of tasks and calls of many clients."""
     calls, many_calls = round(CALLS * part), round(MANY_CALLS * part)
     return [
         *_object_rows(ray),
@@ -46,7 +46,7 @@ def rows(ray: Any, part: float = 1) -> list[Row]:
 
 
 def rate(call: Callable[[], Any], seconds: float) -> float:
-    """Calls each second, in so many seconds; one at least."""
+    """Return the calls per second, measured for ``seconds`` seconds and at least one call."""
     start = now = time.perf_counter()
     count = 0
     while not count or now - start < seconds:
@@ -58,7 +58,10 @@ def rate(call: Callable[[], Any], seconds: float) -> float:
 
 
 def measure(words: Sequence[str], rounds: int, seconds: float) -> Iterator[str]:
-    """On a new local cluster: a line for each row, once it is known. Raises ValueError if no row has any of these words."""
+    """Measure rows on a new local cluster; yield a line for each row when it is measured.
+
+    Raises ValueError if no row's name contains any of these words.
+    """
     import minray
 
     with minray.init(address="local", resources=NEEDED, logging_level="ERROR", log_to_driver=False):
@@ -187,7 +190,7 @@ def _get_many(ray: Any, actor: Any, calls: int) -> None:
 
 
 def _clients(ray: Any, many_calls: int) -> tuple[Any, Any]:
-    """Callers of actors that are processes themselves: an actor and a task."""
+    """Make an actor class and a remote function that call other actors."""
 
     class Client:
         def __init__(self, servers: list[Any]) -> None:

@@ -1,12 +1,13 @@
-"""``minray timeline``, ``stack``, ``metrics``: what processes do, have done and have measured, from outside of the cluster.
+"""``minray timeline``, ``stack`` and ``metrics``: activities and metrics of processes, read from outside of the cluster.
 
 Ray: python/ray/scripts/scripts.py (timeline, stack); its metrics have an HTTP port on each node
 
-    minray timeline -o trace.json      when each worker has run what, for Perfetto and chrome://tracing
-    minray stack                       where each thread and coroutine of each worker and driver is right now
-    minray metrics                     what programs have measured (``minray.util.metrics``), as Prometheus reads it
+    minray timeline -o trace.json      when each worker ran which tasks, for Perfetto and chrome://tracing
+    minray stack                       the current stack of each thread and coroutine of each worker and driver
+    minray metrics                     the metrics of programs (``minray.util.metrics``), in Prometheus's format
 
-Every process is asked, and answers although its user code is busy. Who does not answer in time is named, on standard error.
+The commands ask each process, which answers even while user code runs. Standard error names each process that does not
+answer in time.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def process_commands(connect: Connect) -> list[click.Command]:
 def _timeline_command(connect: Connect) -> click.Command:
     @click.command("timeline")
     @cluster_options
-    @click.option("-o", "--output", metavar="FILE", help="Else a file in the system's temporary directory.")
+    @click.option("-o", "--output", metavar="FILE", help="Default: a new file in the temporary directory.")
     def command(address: str | None, token_file: str | None, timeout: float, output: str | None) -> None:
-        """Write down what the workers have run, and when, as a trace that browsers show."""
+        """Write the tasks that the workers have run, with their times, as a trace for a browser."""
         profile = ask(connect, address, token_file, timeout, lambda reader: reader.profile(timeout))
         events = trace_events(profile.workers)
         try:
@@ -54,19 +55,22 @@ def _timeline_command(connect: Connect) -> click.Command:
 
 
 def _new_file(prefix: str) -> str:
-    """A file that only this user may read, in a directory that all users share: nobody can have made it before."""
+    """Make a new file that only this user can read, in the temporary directory that all users share.
+
+    Its name is random, so that no other user can have made it before.
+    """
     descriptor, path = tempfile.mkstemp(".json", prefix)
     os.close(descriptor)
     return path
 
 
 def _stack_command(connect: Connect) -> click.Command:
-    help_text = "Show what every thread of every worker and driver does right now, and what coroutines wait for."
+    help_text = "Show the current stack of every thread and coroutine of every worker and driver."
     return _text_command("stack", help_text, connect, StateReader.stacks, lambda found: f"{stack_text(found)}\n")
 
 
 def _metrics_command(connect: Connect) -> click.Command:
-    help_text = "Print what programs have counted, set and observed, in Prometheus's text format."
+    help_text = "Print the metrics of all programs (minray.util.metrics) in Prometheus's text format."
     return _text_command("metrics", help_text, connect, StateReader.metrics, prometheus_text)
 
 
@@ -77,7 +81,7 @@ def _text_command(
     question: Callable[[StateReader, float], Coroutine[Any, Any, A]],
     text_of: Callable[[A], str],
 ) -> click.Command:
-    """Asks every process, and prints what they say as a text."""
+    """Make a command that asks every process one question and prints the answers as text."""
 
     @click.command(name, help=help_text)
     @cluster_options

@@ -1,4 +1,4 @@
-"""``minray list``, ``minray get``, ``minray summary``: what is in a cluster, from outside of it.
+"""``minray list``, ``minray get``, ``minray summary``: state tables of a cluster, read from outside of it.
 
 Ray: python/ray/util/state/state_cli.py
 
@@ -7,7 +7,8 @@ Ray: python/ray/util/state/state_cli.py
     minray get actors ID
     minray summary tasks
 
-The questions are those of ``minray.util.state``. Who does not answer is named at the end, on standard error.
+The commands ask what the functions of ``minray.util.state`` ask. At the end, standard error names each process that does
+not answer.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ from minray.util.state.rows import KINDS, Kind, Listing, plain_id
 
 T = TypeVar("T")
 TIMEOUT_S = 5.0
+"""Default number of seconds that each process has to answer."""
 LISTED = {"objects": "references to objects"}
-"""What the rows of a listing are, if not what it is called."""
+"""Noun for the rows of a listing, where it differs from the listing's name."""
 Connect = Callable[[str | None, str | None], ClusterClient]
-"""From an address and the path of a token's file, both optional, to the cluster; raises errors for people."""
+"""Function that makes a client from an address and the path of a token file, either of which may be None."""
 
 
 def state_commands(connect: Connect) -> list[click.Command]:
-    """The three groups of commands."""
-    listing = click.Group("list", help="List what is in a cluster.")
-    getting = click.Group("get", help="Show everything about one thing, by its id.")
+    """Make the groups of commands ``list``, ``get`` and ``summary``."""
+    listing = click.Group("list", help="List the actors, tasks, objects, nodes, ... of a cluster.")
+    getting = click.Group("get", help="Show all columns of a row, by its id.")
     summing = click.Group("summary", help="Count actors, tasks or objects.")
     for name, kind in KINDS.items():
         listing.add_command(_list_command(name, kind, connect))
@@ -52,12 +54,12 @@ def state_commands(connect: Connect) -> list[click.Command]:
 
 def _check_timeout(_context: click.Context, _parameter: click.Parameter, timeout: float) -> float:
     if not math.isfinite(timeout):
-        raise click.BadParameter(f"{timeout} is no time.")
+        raise click.BadParameter(f"timeout must be a finite number of seconds, got {timeout}.")
     return timeout
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Which cluster, and how long to wait for each of its processes."""
+    """Add the options that name a cluster, and the seconds to wait for each of its processes."""
     for option in (
         click.option(
             "--timeout",
@@ -65,10 +67,18 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             callback=_check_timeout,
             default=TIMEOUT_S,
             show_default=True,
-            help="In seconds.",
+            help="Seconds that each process has to answer.",
         ),
-        click.option("--token-file", metavar="FILE", help="The cluster's token; else $MINRAY_TOKEN, else a known one."),
-        click.option("--address", metavar="HOST:PORT", help="Of the cluster; else the newest that was started here."),
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN.",
+        ),
+        click.option(
+            "--address",
+            metavar="HOST:PORT",
+            help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here.",
+        ),
     ):
         command = option(command)
     return command
@@ -81,7 +91,7 @@ def ask(
     timeout: float,
     question: Callable[[StateReader], Coroutine[Any, Any, T]],
 ) -> T:
-    """What the processes of a cluster say; what goes wrong is an error of one line."""
+    """Ask the processes of a cluster, and return the answers. Raises ClickException, which click prints in one line."""
     try:
         with connect(address, token_file) as client:
             return client.read(question)
@@ -105,9 +115,16 @@ def _read(
 def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
     @click.command(name, help=f"List the {name} of a cluster.")
     @cluster_options
-    @click.option("-f", "--filter", "filters", multiple=True, metavar="KEY=VALUE", help="Or KEY!=VALUE; all must hold.")
+    @click.option(
+        "-f",
+        "--filter",
+        "filters",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Show only rows with this value; KEY!=VALUE for rows without it. All filters must hold.",
+    )
     @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=DEFAULT_LIMIT, show_default=True)
-    @click.option("--detail", is_flag=True, help="All columns.")
+    @click.option("--detail", is_flag=True, help="Show all columns.")
     @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
     def command(
         address: str | None,
@@ -135,7 +152,7 @@ def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
 
 
 def list_text(name: str, rows: list[Any], limit: int, columns: list[str]) -> list[str]:
-    """How many there are, and a table of the first."""
+    """Return the number of rows, and a table of the first ``limit`` rows, as lines."""
     shown = rows[:limit]
     more = f", {limit} shown" if len(rows) > limit else ""
     cells = [tuple(_cell(getattr(row, column)) for column in columns) for row in shown]

@@ -2,6 +2,6 @@
 
 Ray: python/ray/exceptions.py (RayError.to_bytes), python/ray/_private/serialization.py
 
-This room is below ``minray/exceptions.py``, which names the exceptions that users catch. That file registers its classes
-here, so that nothing here has to import them.
+This room is below ``minray/exceptions.py``, which defines the exceptions that users catch and imports the base classes from
+here. Nothing here imports that file.
 """

@@ -1,9 +1,9 @@
-"""Exceptions taken apart and put together again, without running code of their authors.
+"""Take exceptions apart and rebuild them without running their authors' code.
 
 Ray: pickles exceptions as they are, and gives up on those that cannot be pickled
 
-An exception is its class, its ``args``, its attributes, and what is in neither: slots, and the fields of built-in
-exceptions. What its class has decided itself about pickling is left to it (``reduces_itself``).
+An exception consists of its class, its ``args``, its attributes, and values in neither: slots, and the fields of built-in
+exceptions. A class that defines its own pickling is pickled by it (``reduces_itself``).
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ from typing import Any
 
 
 def reduces_itself(error_class: type[BaseException]) -> bool:
-    """Has the author of the class decided how it is pickled?"""
+    """Return whether the class's author has defined ``__reduce__`` or ``__reduce_ex__``."""
     definers = [next(base for base in error_class.__mro__ if name in vars(base)) for name in ("__reduce_ex__", "__reduce__")]
     return any(definer.__module__ != "builtins" for definer in definers)
 
 
 def group_of(error: BaseException) -> tuple[Any, ...]:
-    """What only the constructor of an exception group can set."""
+    """Return the arguments that only the constructor of an exception group can set; () for other exceptions."""
     return (error.message, error.exceptions) if isinstance(error, BaseExceptionGroup) else ()
 
 
 def new_exception(error_class: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    """An instance, made without running code of the class's author: by the nearest `__new__` that is built in."""
+    """Make an instance with the nearest built-in `__new__`, so that no code of the class's author runs."""
     for base in error_class.__mro__:
         if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType):
             try:
                 return base.__new__(error_class, *arguments)
             except TypeError:  # "is not safe": another base has the larger layout
                 continue
-    raise TypeError(f"no way to make a {error_class.__qualname__}")
+    raise TypeError(f"no built-in __new__ can make an instance of {error_class.__qualname__}")
 
 
 ARGS: Any = vars(BaseException)["args"]
-"""The descriptors: a class may have replaced `args` by something of its own."""
+"""Descriptor of `args` in BaseException; a subclass may define an `args` of its own, which hides it."""
 _NOT_MEMBERS = (ARGS, vars(AttributeError)["obj"])
-"""`obj` is whatever lacked the attribute, a module or a socket maybe; pickle leaves it out too."""
+"""Descriptors that are not members. `obj` is the object that lacked an attribute, perhaps a module or a socket; pickle
+leaves it out too."""
 
 
 def _member_descriptors(error_class: type[BaseException]) -> dict[str, Any]:
-    """Where values live that are not in `__dict__`: slots, and the fields of built-in exceptions such as `errno`."""
+    """Return the descriptors of values outside `__dict__`: slots, and fields of built-in exceptions such as `errno`."""
     kinds = types.MemberDescriptorType | types.GetSetDescriptorType
     everything = {name: value for base in reversed(error_class.__mro__) for name, value in vars(base).items()}
     public = {name: value for name, value in everything.items() if isinstance(value, kinds) and not name.startswith("__")}
@@ -60,7 +61,7 @@ def members_of(error: BaseException) -> dict[str, Any]:
 def set_members(error: BaseException, values: dict[str, Any]) -> None:
     present = members_of(error)
     for name, descriptor in _member_descriptors(type(error)).items():
-        # Setting what is there already would matter: an OSError with errno None is printed differently from one without.
+        # An equal value is not set again: an OSError whose errno was set to None is printed differently from one without.
         if name in values and not (name in present and present[name] is values[name]):
             with suppress(AttributeError, TypeError):  # read-only
                 descriptor.__set__(error, values[name])

@@ -1,19 +1,18 @@
-"""How an exception travels from the process that raised it to the one that asks.
+"""How an exception travels from the process that raised it to the process that calls `get`.
 
 Ray: the `RayException` message of src/ray/protobuf/common.proto, and RayTaskError.as_instanceof_cause
 
 * The original is rebuilt, not constructed: `__init__` never runs again, so its signature does not matter. Only an
   author's own `__reduce__` is respected.
-* The packed form has two levels. The outer one is made of builtins and always loads: who failed, and the traceback as
-  text. The inner one is a pickle of the exception; when it cannot be written or read, the outer one is what remains.
-* Frames of minray itself are left out. If there are no others, the trouble is ours, and they stay.
+* The packed form has two levels. The outer one is made of builtins and always loads: which task failed, and the traceback
+  as text. The inner one is a pickle of the exception. If that cannot be written or read, the outer one remains.
+* Frames of minray itself are left out. If an error has no other frames, it is minray's own error, and they stay.
 * A failed argument fails the task: the same error travels on, with a line for each task that it kept from running.
-* A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. One that a task's body let through
-  has become that task's failure, hence `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError; and so
-  has the cancellation of a body that ran.
+* A RayError that the runtime made (WorkerCrashedError, ...) comes back as itself. If a task's body lets it through, it
+  becomes that task's failure, `RayTaskError(WorkerCrashedError)`, which is still a WorkerCrashedError. The cancellation of
+  a running body also becomes that task's failure.
 
-What we do not like: an exception that is linked to one that cannot be unpickled (its cause, or a member of its group) is
-lost together with it.
+What we do not like: if an exception's cause, or a member of its group, cannot be unpickled, the exception is lost too.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from minray.errors.ray_error import PUBLIC_MODULE, Hops, RayError, TaskFailure, 
 from minray.errors.tracebacks import Frame, frames_of, is_runtime, rebuild_traceback
 
 TRACEBACK_TEXT_CHARACTERS = 64 * 1024
-"""Longer traceback texts lose their middle."""
+"""Most characters of a traceback's text; a longer text loses its middle, so that an error stays small in messages."""
 KEPT_TEXT_CHARACTERS = 16 * 1024
-"""And so much of one is left when nothing else is."""
+"""Most characters of a traceback's text that ``text_alone`` keeps; its results are stored and sent in large numbers."""
 LINKS = 64
-"""Causes and contexts farther away than this stay behind; pickle's recursion is limited."""
+"""Most links (causes and contexts) that are followed from an exception, since pickle's recursion is limited."""
 
 _Own = dict[str, Any] | None
-"""The attributes of a RayTaskError where they may differ from its cause's; None if they do not."""
+"""The attributes of a RayTaskError if they may differ from its cause's; None if they cannot."""
 
 
 class RayTaskError(RayError):
@@ -48,10 +47,10 @@ class RayTaskError(RayError):
     __module__ = PUBLIC_MODULE
 
     _minray_failure: TaskFailure | None = None
-    """None only if user code has constructed the instance: `raise type(error)("better message")`."""
+    """The task that failed. None only if user code made the instance: `raise type(error)("better message")`."""
     _minray_cause: BaseException | None = None
     _minray_cause_class: type[Exception] | None = None
-    """Of a dual class: the user's."""
+    """In a dual class: the exception class of the user."""
 
     @property
     def cause(self) -> BaseException | None:
@@ -63,7 +62,7 @@ class RayTaskError(RayError):
         return self._minray_failure
 
     def as_instanceof_cause(self) -> RayTaskError:
-        """This error: ``get`` raises one that is an instance of its cause's type already, if there can be one."""
+        """Return this error, which is already an instance of its cause's type if that type allows it."""
         return self
 
     def __str__(self) -> str:
@@ -90,9 +89,10 @@ def pack_exception(
     is_bodys: bool = False,
     introduction: str = "",
 ) -> bytes:
-    """What the executor sends when the task has raised `error`, or when the runtime has to say `error` about it.
+    """Pack `error`, which a task raised or which the runtime reports about the task.
 
-    `is_bodys`: it is how the task's body ended, though the runtime has made it. `introduction` is a line for the reader.
+    `is_bodys`: the task's body ended with `error`, although the runtime made it. `introduction`: a line of text that is put
+    before the traceback.
     """
     text = _traceback_text(error)
     failure = TaskFailure(
@@ -113,7 +113,7 @@ def pack_exception(
 
 
 def unpack_exception(data: bytes) -> RayError:
-    """What the getter raises. Unpack once per `raise`: an instance collects the frames it is raised through."""
+    """Make the error that `get` raises. Unpack once per `raise`: an instance collects the frames it is raised through."""
     is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
     failure = TaskFailure(*failure_fields)
     try:
@@ -130,7 +130,10 @@ def unpack_exception(data: bytes) -> RayError:
 
 
 def for_coroutines(error: RayError) -> RayError:
-    """What may be raised where somebody awaits: a coroutine that is told a StopIteration takes what it holds for a value."""
+    """Return an error that can be raised in a coroutine: a plain RayTaskError in place of one that is a StopIteration.
+
+    A coroutine takes the argument of a StopIteration for a result.
+    """
     if not isinstance(error, StopIteration):
         return error
     plain = RayTaskError()
@@ -141,18 +144,21 @@ def for_coroutines(error: RayError) -> RayError:
 
 
 def is_raised_by_body(data: bytes) -> bool:
-    """Whether the body of a task has raised what is packed here; otherwise it is the system that says so."""
+    """Return whether a task's body raised the packed exception; if not, the system made it."""
     return bool(pickle.loads(data)[0])
 
 
 def describe_packed(data: bytes) -> str:
-    """The text of a packed exception; nothing of the user's is unpickled for it."""
+    """Return the text of a packed exception, without unpickling anything of the user's."""
     _, failure_fields, _, _ = pickle.loads(data)
     return str(TaskFailure(*failure_fields))
 
 
 def with_last_line(message: str, data: bytes) -> str:
-    """A message, and if there is a packed exception to it the end of its text: the type, and (the end of) what it says."""
+    """Return the message, followed by the last line of the packed exception's text, if `data` is not empty.
+
+    That line has the exception's type and the last line of its message.
+    """
     if not data:
         return message
     try:
@@ -162,7 +168,7 @@ def with_last_line(message: str, data: bytes) -> str:
 
 
 def text_alone(data: bytes) -> bytes:
-    """A packed exception of which only the text is left, for those who keep many of them and send them to everybody."""
+    """Return a packed exception that keeps only the text, for processes that store many errors and publish them."""
     is_task_error, failure_fields, hops_fields, _ = pickle.loads(data)
     failure = TaskFailure(*failure_fields)
     failure = failure._replace(traceback_str=_without_middle(failure.traceback_str, KEPT_TEXT_CHARACTERS))
@@ -170,10 +176,10 @@ def text_alone(data: bytes) -> bytes:
 
 
 def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
-    """The packed error of task `task_name`, which will not run because an argument of it failed with the error in `data`.
+    """Make the packed error of task `task_name`, which will not run because its argument failed with the error in `data`.
 
-    Nothing of the user's is unpickled, so it never fails and may run on the loop. What the system says of the argument's
-    task is, for this one, an error of a task like any other.
+    Nothing of the user's is unpickled, so this never fails and may run on the loop. A system error of the argument's task
+    becomes a task error of this one.
     """
     is_task_error, failure_fields, hops_fields, inner = pickle.loads(data)
     if not is_task_error:
@@ -182,12 +188,12 @@ def wrap_packed_dependency(data: bytes, task_name: str) -> bytes:
 
 
 def _said_by_the_system(text: str) -> TaskFailure:
-    """It is not how a body has ended."""
+    """Make the failure of a task whose body did not end with this error: only a text, without task and process."""
     return TaskFailure(task_name="", pid=0, node_id="", ip="", traceback_str=text)
 
 
 def _pack_unchanged(error: RayError, failure: TaskFailure | None = None) -> bytes:
-    """`failure` is what remains of a system error that cannot be unpickled; a RayTaskError has its own."""
+    """Pack an error as it is. `failure` remains of a system error that cannot be unpickled; a RayTaskError has its own."""
     if isinstance(error, RayTaskError) and error.task_failure is not None and error.cause is not None:
         return _encode(True, error.task_failure, error._minray_hops, error.cause, _attributes_of(error))
     failure = failure or _said_by_the_system(_traceback_text(error))
@@ -199,24 +205,24 @@ def _encode(is_task_error: bool, failure: TaskFailure, hops: Hops, error: BaseEx
 
 
 def _is_wrapper(error: BaseException) -> TypeGuard[RayTaskError]:
-    """Is this a RayTaskError around an original? One that user code made with `type(error)(...)` is not: it is packed as
-    an exception of the user's type."""
+    """Return whether this is a RayTaskError around an original. One that user code made with `type(error)(...)` is not: it
+    is packed as an exception of the user's type."""
     return isinstance(error, RayTaskError) and error._minray_failure is not None
 
 
 def _attributes_of(error: RayTaskError) -> dict[str, Any]:
-    """The user's attributes: those of the original, and what was changed since, such as notes."""
+    """Return the user's attributes: those of the original, and those set since, such as notes."""
     return {name: value for name, value in vars(error).items() if not name.startswith("_minray_")}
 
 
 # --- dual classes -----------------------------------------------------------------------------------------------------
 
 _dual_classes: weakref.WeakValueDictionary[type, type[RayTaskError]] = weakref.WeakValueDictionary()
-"""The user's class -> RayTaskError of it. Weak: a class that is defined anew in every task must not stay for ever."""
+"""Dual classes by the user's class. Weak: a class that each task defines anew must not stay in memory for ever."""
 
 
 def _dual_class(cause_class: type[BaseException]) -> type[RayTaskError] | None:
-    # A RayTaskError that is a SystemExit or a KeyboardInterrupt too would end whoever asks.
+    # A RayTaskError that is also a SystemExit or KeyboardInterrupt would end the process that calls `get`.
     if not issubclass(cause_class, Exception) or issubclass(RayTaskError, cause_class):
         return None
     names = {"__module__": RayTaskError.__module__, "__doc__": cause_class.__doc__, "_minray_cause_class": cause_class}
@@ -228,7 +234,7 @@ def _dual_class(cause_class: type[BaseException]) -> type[RayTaskError] | None:
             dual = cast(type[RayTaskError], made)
             _dual_classes[cause_class] = dual
         return dual
-    except Exception:  # the class does not want subclasses, and has many ways to say so
+    except Exception:  # the class forbids subclasses, for which there are many ways
         return None
 
 
@@ -239,7 +245,7 @@ def _make_task_error(failure: TaskFailure, cause: BaseException, attributes: _Ow
         try:
             error = cast(RayTaskError, new_exception(dual, group_of(cause)))
             set_members(error, members_of(cause))
-        except Exception:  # as above: RayTaskError with .cause is promised, the rest is wished for
+        except Exception:  # as above; a RayTaskError with .cause is guaranteed, the dual class is not
             error = RayTaskError()
     user_attributes = dict(vars(cause) if attributes is None else attributes)
     if isinstance(user_attributes.get("__notes__"), list):
@@ -254,7 +260,7 @@ def _make_task_error(failure: TaskFailure, cause: BaseException, attributes: _Ow
 
 
 def _dumps(root: BaseException, attributes: _Own) -> bytes:
-    """Pickle (root, attributes); what cannot be pickled is replaced by a stand-in, and if need be root itself is."""
+    """Pickle (root, attributes). Replace each linked exception that cannot be pickled by a stand-in, at last root itself."""
     try:
         return _pickle(root, attributes, {})
     except Exception as problem:
@@ -295,7 +301,7 @@ def _stand_in(error: BaseException, reason: Exception) -> RayError:
 
 
 def _family(root: BaseException) -> tuple[list[BaseException], set[int]]:
-    """The exceptions that root is linked to, itself included, and the ids of those whose own links are too far away."""
+    """Return root and the exceptions linked to it, and the ids of those at whose links LINKS is reached."""
     family, frontier, seen = [root], [root], {id(root)}
     for _ in range(LINKS):
         if not frontier:
@@ -315,7 +321,7 @@ def _relatives(error: BaseException) -> list[BaseException]:
 
 
 class _Links(NamedTuple):
-    """What pickle forgets about an exception."""
+    """The parts of an exception that pickle leaves out: traceback, cause, context and notes."""
 
     frames: tuple[Frame, ...]
     cause: BaseException | None
@@ -345,7 +351,7 @@ def _links_of(error: BaseException, *, is_root: bool = True, is_end: bool = Fals
 
 
 class _ExceptionPickler(cloudpickle.Pickler):
-    """cloudpickle, but for exceptions, wherever they occur."""
+    """A cloudpickle pickler that takes exceptions apart, wherever they occur in a value."""
 
     def __init__(self, buffer: io.BytesIO, root: BaseException, stand_ins: Mapping[int, RayError]) -> None:
         super().__init__(buffer)
@@ -395,7 +401,7 @@ def _restore_parts(error: BaseException, state: tuple[tuple[Any, ...], dict[str,
 def _traceback_text(error: BaseException) -> str:
     try:
         if _is_wrapper(error):
-            # Passed on by a task: how it got there, and then the whole story so far.
+            # A task let it through: first the frames of that task, then the text of the error itself.
             stack = [line for line in traceback.extract_tb(error.__traceback__) if not is_runtime(line.filename)]
             frames = "".join(traceback.StackSummary.from_list(stack).format())
             text = f"Traceback (most recent call last):\n{frames}{error}" if stack else str(error)
@@ -403,7 +409,7 @@ def _traceback_text(error: BaseException) -> str:
             described = traceback.TracebackException.from_exception(error)
             _leave_out_runtime(error, described)
             text = "".join(described.format()).rstrip("\n")
-    except Exception as problem:  # exceptions can break whoever looks at them
+    except Exception as problem:  # code of the exception's class may fail while it is formatted
         text = f"(no traceback: {_one_line(problem)})\n{type(error).__qualname__}: {_text_of(error)}"
     return _without_middle(text)
 
@@ -417,7 +423,7 @@ def _leave_out_runtime(root: BaseException, root_described: traceback.TracebackE
         users = [line for line in described.stack if not is_runtime(line.filename)]
         if users or error is not root or isinstance(error, RayError):
             described.stack[:] = users
-        if _is_wrapper(error):  # its str tells all
+        if _is_wrapper(error):  # its str contains the causes
             described.__cause__ = described.__context__ = described.exceptions = None
             continue
         pairs += [(error.__cause__, described.__cause__), (error.__context__, described.__context__)]

@@ -1,8 +1,8 @@
-"""The root of the exceptions that minray raises, and what an error says of the task that failed.
+"""The base class of the exceptions that minray raises, and an error's facts about the task that failed.
 
 Ray: RayError in python/ray/exceptions.py
 
-``minray/exceptions.py`` names these classes too, and says so in their ``__module__``: there users and pickles find them.
+Users and pickles find these classes in ``minray/exceptions.py``, which their ``__module__`` names.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import NamedTuple
 
 PUBLIC_MODULE = "minray.exceptions"
-"""Where users import the classes from."""
+"""Module from which users import the classes."""
 HOPS = 20
-"""So many tasks that failed because of an argument are named, the first and the last ones."""
+"""Most tasks that an error names as failed because of an argument: the first ten and the last ten, so that a long chain
+stays readable."""
 
 
 class TaskFailure(NamedTuple):
-    """Who failed, and where in the user's code."""
+    """The task that failed, its process and node, and the traceback."""
 
     task_name: str
     pid: int
-    """0: nobody's code failed, the system says so."""
+    """Process id of the worker; 0 if no user code failed and the error comes from the system."""
     node_id: str
     ip: str
     traceback_str: str
-    """Written by the executor, without frames of minray; it ends with the original `Type: message`."""
+    """Text of the traceback, made by the executor without frames of minray; it ends with the original `Type: message`."""
 
     def __str__(self) -> str:
         if not self.pid:
@@ -38,9 +39,9 @@ class Hops(NamedTuple):
     """The tasks that did not run because of this error, oldest first."""
 
     task_names: tuple[str, ...] = ()
-    """At most HOPS; the middle ones are dropped."""
+    """Names of at most HOPS tasks; the middle ones are dropped."""
     total: int = 0
-    """The number of all of them."""
+    """Number of all such tasks, with the dropped ones."""
 
     def and_then(self, task_name: str) -> Hops:
         names = (*self.task_names, task_name)
@@ -54,13 +55,13 @@ class Hops(NamedTuple):
 
 
 class RayError(Exception):
-    """The base of everything minray raises for a task. An instance of RayError itself stands in for an exception that
-    could not be pickled; it then has `original_type`, `original_str` and `original_traceback_str`."""
+    """The base of all errors that minray raises for a task. An instance of RayError itself stands in for an exception
+    that could not be pickled; it then has `original_type`, `original_str` and `original_traceback_str`."""
 
     __module__ = PUBLIC_MODULE
 
-    # RayError and RayTaskError define as little as possible: whatever they define hides an attribute of the user's
-    # exception. In particular no __init__, so that `type(error)("better message")` means what it says.
+    # RayError and RayTaskError define as little as possible, since each definition hides an attribute of the user's
+    # exception. In particular they have no __init__, so that `type(error)("better message")` calls the user's.
 
     original_type: str
     original_str: str
@@ -74,19 +75,19 @@ class RayError(Exception):
 
 @dataclass(eq=False, repr=False)
 class SystemFailure(RayError):
-    """The base of errors of the system: fields, all optional, and a message made of them unless one is given."""
+    """The base of errors of the system. All fields are optional; the message is made of them unless one is given."""
 
     # `message` is positional because pickle and copy construct an exception from its args.
     message: str = ""
     _: KW_ONLY
     reason: str = ""
-    """What is known besides the fields."""
+    """Text that says more than the fields."""
 
     def __post_init__(self) -> None:
         self.args = (self.message or self._describe(),)
 
     def _describe(self) -> str:
-        """The first sentence of the class's documentation, and every field that is known."""
+        """Make the message: the first line of the class's docstring, and every field that is set."""
         sentence = (type(self).__doc__ or type(self).__name__).partition("\n")[0].rstrip(".")
         details, lines = [], []
         for field in fields(self):
@@ -113,4 +114,4 @@ class UnserializableException(SystemFailure):
     __module__ = PUBLIC_MODULE
 
     task_failure: TaskFailure | None = None
-    """What is left of it."""
+    """The failed task and the text of its traceback, which remain of the exception."""

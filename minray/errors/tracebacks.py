@@ -1,9 +1,9 @@
-"""Tracebacks that travel: described in one process, real again in another.
+"""Tracebacks between processes: taken apart in one process, rebuilt as real tracebacks in another.
 
 Ray: python/ray/exceptions.py sends text only
 
-Frames of minray itself are left out, so that a user sees his own code. tblib rebuilds tracebacks too, but its frames carry
-the columns of a stand-in statement, so that Python underlines the wrong part of every line; here the columns are kept.
+Frames of minray itself are left out, so that users see only their own code. tblib rebuilds tracebacks too, but its frames
+have the columns of a stand-in statement, so that Python underlines the wrong part of every line. Here the columns are kept.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from minray.cloudpickle import PACKAGE
 from minray.common.package import DIRECTORY
 
 FRAMES = 200
-"""A traceback of more frames (a runaway recursion) loses its middle."""
+"""Most frames of a traceback; a longer one (a runaway recursion) loses its middle."""
 
 WORKERS_PROGRAM = ("<string>", "<module>")
-"""File and function of the line that a worker was started with."""
+"""File and function of the code line with which a worker was started."""
 
 
 def spellings(directory: str) -> tuple[str, str]:
-    """The beginnings of a path below this directory: in a traceback, and in faulthandler's, which knows ASCII only."""
+    """Return the prefixes of a path below this directory: in a Python traceback, and in faulthandler's, which is ASCII."""
     prefix = directory + os.sep
     return prefix, prefix.encode("ascii", "backslashreplace").decode()
 
@@ -41,16 +41,19 @@ class Frame(NamedTuple):
     function: str
     module: str
     place: tuple[int, int, int, int]
-    """Line, end line, column and end column of the expression, so that Python underlines it; columns 0 if unknown."""
+    """Line, end line, column and end column of the expression that Python underlines; columns are 0 if unknown."""
 
 
 def is_runtime(filename: str) -> bool:
-    """Whether a frame of this file is one of minray's own, or of what pickles for it."""
+    """Return whether frames of this file belong to minray or to cloudpickle, not to the user."""
     return filename.startswith(_RUNTIME_DIRECTORIES)
 
 
 def frames_of(error: BaseException, *, keep_ours: bool) -> tuple[Frame, ...]:
-    """The frames that an exception was raised through; those of minray only if asked for and there are no others."""
+    """Return the user's frames that an exception was raised through.
+
+    If there are none, return minray's frames with ``keep_ours``, else nothing.
+    """
     entries, entry = [], error.__traceback__
     while entry is not None:
         entries.append(entry)
@@ -72,10 +75,10 @@ def _frame_of(entry: types.TracebackType) -> Frame:
 
 
 def rebuild_traceback(frames: Iterable[Frame]) -> types.TracebackType | None:
-    """A real traceback: each frame is that of a `raise` compiled for the place that it stands for.
+    """Make a real traceback: each of its frames runs a `raise` compiled for the place that the frame stands for.
 
-    A frame keeps the one that has called it, and all that is in there. These keep nothing of whoever unpacks them: their
-    caller is a generator, which stands still as long as they exist, and then nobody has called it.
+    A frame keeps its caller's frame alive, and all values in it. These frames keep nothing of the process that unpacks
+    them: their caller is a generator, which is suspended as long as they exist, and a suspended generator has no caller.
     """
     entries: list[types.TracebackType] = []
     namespace: dict[str, Any] = {}
@@ -89,7 +92,10 @@ def rebuild_traceback(frames: Iterable[Frame]) -> types.TracebackType | None:
 
 
 def _raise_each(frames: Iterable[Frame], namespace: dict[str, Any], entries: list[types.TracebackType]) -> Iterator[None]:
-    """Once asked, ``entries`` has one of each frame; their names are looked up in copies of ``namespace``."""
+    """Append a traceback entry for each frame to ``entries``, then stay suspended.
+
+    The frames look up names in copies of ``namespace``.
+    """
     for frame in frames:
         place: Any = dict(zip(("lineno", "end_lineno", "col_offset", "end_col_offset"), frame.place, strict=True))
         statement = ast.Raise(ast.Constant(None, **place), None, **place)

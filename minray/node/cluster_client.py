@@ -1,10 +1,10 @@
-"""Asking a cluster from outside: for the command line and for tests, without being a driver.
+"""A client that asks a cluster from outside, without being a driver: for the command line and for tests.
 
 Ray: python/ray/_raylet.pyx (GcsClient), python/ray/_private/state.py
 
-Calls block, and fail with ConnectionError, in words for people, when the cluster does not answer within seconds: nothing
-there, something else there, another token, or another version. A thread with a loop does the work, so that these calls may
-also be made where a loop is running already (Jupyter).
+Calls block. They raise ConnectionError with a readable message if the cluster does not answer within seconds: no process
+listens there, or another program does, or the token or the version differs. A thread with an event loop does the work, so
+that these calls also work where a loop is running already (Jupyter).
 """
 
 from __future__ import annotations
@@ -41,16 +41,19 @@ R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 TIMEOUT_S = 5.0
-"""How long a process may take to answer."""
+"""Seconds that a process has to answer. People wait for the command line, so it is short."""
 FAREWELL_S = 3.0
-"""How long a node may take to end by itself."""
+"""Seconds that a node has to unregister and end by itself before it is ended."""
 
 
 class ClusterClient:
-    """A connection to the gcs at an endpoint, and through it to all that it knows of."""
+    """A connection to the gcs at an endpoint, and to the processes that the gcs knows."""
 
     def __init__(self, gcs_endpoint: str, token: bytes, system_config: SystemConfig, address: str = "") -> None:
-        """Connects with the first question. Only the transport of ``system_config`` matters; ``address`` is for people."""
+        """Make a client, which connects at its first question.
+
+        Only the transport of ``system_config`` matters. ``address`` is the cluster's name in error messages.
+        """
         self.address = address or gcs_endpoint.removeprefix("tcp:")
         self._thread = io_thread(system_config)
         identity = secrets.token_bytes(16)
@@ -76,19 +79,22 @@ class ClusterClient:
     # --- questions
 
     def system_config(self) -> SystemConfig:
-        """The cluster's. Also the question that shows whether a gcs is there which knows our token."""
+        """Return the cluster's configuration. Raises ConnectionError if no gcs answers or the gcs refuses our token."""
         return SystemConfig.from_overrides(dict(self._ask(self._gcs, GetInternalConfig()).system_config))
 
     def nodes(self) -> list[NodeInfo]:
-        """All that ever were."""
+        """Return all living and dead nodes that the gcs knows."""
         return self._table(NODES, NodeInfo)
 
     def resources(self) -> dict[bytes, NodeResources]:
-        """The newest report of each living node, by its id."""
+        """Return the newest report of each living node, by its id."""
         return {report.node_id: report for report in self._table(RESOURCES, NodeResources)}
 
     def node_stats(self, addresses: Sequence[Address]) -> dict[bytes, NodeStats]:
-        """What these raylets say of themselves and their workers, by node id; without those that do not answer."""
+        """Ask these raylets about themselves and their workers; return the answers by node id.
+
+        Raylets that do not answer are left out.
+        """
 
         async def ask(address: Address) -> NodeStats | None:
             peer = self._peers.to(address)
@@ -103,21 +109,21 @@ class ClusterClient:
         return {stats.node_id: stats for stats in self._thread.run(ask_all()) if stats is not None}
 
     def drain_node(self, node_id: bytes, reason: int, message: str, remaining_s: float = 0.0) -> str:
-        """Have a node leave, after ``remaining_s`` in any case, if that is not 0; returns why it will not, or nothing.
+        """Drain a node, so that it leaves the cluster. Return "" if it accepts, else its reason for refusing.
 
-        One that is dead or unknown counts as gone.
+        If ``remaining_s`` is not 0, the node leaves after that many seconds in any case. A dead or unknown node accepts.
         """
         deadline = self._platform.host.time() + remaining_s if remaining_s else 0.0
         reply = self._ask(self._gcs, DrainNode(node_id, reason, message, deadline))
         return "" if reply.is_accepted else reply.rejection
 
     def objects(self) -> ClusterObjects:
-        """What all processes say of the cluster's objects."""
+        """Ask all processes of the cluster about its objects."""
         return self.read(lambda reader: reader.read(TIMEOUT_S))
 
     def read(self, question: Callable[[StateReader], Coroutine[Any, Any, T]]) -> T:
-        """What a question to all processes brings to light."""
-        self.system_config()  # The question that fails in words for people.
+        """Ask all processes one question of ``StateReader``, and return the answers."""
+        self.system_config()  # Raises ConnectionError with a readable message.
         return self._thread.run(question(StateReader(self._peers, self._gcs)))
 
     def _table(self, channel: str, record: type[R]) -> list[R]:
@@ -129,7 +135,7 @@ class ClusterClient:
 
 
 async def _ask(peer: Peer, answer: Awaitable[T], address: str) -> T:
-    """What a peer answers in time."""
+    """Await a peer's answer. Raises ConnectionError after TIMEOUT_S, or if the peer cannot be reached."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return await answer
@@ -141,7 +147,7 @@ async def _ask(peer: Peer, answer: Awaitable[T], address: str) -> T:
 
 
 def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
-    """Ask a node of this machine to end: it unregisters first. Returns when its raylet is gone, or will not go."""
+    """Ask a node of this machine to unregister and end. Return when its raylet has ended, at most FAREWELL_S later."""
     thread = io_thread(file.system_config)
     identity = secrets.token_bytes(16)
     user_code = DriverUserCode(thread.loop)
@@ -152,7 +158,7 @@ def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
         raylet = peers.at(file.raylet_endpoint, reconnect_timeout_s=FAREWELL_S, may_restart=False)
         gone = asyncio.Event()
         raylet.on_death = lambda death: gone.set()
-        raylet.on_break = lambda: raylet.send(CheckAlive(), ignore)  # Nobody listens there any more?
+        raylet.on_break = lambda: raylet.send(CheckAlive(), ignore)  # finds out whether the raylet has ended
         raylet.send(Shutdown(reason), ignore)
         try:
             async with asyncio.timeout(FAREWELL_S):

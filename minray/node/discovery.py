@@ -1,20 +1,20 @@
-"""What processes of one user and machine know of each other: sessions, tokens, addresses, settings.
+"""How processes of one user on one machine find each other: sessions, tokens, addresses, settings.
 
 Ray: python/ray/_private/services.py (find_gcs_addresses, canonicalize_bootstrap_address), ray_constants.py
 
 Sessions are below one directory per user, the runtime root. A session directory has ``sockets/``, ``logs/``, ``token``
-(the cluster's secret, hexadecimal, mode 0600), ``node.json`` (how to join the node) and ``lock``. All of it but the logs
-goes with the node. Beside the sessions, ``head_<ip>_<port>/`` has what a cluster of ``minray start --head`` needs to go on
-after its head was killed: the gcs's tables and the token. It goes with ``minray stop``.
+(the cluster's secret, hexadecimal, mode 0600), ``node.json`` (how to join the node) and ``lock``. All but the logs is
+removed when the node ends. Beside the sessions, ``head_<ip>_<port>/`` has the gcs's tables and the token, with which a
+cluster of ``minray start --head`` goes on after its head was killed. ``minray stop`` removes it.
 
 Rules
-  * A runtime root is this user's alone to write, and no other user can change what its path leads to
-    (``platform/storage/private_paths.py``): nobody can be led into a stranger's cluster.
-  * ``$XDG_RUNTIME_DIR``, which no other user can take first, comes before /tmp, unless the system empties it when its user
-    logs out: a program that was left running would lose its sockets. Then it is the refuge of a user whose directory in /tmp
-    another user has taken. Objects are not spilled into it, since it may be memory.
-  * Nodes are looked for in every runtime root that this process may mean, because a program and the command line need not
-    have the same environment.
+  * Only this user can write to a runtime root, and no other user can change what its path leads to
+    (``platform/storage/private_paths.py``), so that no other user can lead a driver into another cluster.
+  * ``$XDG_RUNTIME_DIR`` comes before /tmp, since no other user can take it first. If the system empties it when its user
+    logs out, it comes after /tmp: a program that was left running would lose its sockets. It then serves a user whose
+    directory in /tmp another user has taken. Objects are not spilled into it, since it may be memory.
+  * Nodes are searched in every runtime root that any environment of this user may choose, because a program and the command
+    line need not have the same environment.
   * Every setting ``MINRAY_X`` of the environment may also be called ``RAY_X``.
 """
 
@@ -39,9 +39,12 @@ NODE_FILE, TOKEN_FILE, SOCKETS = "node.json", "token", "sockets"
 TABLES_FILE = "gcs.sqlite"
 HEAD_PATTERN = "head_*"
 LOGIN_DIRECTORIES, LINGERING_USERS = "/run/user", "/var/lib/systemd/linger"
-"""Where systemd keeps the runtime directories of users, and a file for each user whose directory stays after the logout."""
+"""Directories of systemd: one has the users' runtime directories, the other a file for each user whose runtime directory
+stays after the logout."""
 TOKEN_BYTES = 32
+"""Length in bytes of a token that minray makes."""
 MIN_TOKEN_BYTES = 16
+"""Fewest bytes of a token that is accepted; a shorter one could be guessed."""
 
 
 class NodeFile(msgspec.Struct):
@@ -51,16 +54,16 @@ class NodeFile(msgspec.Struct):
     node_ip: str
     node_name: str
     gcs_endpoint: str
-    """As this node reaches the gcs."""
+    """Endpoint at which this node reaches the gcs."""
     gcs_address: str
-    """As it is written in ``init(address=...)``."""
+    """Address of the gcs, as in ``init(address=...)``."""
     raylet_endpoint: str
     socket_dir: str
     tcp_host: str
     session_dir: str
     is_head: bool
     detached: bool
-    """Started by ``minray start``: ``init()`` without an address joins it, and ``minray stop`` ends it."""
+    """Whether ``minray start`` has started the node: ``init()`` without an address joins it, ``minray stop`` ends it."""
     system_config: SystemConfig
     zygote_pid: int
 
@@ -71,16 +74,16 @@ RAYS_SWITCHES: dict[tuple[str, str], dict[str, Any]] = {
     ("DEDUP_LOGS", "0"): {"log_deduplication_window_s": 0.0},
     ("IGNORE_UNHANDLED_ERRORS", "1"): {"report_unseen_errors": False},
 }
-"""Settings that Ray's messages name, and what they mean here."""
+"""Entries of the system config that a setting of Ray, named in Ray's messages, stands for: by its name and value."""
 
 
 def setting(name: str) -> str | None:
-    """``$MINRAY_<name>``, else ``$RAY_<name>``, else None; empty is None."""
+    """Return ``$MINRAY_<name>``, else ``$RAY_<name>``, else None; an empty value counts as None."""
     return os.environ.get(f"MINRAY_{name}") or os.environ.get(f"RAY_{name}") or None
 
 
 def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
-    """Overrides of the system config on top of the environment's: each entry has a setting (``MINRAY_TRANSPORT``).
+    """Merge overrides of the system config into those of the environment: ``MINRAY_TRANSPORT`` sets ``transport``.
 
     Raises TypeError for a value of the wrong type.
     """
@@ -102,9 +105,10 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def runtime_root() -> Path:
-    """Where this user's new sessions are: the first of ``_root_paths`` that is, or can be made, this user's alone.
+    """Return the directory for this user's new sessions, making it if necessary.
 
-    Raises RuntimeError if there is none: it says why the first one cannot be used.
+    It is the first of ``_root_paths`` that only this user can write to. Raises RuntimeError if there is none; the message
+    says why the first one cannot be used.
     """
     trouble = ""
     for path in _root_paths():
@@ -116,7 +120,7 @@ def runtime_root() -> Path:
 
 
 def runtime_roots() -> list[Path]:
-    """Every place that is there and may have sessions of this user, ``runtime_root`` first."""
+    """Return all existing directories that may have sessions of this user, ``runtime_root`` first."""
     roots = [runtime_root()]
     for path in _root_paths():
         with suppress(OSError):
@@ -126,14 +130,14 @@ def runtime_roots() -> list[Path]:
 
 
 def _root_paths() -> list[str]:
-    """``$MINRAY_TMPDIR``, else ``minray-<uid>`` in ``$RAY_TMPDIR``, else the places that the system offers, best first."""
+    """Return ``$MINRAY_TMPDIR``, else ``minray-<uid>`` in ``$RAY_TMPDIR``, else the system's directories, best first."""
     if given := os.environ.get("MINRAY_TMPDIR"):
         return [os.path.abspath(given)]
     if given := os.environ.get("RAY_TMPDIR"):
         return [os.path.abspath(os.path.join(given, _own_name()))]
     paths = [os.path.abspath(os.path.join(_temporary_place(), _own_name()))]
     of_login = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(of_login):  # Others are to be ignored, says the specification of that variable.
+    if os.path.isabs(of_login):  # The specification of that variable says that relative paths are to be ignored.
         paths.insert(_goes_at_logout(of_login), os.path.join(of_login, "minray"))
     return paths
 
@@ -147,7 +151,7 @@ def _temporary_place() -> str:
 
 
 def _goes_at_logout(directory: str) -> bool:
-    """Whether it is one that systemd makes at a user's login, of a user who does not linger (loginctl enable-linger)."""
+    """Return whether systemd removes this directory when the user logs out: not with ``loginctl enable-linger``."""
     if os.path.normpath(directory) != f"{LOGIN_DIRECTORIES}/{os.geteuid()}":
         return False
     try:
@@ -157,16 +161,16 @@ def _goes_at_logout(directory: str) -> bool:
 
 
 def default_spilling_place(session: Path) -> str:
-    """Where objects of that session spill unless somebody has said where; empty: into the session.
+    """Return the default directory for a session's spill files; "" means the session directory.
 
-    ``$XDG_RUNTIME_DIR`` is often memory, which is what spilling is to relieve.
+    A session in ``$XDG_RUNTIME_DIR`` spills elsewhere, since that directory is often in memory.
     """
     of_login = os.environ.get("XDG_RUNTIME_DIR")
     return _temporary_place() if of_login and session.parent == Path(os.path.realpath(of_login), "minray") else ""
 
 
 def make_session(token: bytes) -> Path:
-    """A fresh session directory. RuntimeError if the disk is full or the path is too long for sockets."""
+    """Make a new session directory. Raises RuntimeError if it cannot be made or its path is too long for sockets."""
     sweep()
     root = runtime_root()
     session = root / f"session_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
@@ -174,7 +178,7 @@ def make_session(token: bytes) -> Path:
     if len(os.fsencode(longest)) > MAX_UNIX_PATH_BYTES:
         raise RuntimeError(
             f"{session} is too long for unix sockets ({len(os.fsencode(longest))} of at most {MAX_UNIX_PATH_BYTES} bytes);"
-            " set MINRAY_TMPDIR to a shorter directory"
+            " set MINRAY_TMPDIR to a shorter path"
         )
     try:
         for directory in (session, session / SOCKETS, session / LOGS):
@@ -182,12 +186,12 @@ def make_session(token: bytes) -> Path:
         write_token(session / TOKEN_FILE, token)
     except OSError as error:
         remove_tree(str(session))
-        raise RuntimeError(f"cannot create the session {session}: {error.strerror}; set MINRAY_TMPDIR elsewhere") from None
+        raise RuntimeError(f"cannot create {session}: {error.strerror}; set MINRAY_TMPDIR to another path") from None
     return session
 
 
 def find_nodes() -> list[NodeFile]:
-    """The living nodes of this user on this machine, oldest first."""
+    """Return the living nodes of this user on this machine, oldest first."""
     found = []
     for session in _live_sessions_of_all_roots():
         try:
@@ -198,29 +202,29 @@ def find_nodes() -> list[NodeFile]:
 
 
 def _live_sessions_of_all_roots() -> list[str]:
-    """Oldest first: their names begin with the time."""
+    """Return the living sessions, oldest first: their names contain the start time."""
     return sorted((session for root in runtime_roots() for session in live_sessions(str(root))), key=os.path.basename)
 
 
 def sweep() -> None:
-    """Clean up after sessions of this user whose processes were all killed at once."""
+    """Remove the files of this user's sessions whose processes were all killed at once."""
     for root in runtime_roots():
         sweep_sessions(str(root))
 
 
 def head_directory(address: str) -> Path:
-    """Where the head that listens there keeps what outlives its session: the place that is there, else a new one."""
+    """Return the directory with a head's tables and token, for a head that listens at ``address``; it need not exist."""
     places = [root / f"head_{address.replace(':', '_')}" for root in runtime_roots()]
     return next((place for place in places if place.exists()), places[0])
 
 
 def forget_head(address: str) -> None:
-    """Remove what the head has kept: it shall not live again."""
+    """Remove a head's tables and token, so that the cluster is not started again."""
     remove_tree(str(head_directory(address)))
 
 
 def forget_heads() -> None:
-    """Remove what all heads have kept; for when none of them lives."""
+    """Remove the tables and tokens of all heads; to be called when no head lives."""
     for root in runtime_roots():
         for directory in root.glob(HEAD_PATTERN):
             remove_tree(str(directory))
@@ -234,13 +238,13 @@ def make_token() -> bytes:
 
 
 def write_token(path: Path, token: bytes) -> None:
-    """Raises OSError, also if there is such a file."""
+    """Write a token to a new file. Raises OSError, also if the file exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{token.hex()}\n")
 
 
 def read_token(path: Path) -> bytes:
-    """RuntimeError if it cannot be read or is none."""
+    """Read a token from a file. Raises RuntimeError if it cannot be read or does not contain a token."""
     try:
         return parse_token(path.read_text(), str(path))
     except UnicodeDecodeError:
@@ -250,12 +254,12 @@ def read_token(path: Path) -> bytes:
 
 
 def session_token(session_dir: str) -> bytes:
-    """RuntimeError if it cannot be read."""
+    """Read the token of a session. Raises RuntimeError as ``read_token`` does."""
     return read_token(Path(session_dir, TOKEN_FILE))
 
 
 def parse_token(text: str, origin: str) -> bytes:
-    """RuntimeError, naming the ``origin``, for what is no token."""
+    """Parse a token. Raises RuntimeError, which names the ``origin``, if the text is not a token."""
     try:
         token = bytes.fromhex(text.strip())
     except ValueError:
@@ -266,7 +270,7 @@ def parse_token(text: str, origin: str) -> bytes:
 
 
 def given_token(token_file: str | None) -> bytes | None:
-    """The token of that file, else of ``$MINRAY_TOKEN``, else None. RuntimeError if what is given is none."""
+    """Return the token in that file, else that of ``$MINRAY_TOKEN``, else None. Raises RuntimeError for a bad token."""
     if token_file:
         return read_token(Path(token_file))
     text = setting("TOKEN")
@@ -277,7 +281,10 @@ def given_token(token_file: str | None) -> bytes | None:
 
 
 def endpoint_of(address: str) -> str:
-    """The endpoint of a gcs whose address is ``host:port`` (or, on this machine, ``unix:/path``). ValueError."""
+    """Return the endpoint of a gcs from its address: ``host:port`` or, on this machine, ``unix:/path``.
+
+    Raises ValueError for anything else.
+    """
     if address.startswith("unix:"):
         return address
     host, colon, port = address.rpartition(":")
@@ -287,12 +294,15 @@ def endpoint_of(address: str) -> str:
 
 
 def started_nodes() -> list[NodeFile]:
-    """The nodes here that ``minray start`` has begun."""
+    """Return the nodes of this machine that ``minray start`` has started, oldest first."""
     return [file for file in find_nodes() if file.detached]
 
 
 def nodes_of(address: str) -> list[NodeFile]:
-    """The nodes here of the cluster of that address (or gcs endpoint, or session directory): those of the head first."""
+    """Return this machine's nodes of a cluster, head nodes first.
+
+    ``address`` is the cluster's address, its gcs endpoint, or a session directory.
+    """
     wanted = _plain(address)
     matching = [
         file for file in find_nodes() if wanted in map(_plain, (file.gcs_address, file.gcs_endpoint, file.session_dir))
@@ -301,15 +311,15 @@ def nodes_of(address: str) -> list[NodeFile]:
 
 
 def _plain(address: str) -> str:
-    """One spelling: a host of IPv6 without brackets, and loopback by its number."""
+    """Return the one spelling with which addresses are compared: IPv6 hosts without brackets, localhost as 127.0.0.1."""
     host, colon, port = address.rpartition(":")
     return f"{'127.0.0.1' if host == 'localhost' else host.replace('[', '').replace(']', '')}{colon}{port}"
 
 
 def candidates(address: str | None) -> list[NodeFile]:
-    """The nodes that ``init(address)`` may join, best first; empty: it shall start a cluster of its own.
+    """Return the nodes that ``init(address)`` may join, best first; empty means that it starts a cluster of its own.
 
-    Raises ConnectionError if there is none but should be, ValueError for what is no address.
+    Raises ConnectionError if no node of the wanted cluster runs here, ValueError for a ``ray://`` address.
     """
     address = address or setting("ADDRESS")
     if address == "local":

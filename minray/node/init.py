@@ -1,11 +1,11 @@
-"""A driver's connection: ``init``, ``shutdown``, and which cluster is meant.
+"""A driver's connection: ``init``, ``shutdown``, and the choice of the cluster.
 
 Ray: ray.init in python/ray/_private/worker.py
 
-``init()`` starts a cluster for this process, which ends with it, or joins one that is there. ``address`` decides: "local"
-starts one; "auto" joins the newest that ``minray start`` has begun (ConnectionError if there is none); anything else names
-a cluster; None is ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if there is one, else "local". A cluster that
-another script's ``init()`` has started is never joined unless it is named.
+``init()`` starts a cluster that ends with this process, or joins a running one. ``address`` decides: "local" starts one;
+"auto" joins the newest that ``minray start`` has started (ConnectionError if there is none); anything else names a cluster.
+None means ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local". A cluster that
+another program's ``init()`` has started is joined only by its address.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
 
 CONNECT_TIMEOUT_S = 10.0
+"""Seconds that a driver has to register with its raylet and gcs before ``init`` fails."""
 FLUSH_TIMEOUT_S = 2.0
+"""Seconds that ``shutdown`` waits for the last lines of workers, and again for the connection to close."""
 logger = logging.getLogger("minray")
 
 IGNORED_ARGUMENTS = (
@@ -74,11 +76,11 @@ IGNORED_ARGUMENTS = (
     "_tracing_startup_hook",
     "_enable_object_reconstruction",
 )
-"""Arguments of Ray's ``init`` that are accepted and have nothing to act upon here."""
+"""Arguments of Ray's ``init`` that are accepted and ignored: minray does not have what they configure."""
 
 
 class RayContext(Mapping[str, Any]):
-    """What ``init`` returns: the cluster's addresses as a mapping, and a context manager that shuts down."""
+    """Result of ``init``: a mapping with the cluster's addresses, and a context manager that calls ``shutdown``."""
 
     dashboard_url = ""
 
@@ -108,7 +110,7 @@ class RayContext(Mapping[str, Any]):
 
 
 class _Connection:
-    """All that ``init`` has begun and ``shutdown`` must end."""
+    """The parts that ``init`` has started and ``shutdown`` must end."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class _Connection:
         printer: LinePrinter,
     ) -> None:
         self.node = node
-        """Ours, if we started it."""
+        """Node that ``init`` has started; None if it joined a cluster."""
         self.file = file
         self.thread = thread
         self.user_code = user_code
@@ -131,22 +133,23 @@ class _Connection:
 
 _connection: _Connection | None = None
 _inherited: list[_Connection] = []
-"""In a forked child: the parent's connection. It is not ours to close, which collecting it as garbage would do."""
+"""Connections of the parent in a forked child. They are kept here because garbage collection would close them, and they
+still belong to the parent."""
 
 
 _changing = threading.RLock()
-"""Held by the thread that connects or disconnects this process."""
+"""Lock held by the thread that connects or disconnects this process."""
 _is_leaving = False
-"""The interpreter ends."""
+"""Whether the interpreter is ending."""
 _sigterm_pid = 0
-"""The process that has taken SIGTERM."""
+"""Id of the process that has installed the handler of SIGTERM; differs from ``os.getpid()`` in a forked child."""
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
 def _one_at_a_time(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """Threads that connect or disconnect this process wait for each other."""
+    """Decorate a function that connects or disconnects this process, so that only one thread at a time runs it."""
 
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
@@ -157,7 +160,7 @@ def _one_at_a_time(function: Callable[Parameters, Returned]) -> Callable[Paramet
 
 
 def _after_fork() -> None:
-    """Another thread of the parent's may have held it; and a child's end is not the program's."""
+    """Renew the lock, which another thread of the parent may have held, and remove the parent's handler of SIGTERM."""
     global _changing
     _changing = threading.RLock()
     _leave_sigterm()
@@ -167,13 +170,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _on_sigterm(signal_number: int, _frame: FrameType | None) -> None:
-    if os.getpid() != _sigterm_pid:  # a forked child that has not come to ``_after_fork`` yet, where an exception is lost
+    if os.getpid() != _sigterm_pid:  # a forked child that has not reached ``_after_fork`` yet, where an exception is lost
         sigterm.end_copy()
     sys.exit(signal_number)
 
 
 def _take_sigterm() -> None:
-    """So that the program cleans up when it is told to end, unless it sees to that itself."""
+    """Handle SIGTERM with ``sys.exit``, so that the program cleans up; leave a handler of the program as it is."""
     global _sigterm_pid
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         _sigterm_pid = os.getpid()
@@ -186,7 +189,7 @@ def _leave_sigterm() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether this process is connected to a cluster."""
+    """Return whether this process is connected to a cluster."""
     return worker.connected_api() is not None
 
 
@@ -210,20 +213,20 @@ def init(
     _node_name: str | None = None,
     **ignored: Any,
 ) -> RayContext:
-    """Start a cluster on this machine, or join one; see the head of this file for ``address``.
+    """Start a cluster on this machine, or join one; the head of this file explains ``address``.
 
-    ``num_cpus``, ``num_gpus`` (logical), ``resources``, ``labels``, ``object_store_memory`` (bytes) describe the node to
-    be started and are ValueErrors when joining, as are ``_system_config`` and ``object_spilling_directory``: where objects
-    go when memory runs short, one directory or URL (``s3://...``), or several joined by ``os.pathsep``, which take turns.
-    ``runtime_env``
-    holds for all tasks of this driver; its ``worker_process_setup_hook``, a function or the name of one, is what each of its
-    workers calls before its first task. ``log_to_driver=False`` does not show what workers print. Returns a mapping with the
-    cluster's addresses that is also a context manager. Until ``shutdown`` SIGTERM ends the program by ``sys.exit``, if this
-    is the main thread and nobody handles that signal.
+    Options of a node that is started (ValueError when joining): ``num_cpus`` (default: this machine's), ``num_gpus``
+    (logical, 0), ``resources``, ``labels``, ``object_store_memory`` (bytes), ``_system_config`` and
+    ``object_spilling_directory``. The last one is the place for spill files: a directory or URL (``s3://...``), or several
+    joined by ``os.pathsep``, which are used in turn.
+
+    ``runtime_env`` applies to all tasks of this driver. Its ``worker_process_setup_hook``, a function or the name of one, is
+    called by each worker before its first task. ``log_to_driver=False`` hides what workers print. Returns a mapping with the
+    cluster's addresses that is also a context manager. Until ``shutdown``, SIGTERM ends the program with ``sys.exit``, if
+    this is the main thread and the program has no handler for that signal.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
-    ConnectionError if the named cluster cannot be reached or does not know our token, ValueError and TypeError for
-    arguments.
+    ConnectionError if the cluster cannot be reached or refuses the token, ValueError and TypeError for wrong arguments.
     """
     global _connection
     if _connection is not None and _connection.pid != os.getpid():
@@ -287,14 +290,14 @@ def _check_types(**arguments: tuple[Any, type]) -> None:
 def _check_joining(**of_the_node: object) -> None:
     given = [name for name, value in of_the_node.items() if value is not None]
     if given:
-        only = "only for a cluster that is started, and this joins one; address='local' starts one"
+        only = "only for a node that init() starts, but it joins a running cluster; address='local' starts one"
         raise ValueError(f"{', '.join(given)}: {only}")
 
 
 def _check_arguments(ignored: dict[str, Any]) -> None:
     for name, value in ignored.items():
         if name == "local_mode" and value:
-            raise ValueError("local_mode does not exist any more; a cluster starts in a moment, use init(num_cpus=1)")
+            raise ValueError("local_mode is not supported; use init(num_cpus=1), which starts a cluster in a moment")
         if name not in IGNORED_ARGUMENTS:
             raise TypeError(f"init() got an unexpected argument {name!r}")
 
@@ -310,7 +313,7 @@ def _set_level(level: int | str) -> None:
 def _start(
     options: NodeOptions, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
 ) -> _Connection:
-    """Become the driver of a cluster that ends with this process."""
+    """Start a cluster that ends with this process, and connect this process as its driver."""
     node = start_node(options)
     try:
         connection = _connect(node, node.file, node.token, job, runtime_env, log_to_driver)
@@ -325,7 +328,10 @@ def _start(
 def _join(
     files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
 ) -> _Connection:
-    """Become a driver on the first of these nodes that answers; raises what the first one said if none does."""
+    """Connect this process as a driver to the first of these nodes that answers.
+
+    Raises the first node's ConnectionError if none answers.
+    """
     errors: list[ConnectionError] = []
     for file in files:
         try:
@@ -360,7 +366,7 @@ def _connect(
             raise
         raise ConnectionError(
             f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}"
-            f" (what its processes have said is in {os.path.join(file.session_dir, LOGS)})"
+            f" (the logs of its processes are in {os.path.join(file.session_dir, LOGS)})"
         ) from None
     core.context.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
     worker.connect_process(UserApi(core.user_port()))
@@ -369,7 +375,7 @@ def _connect(
 
 
 def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, CoreWorker]:
-    """A core worker for this process, not started yet, on a thread of its own."""
+    """Make a core worker for this process, on a thread of its own; the caller starts it."""
     raise_file_limit()
     thread = io_thread(file.system_config)
     worker_id = secrets.token_bytes(16)
@@ -395,7 +401,7 @@ def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, 
 
 
 def _working_directory() -> str:
-    """Where this driver's tasks run."""
+    """Return the working directory of this driver's tasks. Raises RuntimeError if it has been removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -403,7 +409,7 @@ def _working_directory() -> str:
 
 
 def _entrypoint() -> str:
-    """How this program was called; the names of files need not be text."""
+    """Return this program's command line as text; bytes of file names that are not text are escaped."""
     return " ".join(sys.argv).encode(errors="backslashreplace").decode()
 
 
@@ -419,7 +425,7 @@ def _address_info(file: NodeFile) -> dict[str, Any]:
 
 
 def _address_info_of_worker() -> dict[str, Any]:
-    """For a task that calls ``init(ignore_reinit_error=True)``, as libraries do."""
+    """Return the addresses for a task that calls ``init(ignore_reinit_error=True)``, as libraries do."""
     config = worker.current_api().config
     return {
         "address": config.gcs_endpoint,
@@ -433,8 +439,10 @@ def _address_info_of_worker() -> dict[str, Any]:
 
 @_one_at_a_time
 def shutdown() -> None:
-    """Disconnect; a cluster that ``init`` has started ends, with everything in it. Harmless when not connected, and in
-    a task, whose connection is not its own."""
+    """Disconnect this process. A cluster that ``init`` has started ends, with everything in it.
+
+    Does nothing if this process is not connected, and nothing in a task, whose connection belongs to its worker.
+    """
     global _connection
     if _connection is not None:
         _connection.user_code.refuse_on_loop()
@@ -448,7 +456,7 @@ def shutdown() -> None:
         return
     try:
         _disconnect(connection)
-    finally:  # whatever ended it: Ctrl-C, or the callback of a future that has failed now
+    finally:  # also after Ctrl-C, or an error in the callback of a future that failed just now
         if connection.node is not None:
             connection.node.close()
 
@@ -456,13 +464,13 @@ def shutdown() -> None:
 def _disconnect(connection: _Connection) -> None:
     core = connection.core
     try:
-        if core.raylet.death is None:  # Also without a printer: the lines belong into the session's logs.
+        if core.raylet.death is None:  # Also if no lines are shown: they must reach the session's logs.
             with suppress(PlatformError, TimeoutError):
                 connection.thread.run(_flush_logs(core), FLUSH_TIMEOUT_S)
             connection.printer.flush_repetitions()
         connection.thread.run(core.close(tells_threads=not _is_leaving), FLUSH_TIMEOUT_S)
     except (PlatformError, TimeoutError) as error:
-        logger.debug("the cluster did not say goodbye: %s", error)
+        logger.debug("the cluster did not answer while this driver disconnected: %s", error)
     finally:
         connection.thread.stop()
         if not _is_leaving:
@@ -474,7 +482,10 @@ async def _flush_logs(core: CoreWorker) -> None:
 
 
 def _auto_init() -> None:
-    """For the first thread that needs a cluster; the others wait for it."""
+    """Call ``init`` in the first thread that needs a cluster; other threads wait for it.
+
+    While the interpreter ends, a daemon thread waits here for ever, and the main thread raises RuntimeError.
+    """
     with _changing:
         if not _is_leaving and worker.connected_api() is None:
             init()
@@ -485,7 +496,7 @@ def _auto_init() -> None:
 
 
 def _leave() -> None:
-    """The threads that are left are daemons: they end with the interpreter, in silence, and begin nothing anew."""
+    """Disconnect when the interpreter ends. The remaining threads are daemons; ``_auto_init`` stops them from connecting."""
     global _is_leaving
     _is_leaving = True
     shutdown()

@@ -1,12 +1,12 @@
-"""Starting a node: its session, its zygote, and through that gcs and raylet.
+"""Start of a node: its session, its zygote, and with the zygote the gcs and the raylet.
 
 Ray: python/ray/_private/node.py, services.py
 
-``start_node`` is called by whoever begins a node: a driver's ``init``, ``cluster_utils``, the command line. It starts the
-zygote, whose program and children are in ``roles``; that file is not imported here, since a driver needs none of it.
+A driver's ``init``, ``cluster_utils`` and the command line call ``start_node``. It starts the zygote, whose program and
+children are in ``roles``. That file is not imported here, since a driver needs none of it.
 
 A gcs with storage is started again when it ends, at the same endpoints, so its TCP port is chosen before it first runs.
-The head node lives as long as its gcs, any other as long as its raylet.
+The head node ends when a gcs without storage ends; any other node ends with its raylet.
 """
 
 from __future__ import annotations
@@ -36,71 +36,76 @@ from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.transport.endpoints import free_port
 
 START_TIMEOUT_S = 30.0
+"""Seconds that the gcs, and then the raylet, has to start."""
 LEAST_STORE_BYTES = 1000
+"""Least size of an object store in bytes; a smaller store could hold almost nothing."""
 FEW_FILES = 4096
-"""A raylet has three open for each worker, the gcs two, a driver one for each actor that it calls."""
+"""Number of open files per process below which a warning is logged.
+
+A raylet has three files open for each worker, the gcs two, a driver one for each actor that it calls.
+"""
 logger = logging.getLogger("minray")
 
 
 @dataclass(slots=True)
 class NodeOptions:
-    """What a node is started with."""
+    """The options with which a node is started."""
 
     head: bool = True
     gcs_endpoint: str = ""
-    """Of the cluster to join, if not head."""
+    """Endpoint of the gcs to join; empty for a head."""
     token: bytes = b""
-    """Of the cluster to join; a head makes its own if it is empty."""
+    """Token of the cluster to join; a head with an empty one makes its own."""
     num_cpus: float | None = None
-    """None: what the machine has; likewise below."""
+    """Number of CPUs; None means this machine's. None also stands for the defaults of the next three options."""
     num_gpus: float | None = None
     memory: float | None = None
     object_store_memory: float | None = None
     resources: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     env_vars: dict[str, str] = field(default_factory=dict)
-    """Of its processes, beside and before what this process has."""
+    """Environment variables of the node's processes, which replace those of this process."""
     node_name: str = ""
     node_ip: str = "127.0.0.1"
     tcp_host: str = ""
-    """Listen for other machines on this address too; empty: unix sockets only."""
+    """Address at which the node also listens for other machines; empty means unix sockets only."""
     tcp_port: int = 0
-    """Of the gcs; 0: any that is free."""
+    """TCP port of the gcs; 0 means any free port."""
     storage: str = ""
-    """Where the gcs keeps its tables; empty: in memory."""
+    """Path of the file with the gcs's tables; empty means in memory."""
     detached: bool = False
     object_spilling_directory: str = ""
-    """Of this node; empty: as the cluster's configuration says."""
+    """Place for this node's spill files; empty means that of the cluster's configuration."""
     system_config: SystemConfig = field(default_factory=SystemConfig)
 
 
 class Node:
-    """A running node, as the process that began it sees it."""
+    """A running node, in the process that has started it."""
 
     def __init__(self, zygote: OwnedZygote, file: NodeFile, token: bytes, has_external: bool) -> None:
         self.zygote = zygote
         self.file = file
         self.token = token
         self._has_external = has_external
-        """Whether it may have objects where only its raylet can remove them."""
+        """Whether the node may have spill files in external storage, which only its raylet can remove."""
 
     @property
     def node_id(self) -> str:
         return self.file.node_id
 
     def processes(self) -> dict[str, int]:
-        """The pids of what lives of ``gcs`` (head only) and ``raylet``; they die with the zygote."""
+        """Return the pids of the living ``gcs`` (head only) and ``raylet``, by name; both die with the zygote."""
         living = self.zygote.living()
         return {} if self.zygote.ended else {name: pid for pid, name in living.items()}
 
     def kill(self, name: str) -> None:
-        """``kill -9`` of the ``raylet`` (the node dies: G108) or the ``gcs``; harmless if it has ended."""
+        """Kill the ``raylet`` (the node dies: G108) or the ``gcs`` with SIGKILL; do nothing if it has ended."""
         pid = self.processes().get(name)
         if pid is not None:
             self.zygote.kill(pid)
 
     def detach(self) -> None:
-        """Let the node live on when this process ends. RuntimeError if it has just ended."""
+        """Let the node live on when this process ends. Raises RuntimeError if the node has just ended."""
         try:
             self.zygote.detach()
         except SpawnFailed as error:
@@ -108,7 +113,7 @@ class Node:
             raise RuntimeError(f"the node has ended: {error}") from None
 
     def close(self) -> None:
-        """End everything on this node, now; but for what is elsewhere, its raylet is asked first."""
+        """End all processes of this node now. If it may have external spill files, first ask its raylet to remove them."""
         if self._has_external and self.processes():
             with suppress(PlatformError, OSError):
                 end_gracefully(self.file, self.token, "its program has ended")
@@ -119,12 +124,15 @@ class Node:
 
 
 def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
-    """What the node offers, in fixed point. Raises ValueError for amounts that make no sense, TypeError for no numbers."""
+    """Return the node's total resources, in fixed point.
+
+    Raises ValueError for impossible amounts and reserved names, TypeError for amounts that are not numbers.
+    """
     for name in options.resources:
         if not isinstance(name, str):
             raise TypeError(f"the name of a resource must be a str, not {name!r}")
         if name in (CPU, GPU, MEMORY, OBJECT_STORE_MEMORY):
-            raise ValueError(f"resource {name!r} has an argument of its own; resources are for others")
+            raise ValueError(f"resource {name!r} has an argument of its own; it must not be in resources")
     amounts: dict[str, float] = dict(options.resources)
     amounts[CPU] = host.cpu_count if options.num_cpus is None else options.num_cpus
     amounts[GPU] = options.num_gpus or 0
@@ -151,7 +159,7 @@ def _store_bytes(given: float | None, host: Host) -> float:
 
 
 def _check_texts(options: NodeOptions) -> None:
-    """Raises TypeError for what is no text, ValueError for text that no message can say."""
+    """Check texts of the options. Raises TypeError for anything but str, ValueError for text that UTF-8 cannot encode."""
     check_labels(options.labels)
     if not is_environment(options.env_vars):
         raise TypeError(f"env_vars must be a dict from str to str, not {options.env_vars!r}")
@@ -167,11 +175,14 @@ def _check_texts(options: NodeOptions) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{name} is not text that can be written: {error}") from None
+            raise ValueError(f"{name} cannot be encoded as UTF-8: {error}") from None
 
 
 def start_node(options: NodeOptions) -> Node:
-    """Start gcs (head only) and raylet; returns when the raylet is registered. RuntimeError says what went wrong."""
+    """Start a node's gcs (head only) and raylet; return when the raylet is registered.
+
+    Raises RuntimeError if they cannot be started, TypeError and ValueError for wrong options.
+    """
     _check_texts(options)
     check_transport(options.system_config)
     resources = node_resources(options, RealHost())
@@ -187,7 +198,7 @@ def start_node(options: NodeOptions) -> Node:
     session = make_session(token)
     try:
         zygote = start_zygote(["-P", "-c", _zygote_program()], str(session), options.env_vars)
-    except (OSError, ValueError) as error:  # A variable may have a name that cannot be one.
+    except (OSError, ValueError) as error:  # ValueError: the name of an environment variable is invalid.
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
     try:
@@ -201,12 +212,15 @@ def start_node(options: NodeOptions) -> Node:
 
 
 def import_path() -> list[str]:
-    """Where others must look for the modules that this process can import; "" (an interactive session) is the directory."""
+    """Return this process's ``sys.path`` as absolute paths, with which other processes find its modules.
+
+    The entry "" (an interactive session) means the current directory.
+    """
     return [os.path.abspath(entry) for entry in sys.path]
 
 
 def _zygote_program() -> str:
-    """It imports minray from where this process has it, and nothing from the current directory."""
+    """Return the program of a zygote. It imports minray from this process's path, and nothing from the current directory."""
     return (
         f"import sys; own_path = sys.path[:]; sys.path[:] = {import_path()}; "
         "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
@@ -261,7 +275,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
 
 
 def _spill_directories(session: Path, places: str) -> list[str]:
-    """Made for this session. RuntimeError if one cannot be."""
+    """Make the directories for spill files of this session. Raises RuntimeError if one cannot be made."""
     try:
         return make_spill_directories(str(session), split_places(places or default_spilling_place(session)))
     except OSError as error:
@@ -269,7 +283,7 @@ def _spill_directories(session: Path, places: str) -> list[str]:
 
 
 def _start_gcs(options: NodeOptions, socket_dir: str, session: Path, zygote: OwnedZygote) -> tuple[str, str]:
-    """Returns its endpoint for this node, and its address for everybody."""
+    """Start the gcs; return its endpoint for this node, and its address for other nodes and drivers."""
     endpoints = [f"{socket_dir}/gcs"]
     if options.tcp_host:
         endpoints.append(f"tcp:{options.tcp_host}:{options.tcp_port}")
@@ -282,7 +296,7 @@ def _start_gcs(options: NodeOptions, socket_dir: str, session: Path, zygote: Own
 def _start_process(
     zygote: OwnedZygote, name: str, config: bytes, *, control: bool = False, essential: bool = False, respawn: bool = False
 ) -> None:
-    """Returns when it says that it is ready."""
+    """Start a process of the node; return when it reports that it is ready. Raises RuntimeError if it reports a failure."""
     log = os.path.join(zygote.session_dir, LOGS, f"{name}.log")
     pid = zygote.spawn(
         name, name, config, log_path=log, ready=True, control=control, essential=essential, respawn=respawn

@@ -1,10 +1,10 @@
-"""What a forked child is: gcs, raylet or worker, each made of the same rooms as in the simulation; and the zygote itself.
+"""The roles of a node's processes: gcs, raylet or worker, made of the same rooms as in the simulation; and the zygote.
 
 Ray: src/ray/gcs/gcs_server_main.cc, src/ray/raylet/main.cc, python/ray/_private/workers/default_worker.py
 
-A composition root. ``zygote_main`` is the program of a zygote, which has imported everything here once; what
-it forks calls ``run_role`` and ends when that returns. gcs and raylet run their loop in their only thread; a worker's
-main thread runs tasks, and the loop in between (``main_thread``).
+This file is a composition root. ``zygote_main`` is the program of a zygote, which has imported everything here once. Each
+forked child calls ``run_role`` and ends when that returns. gcs and raylet run their loop in their only thread. A worker's
+main thread runs tasks, and the loop between them (``main_thread``).
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _raylet_config = msgspec.msgpack.Decoder(RayletConfig)
 
 @dataclass(frozen=True, slots=True)
 class Heritage:
-    """What the zygote has found out once, for all its children."""
+    """The token and the host's facts, which the zygote reads once for all its children."""
 
     token: bytes
     host: RealHost
 
 
 def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> None:
-    """What a forked child is; returns when its part is over."""
+    """Run a forked child in its role; return when the role has ended."""
     if role == "worker":
         _run_worker(_worker_config.decode(config), heritage, ends)
     elif role == "gcs":
@@ -76,7 +76,7 @@ def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> N
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what standard error was when the process began, also where user code has put something in its place."""
+    """A log handler that writes to the process's original standard error, even if user code has replaced ``sys.stderr``."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -87,7 +87,10 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 def _log_through(handler: logging.Handler) -> None:
-    """Log what minray has to say. The root logger is the user's: in a worker, ``logging.basicConfig`` has its effect."""
+    """Log minray's own messages through this handler.
+
+    The root logger stays free for the user, so that ``logging.basicConfig`` in a task has its effect.
+    """
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("minray")
     logger.handlers[:] = [handler]
@@ -105,7 +108,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _tell_ready(ends: ChildEnds, *words: str) -> None:
-    """The names of files in an error need not be text that can be sent."""
+    """Report readiness or a failure to the zygote. Bytes of file names that are not text are escaped."""
     if ends.ready_descriptor is not None:
         ends.ready(msgspec.json.encode([word.encode(errors="backslashreplace").decode() for word in words]))
 
@@ -158,7 +161,7 @@ def _remove_socket(endpoint: str) -> None:
         assert isinstance(parsed, UnixEndpoint), endpoint
         make_room(parsed)
     except PlatformError as error:
-        logging.getLogger(__name__).warning("the socket of a dead process stays: %s", error)
+        logging.getLogger(__name__).warning("cannot remove the socket of a dead process: %s", error)
 
 
 def _log_opener(session_dir: str, system: SystemConfig) -> OpenLog:
@@ -169,14 +172,14 @@ def _log_opener(session_dir: str, system: SystemConfig) -> OpenLog:
 
 
 def _log_to_file(ends: ChildEnds, system: SystemConfig) -> None:
-    """From now on this process logs to a file of its own in the session, which rotates."""
+    """Log from now on to this process's own rotating file in the session."""
     path = os.path.join(ends.session_dir, LOGS, f"{ends.name}.log")
     file = RotatingLog(path, system.rotation_max_bytes, system.rotation_backup_count, standard=(1, 2))
     _log_through(logging.StreamHandler(file))
 
 
 def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> None:
-    """A loop and user code, which share the main thread (see ``main_thread``)."""
+    """Run a worker: its loop and the user's code share the main thread (see ``main_thread``)."""
     loop = asyncio.new_event_loop()
     user_code = MainThreadUserCode(loop)
     name = f"worker/{config.worker_id[:4].hex()}"
@@ -203,16 +206,16 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
 
 
 def prepare_children() -> None:
-    """Do once what each of them would do: it takes time, and what a child writes to is memory of its own."""
+    """Do once in the zygote what each child would do: it takes time, and pages that a child writes to are not shared."""
     prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
     _log_through(_StandardError())
-    asyncio.new_event_loop().close()  # the first one of a process sets up what all others find
+    asyncio.new_event_loop().close()  # the first loop of a process sets up what all later ones need
     hmac.digest(b"", b"", "sha256")  # OpenSSL looks for its algorithms
     importlib.invalidate_caches()  # since Python 3.12 this imports half of the email package
 
 
 def zygote_main() -> None:
-    """The program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node.node``)."""
+    """Run the program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node.node``)."""
     import psutil  # noqa: F401  (imported once, here, for all children)
     import uvloop  # noqa: F401
 

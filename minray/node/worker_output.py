@@ -1,15 +1,15 @@
-"""What tasks print: named in the worker, shown once in the driver.
+"""Lines that tasks print: marked with the task's name in the worker, shown once in the driver.
 
 Ray: python/ray/_private/log_monitor.py, python/ray/_private/ray_logging/__init__.py
 
-Worker side: standard output and error are pipes that the raylet reads. ``TaskNamedStream`` writes, before the first line of
-a task, a line with a control character and the task's name (of a call: after its actor, which may describe itself by its
-``__repr__``), which the raylet takes out and attaches to what follows. Output of C libraries and child processes, which does
-not pass here, is named too when their task has printed something, and until another one begins: then it is the worker's. A
-line that a task has begun ends with it, but not one that a thread of its own has begun.
+Worker side: standard output and error are pipes that the raylet reads. Before the first line of a task ``TaskNamedStream``
+writes a line with a control character and the task's name. For an actor's call the actor's name comes first, or its own
+``__repr__``. The raylet removes that line and attaches the name to the lines that follow. Output of C libraries and child
+processes does not pass through the stream. It has the task's name if the task has printed before, until another task
+begins; otherwise it has the worker's. An unfinished line ends with its task, but not if a thread of the task has begun it.
 
-Driver side: ``LinePrinter`` shows ``(f pid=123) text``. A line that several workers print within a few seconds is shown
-at once, and counted from the second of them on; what one worker alone repeats is shown each time.
+Driver side: ``LinePrinter`` shows ``(f pid=123) text``. If several workers print the same line within a few seconds, it is
+shown once, at once, and the repetitions are counted. A line that only one worker repeats is shown each time.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from minray.core_worker.execution.task_executor import Speaker, TaskExecutor
 
 HOLDS_LOCKS = True
-"""See ``common/package.py``: these frames may hold a lock."""
+"""Marks this module for ``common/package.py``: its frames may hold a lock."""
 
 MOST_BEGUN = 8192
-"""Characters of a line that is not at its end, which are written at once. As much as Python's own streams hold back."""
+"""Most characters of an unfinished line that are held back, as many as Python's own streams buffer; a longer one is
+written at once."""
 _writing = threading.RLock()
-"""Between a name and its lines nobody else writes; a signal's handler may, in the same thread."""
+"""Lock that keeps a name and its lines together. It is reentrant, since a signal handler may write in the same thread."""
 
 
 def _renew_lock() -> None:
-    """In a child that user code has forked while another thread was writing."""
+    """Renew the lock in a child that user code has forked while another thread held it."""
     global _writing
     _writing = threading.RLock()
 
@@ -47,9 +48,11 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class TaskNamedStream:
-    """Wraps a text stream of a worker, so that each line has its task's name, and lines of several threads do not mix:
-    ``print`` writes a line and its end apart. What a thread, or a call that shares its thread with others, has begun is
-    written with its end, which a newline or that of the task is, or when it flushes."""
+    """A wrapper of a worker's text stream that names the task of each line and keeps lines of several threads apart.
+
+    ``print`` writes a line and its newline separately. So the beginning of a line is held back for each thread, and for each
+    call that shares its thread with others. It is written with the newline, at the end of the task, or at a flush.
+    """
 
     def __init__(self, stream: IO[str], executor: TaskExecutor) -> None:
         self._stream = stream
@@ -57,9 +60,9 @@ class TaskNamedStream:
         executor.forget_names.append(self._forget_name)
         self._named = ""
         self._open: Speaker | None = None
-        """Who has flushed the beginning of a line; None: what is written is at the beginning of one."""
+        """Speaker (thread or call) that has flushed the beginning of a line; None if the last written line is complete."""
         self._begun: dict[Speaker, str] = {}
-        """The beginning of a line, which is not written yet."""
+        """Beginnings of lines that are held back, by speaker."""
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
@@ -85,19 +88,19 @@ class TaskNamedStream:
         self._stream.flush()
 
     def close(self) -> None:
-        """At the end of the process: flush for all threads."""
+        """Write the held back text of all threads, and close the stream; called at the end of the process."""
         while self._begun:
             self._put(*self._begun.popitem())
         self._stream.close()
 
     def _end_line(self, speaker: Speaker, name: str) -> None:
-        """Its task, of this name, is over."""
+        """End the unfinished line of a speaker whose task, of this name, has ended."""
         text = self._begun.pop(speaker, "")
         if text or self._open == speaker:
             self._put(speaker, text + "\n", name)
 
     def _put(self, speaker: Speaker, text: str, name: str | None = None) -> None:
-        """Written as the words of ``name``, or of what runs."""
+        """Write text under the task name ``name``; None means the name of the running task."""
         if not text:
             return
         with _writing:
@@ -117,7 +120,7 @@ class TaskNamedStream:
                 self._executor.unended.add((speaker, self._end_line))
 
     def _forget_name(self) -> None:
-        """Another task begins: what it has written past this stream is not taken for the words of the last one."""
+        """Clear the name when another task begins, so that its output past this stream does not get the last task's name."""
         with _writing:
             if self._named and self._open is None:
                 self._stream.write(f"{TASK_NAME_MARK}\n")
@@ -128,31 +131,31 @@ class TaskNamedStream:
 
 
 Source = tuple[bytes, int, bool]
-"""Node, process id, and whether it is standard error."""
+"""A worker's stream: node id, process id, and whether it is standard error."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A line that was shown lately."""
+    """A line that was shown recently."""
 
     source: Source | None
-    """The only worker that has printed it; None: there are several."""
+    """The only stream that has printed the line; None if there are several."""
     until: float
-    """The end of its window."""
+    """Time at which the line's window ends."""
     held_back: int = 0
-    """How often it was not shown."""
+    """Number of repetitions that were not shown."""
 
 
 class LinePrinter:
-    """Shows the lines of one driver's workers."""
+    """Prints the lines of one driver's workers."""
 
     def __init__(self, window_s: float, clock: Callable[[], float]) -> None:
         self._window_s = window_s
         self._clock = clock
         self._seen: OrderedDict[tuple[str, bool], _Seen] = OrderedDict()
-        """By text and stream; the window that began first is the first one, and over first."""
+        """Recent lines by text and stream, in the order in which their windows began and end."""
         self._sequences: dict[Source, int] = {}
-        """The last batch shown, per worker and stream: a repeated message is not shown again."""
+        """Number of the last batch shown for each stream, so that a repeated message is not shown again."""
 
     def show(self, message: PrintLines) -> None:
         """Print one batch from one worker."""
@@ -168,12 +171,12 @@ class LinePrinter:
         self.flush_repetitions(now)
 
     def _print(self, text: str, is_stderr: bool) -> None:
-        """A driver whose output nobody reads any more (``| head``) goes on without it, until it writes something itself."""
+        """Print lines, and ignore a closed pipe (``| head``): only the driver's own output raises an error for that."""
         stream = sys.stderr if is_stderr else sys.stdout
         with suppress(OSError, ValueError):
             try:
                 print(text, file=stream, flush=True)
-            except UnicodeEncodeError as error:  # shown as well as this terminal or file can
+            except UnicodeEncodeError as error:  # escape what this terminal or file cannot show
                 shown = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
                 print(shown, file=stream, flush=True)
 
@@ -194,7 +197,7 @@ class LinePrinter:
         return True
 
     def flush_repetitions(self, now: float | None = None) -> None:
-        """Say how often lines were repeated whose window is over (without ``now``: all lines)."""
+        """Print how often each line was repeated whose window has ended; without ``now``, each line."""
         while self._seen:
             (text, is_stderr), seen = next(iter(self._seen.items()))
             if now is not None and now < seen.until:

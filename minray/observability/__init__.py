@@ -1,6 +1,6 @@
-"""What is read off a running cluster: state tables, memory, traces, metrics, stacks.
+"""Observation of a running cluster: state tables, memory, traces, metrics, stacks.
 
 Ray: python/ray/util/state/, python/ray/_private/state.py, python/ray/_private/internal_api.py (memory_summary)
 
-``state_reader`` asks all processes; the other files turn what they answer into texts and traces.
+``state_reader`` asks all processes; the other files turn the answers into texts and traces.
 """

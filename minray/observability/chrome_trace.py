@@ -1,10 +1,10 @@
-"""When each worker has run what, as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""A trace of the tasks that each worker has run, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 Ray: python/ray/_private/state.py (chrome_tracing_dump), python/ray/_private/profiling.py
 
-A node is what the format calls a process, and a worker a thread of it. Rows of these viewers have no place for two things
-at the same time, so that a worker whose calls overlap (an actor with threads or coroutines) has as many rows as it needs.
-The viewers want numbers for nodes and rows; events of kind "M" give them names.
+The format's process is a node, and its thread is a worker of that node. A row of these viewers cannot show two events at the
+same time. So a worker whose calls overlap (an actor with threads or coroutines) has as many rows as it needs. The viewers
+require numbers for nodes and rows; events of kind "M" give them names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minray.common.ids import job_of, short
 from minray.protocol.state import ProfileEvent, ProfileEvents, func_or_class_name
 
 COLOURS = {"FINISHED": "generic_work", "FAILED": "terrible", "CANCELLED": "grey"}
-"""Names that the viewers know."""
+"""Colour of an event by the task's state; the viewers know colours by these names."""
 
 TraceEvent = dict[str, Any]
 
@@ -29,7 +29,7 @@ def write_trace(filename: str, events: list[TraceEvent]) -> None:
 
 
 def trace_events(workers: Sequence[ProfileEvents]) -> list[TraceEvent]:
-    """The events of each worker in the order of their beginning, and then the names."""
+    """Return the trace: the events of each worker, row by row in the order of their start, and then the names."""
     nodes: dict[bytes, int] = {}
     events: list[TraceEvent] = []
     names: list[TraceEvent] = []
@@ -48,7 +48,7 @@ def trace_events(workers: Sequence[ProfileEvents]) -> list[TraceEvent]:
 
 
 def in_rows(events: Sequence[ProfileEvent]) -> list[list[ProfileEvent]]:
-    """The events in as few rows as there can be without two at the same time in one."""
+    """Distribute events over as few rows as possible, so that events of one row do not overlap."""
     rows: list[list[ProfileEvent]] = []
     for event in sorted(events, key=lambda event: event.start_us):
         free = next((row for row in rows if row[-1].start_us + row[-1].duration_us <= event.start_us), None)

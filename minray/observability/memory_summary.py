@@ -1,9 +1,10 @@
-"""The text of ``minray memory``: the object store of each node, and who refers to what.
+"""The text of ``minray memory``: the object store of each node, and the references of each process.
 
 Ray: python/ray/dashboard/memory_utils.py (MemoryTable, memory_summary)
 
-Pure: what was read (``ClusterObjects``) becomes lines. As in Ray references are grouped by the node of the process that has
-them or by the line that made them; other than in Ray the largest come first, so that ``-n`` shows what matters.
+The functions are pure: they turn the answers (``ClusterObjects``) into lines. As in Ray, references are grouped by the node
+of the process that has them, or by the line that made them. Unlike in Ray, the largest come first, so that ``-n`` shows the
+most important ones.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ COUNTED = {
 
 
 class View(NamedTuple):
-    """What a person wants to see."""
+    """The options of ``minray memory``: which references are shown, and how."""
 
     group_by: str = NODE_ADDRESS
     sort_by: str = "OBJECT_SIZE"
     units: str = "B"
     num_entries: int | None = None
-    """Of each group at most; None: all."""
+    """Most references shown of each group; None means all."""
     stats_only: bool = False
-    """The stores alone."""
+    """Whether only the object stores are shown, without references."""
 
     def size(self, size: int) -> str:
         if size < 0:
@@ -72,7 +73,7 @@ class View(NamedTuple):
 
 
 def memory_summary(objects: ClusterObjects, view: View) -> str:
-    """The whole text."""
+    """Return the text of ``minray memory``."""
     lines = [*_stores(objects, view)[1:], *_memory_on_disk(objects, view), *_disk_traffic(objects, view)]
     if not view.stats_only:
         groups: dict[str, list[ObjectUse]] = {}
@@ -82,7 +83,7 @@ def memory_summary(objects: ClusterObjects, view: View) -> str:
             lines += ["", f"{name}: {_counts(groups[name], view)}"]
             lines += _references(objects, groups[name][: view.num_entries], view)
     if left_out := objects.left_out():
-        lines += ["", f"{left_out} references or copies are not shown: each process and node tells of its largest ones."]
+        lines += ["", f"{left_out} references or copies are not shown: each process and node reports only its largest ones."]
     lines += ["", *(f"{name} does not answer." for name in objects.silent)] if objects.silent else []
     return "\n".join(lines)
 
@@ -101,17 +102,17 @@ def _stores(objects: ClusterObjects, view: View) -> list[str]:
 
 
 def _memory_on_disk(objects: ClusterObjects, view: View) -> list[str]:
-    """A line for each node that has some: its memory was full of what is in use."""
+    """Return a line for each node with store memory in files on disk, because its store is full of objects in use."""
     return [
         f"Node {node_id.hex()[:8]} has {view.size(store.fallback_used)} of memory on disk"
-        f" ({sum(copy.is_in_fallback for copy in store.copies)} objects), since the rest is full of what is in use."
+        f" ({sum(copy.is_in_fallback for copy in store.copies)} objects), since its store is full of objects in use."
         for node_id, store in objects.stores.items()
         if store.fallback_used
     ]
 
 
 def _disk_traffic(objects: ClusterObjects, view: View) -> list[str]:
-    """One line about all nodes, if anything was ever spilled."""
+    """Return a line with the sums of all nodes, if any object was ever spilled."""
     stats = [store.spill for store in objects.stores.values()]
     count, restored = sum(one.spilled_objects for one in stats), sum(one.restored_objects for one in stats)
     if not count:
@@ -129,7 +130,7 @@ def _group_of(objects: ClusterObjects, use: ObjectUse, view: View) -> str:
 
 
 def _counts(uses: Sequence[ObjectUse], view: View) -> str:
-    """How many references of which kind there are, and how much memory they refer to, each object counted once."""
+    """Return the number and size of the objects, each counted once, and the number of references of each kind."""
     sizes = {use.object_id: max(use.size, 0) for use in uses}
     counts = [(sum(use.reference_type == kind for use in uses), words) for kind, words in COUNTED.items()]
     noun = "object" if len(sizes) == 1 else "objects"

@@ -1,9 +1,9 @@
-"""Metrics in Prometheus's text format: all values of all processes, each with labels that say whose it is.
+"""Metrics in Prometheus's text format: all values of all processes, each with labels that name its process.
 
 Ray: python/ray/_private/telemetry/open_telemetry_metric_recorder.py, and the Prometheus exporter that it uses
 
-Pure: what was read (``ClusterMetrics``) becomes lines. Names begin with ``ray_`` and counters end with ``_total``, as in
-Ray, so that dashboards made for it find them.
+The functions are pure: they turn the answers (``ClusterMetrics``) into lines. As in Ray, names begin with ``ray_`` and those
+of counters end with ``_total``, so that dashboards made for Ray find them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from minray.protocol.state import COUNTER, HISTOGRAM, MetricFamily, MetricSample
 
 PREFIX = "ray_"
 COMPONENT = "core_worker"
-"""What Ray calls drivers and workers."""
+"""Value of the label ``Component`` in Ray for drivers and workers."""
 
 
 def prometheus_text(found: ClusterMetrics) -> str:
-    """A family after the other, by name; empty if nothing was measured."""
+    """Return the families of metrics, sorted by name, as text; "" if no program has metrics."""
     families: dict[str, list[tuple[ProcessMetrics, MetricFamily]]] = {}
     for process in sorted(found.processes, key=lambda process: process.worker_id):
         for family in process.families:
             families.setdefault(full_name(family), []).append((process, family))
     lines = [line for name in sorted(families) for line in _family(name, families[name])]
     if left_out := sum(process.left_out for process in found.processes):
-        lines.append(f"# {left_out} values are left out, because their processes have so many")
+        lines.append(f"# {left_out} values are left out, because their processes have too many")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -38,7 +38,10 @@ def full_name(family: MetricFamily) -> str:
 
 
 def _family(name: str, parts: Sequence[tuple[ProcessMetrics, MetricFamily]]) -> Iterator[str]:
-    """A name is of one kind in this format: what another process means by it is left out, and that is said."""
+    """Yield the lines of the metrics with one name. In this format they must be of one kind.
+
+    If processes disagree, the first one decides. Metrics of another kind are left out, and a comment says so.
+    """
     first = parts[0][1]
     description = next((family.description for _, family in parts if family.description), "")
     if description:
@@ -71,7 +74,7 @@ def _labels(tags: dict[str, str]) -> str:
 
 
 def _label_name(key: str) -> str:
-    """The format has letters, digits and underscores only."""
+    """Return a valid name for a label: only letters, digits and underscores, and no digit at its beginning."""
     name = re.sub("[^a-zA-Z0-9_]", "_", key)
     return name if name and not name[0].isdigit() else f"_{name}"
 

@@ -1,8 +1,9 @@
-"""The text of ``minray stack``: where the threads and coroutines of each process are.
+"""The text of ``minray stack``: the current stacks of the threads and coroutines of each process.
 
 Ray: what py-spy prints for python/ray/scripts/scripts.py (stack)
 
-Pure: what was read (``ClusterStacks``) becomes lines, which look like Python's own tracebacks: the newest call is the last.
+The functions are pure: they turn the answers (``ClusterStacks``) into lines, which look like Python's own tracebacks. The
+newest call is the last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from minray.protocol.state import ProcessStacks, Stack
 
 
 def stack_text(found: ClusterStacks) -> str:
-    """The processes of a node stand together, drivers first."""
+    """Return the stacks of all processes as text, node by node, drivers first."""
     order = sorted(found.processes, key=lambda process: (process.node_id, not process.is_driver, process.pid))
     return "\n\n".join("\n".join(_process(process, found.nodes[process.node_id])) for process in order)
 

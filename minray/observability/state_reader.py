@@ -1,10 +1,10 @@
-"""What all processes of a cluster say of its objects and tasks: who refers to them, where they are, what they do.
+"""Questions to all processes of a cluster about its objects, tasks, stacks and metrics.
 
 Ray: python/ray/util/state/state_manager.py, python/ray/dashboard/state_aggregator.py
 
-The gcs knows nodes, drivers and actors, each raylet its store and its workers, each process its references and tasks. All
-are asked at once; who is dead has nothing, and who does not answer in time is named (``silent``). ``uses`` puts the
-answers about objects together.
+The gcs knows nodes, drivers and actors; each raylet knows its store and its workers; each process knows its references and
+tasks. All processes are asked at once. A dead process is left out, and ``silent`` names each process that does not answer in
+time. ``ClusterObjects.uses`` combines the answers about objects.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ PINNED_IN_MEMORY, USED_BY_PENDING_TASK, LOCAL_REFERENCE, CAPTURED_IN_OBJECT, UNK
     "CAPTURED_IN_OBJECT",
     "UNKNOWN_STATUS",
 )
-"""Ray's names: it is being read in the store; a task takes it as an argument; the program has an ObjectRef; another value
-contains it. UNKNOWN_STATUS: this process keeps it for others, who have borrowed it."""
+"""Ray's names for why a process refers to an object, in this order: it reads the object in the store; a submitted task takes
+the object as an argument; the program has an ObjectRef; another value contains the object. UNKNOWN_STATUS: the process keeps
+the object only for its borrowers."""
 
 
 class ObjectUse(NamedTuple):
@@ -60,7 +61,7 @@ class ObjectUse(NamedTuple):
     is_driver: bool
     reference_type: str
     size: int
-    """-1 if nobody who was asked knows it."""
+    """Size in bytes; -1 if no process that answered knows it."""
     call_site: str
     task_status: str
     attempt: int
@@ -69,23 +70,23 @@ class ObjectUse(NamedTuple):
 
 
 class ClusterObjects(NamedTuple):
-    """All answers."""
+    """Answers of all raylets, drivers and workers about objects."""
 
     nodes: dict[bytes, NodeInfo]
-    """Those that live."""
+    """Living nodes, by node id."""
     stores: dict[bytes, ObjectsInfo]
-    """By node id."""
+    """Object stores, by node id."""
     processes: list[CoreWorkerStats]
     silent: list[str]
-    """Who has not answered, in words."""
+    """Names of the nodes and processes that did not answer."""
 
     def left_out(self) -> int:
-        """References and copies that exist, but are not described because there are so many."""
+        """Return the number of references and copies that the answers leave out because there are too many."""
         references = sum(process.total - len(process.references) for process in self.processes)
         return references + sum(store.total - len(store.copies) for store in self.stores.values())
 
     def uses(self) -> list[ObjectUse]:
-        """A line for each reference, and for each object that a process reads although it has no reference any more."""
+        """Return an entry for each reference, and for each object that a process reads without having a reference."""
         copies = {copy.object_id: copy for store in self.stores.values() for copy in store.copies}
         sizes = {info.object_id: info.size for process in self.processes for info in process.references if info.size >= 0}
         sizes |= {copy.object_id: copy.size for copy in copies.values()}
@@ -138,7 +139,7 @@ def _read_use(process: CoreWorkerStats, copy: CopyInfo) -> ObjectUse:
 
 
 def reference_type(info: ObjectRefInfo) -> str:
-    """Why a process that does not read an object refers to it."""
+    """Return why a process refers to an object that it does not read."""
     if info.submitted:
         return USED_BY_PENDING_TASK
     if info.local or info.is_pickled:
@@ -147,7 +148,7 @@ def reference_type(info: ObjectRefInfo) -> str:
 
 
 class _Question:
-    """What everybody is asked, and who has not answered."""
+    """One question to many processes, and the names of those that have not answered."""
 
     def __init__(self, timeout_s: float, limit: int = 0, object_ids: list[bytes] | None = None) -> None:
         self.limit = limit
@@ -156,7 +157,7 @@ class _Question:
         self.timeout_s = timeout_s
 
     async def ask(self, name: str, answer: Awaitable[R]) -> R | None:
-        """None from who is dead, or does not answer in time."""
+        """Await an answer; return None if the process is dead or does not answer in time."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await answer
@@ -184,7 +185,7 @@ class ClusterProfile(NamedTuple):
 
 class ClusterStacks(NamedTuple):
     nodes: dict[bytes, NodeInfo]
-    """Those that live."""
+    """Living nodes, by node id."""
     processes: list[ProcessStacks]
     silent: list[str]
 
@@ -198,18 +199,20 @@ class ClusterWorkers(NamedTuple):
     nodes: list[NodeInfo]
     jobs: list[JobInfo]
     living: list[tuple[str, bytes, bytes, int]]
-    """DRIVER or WORKER, worker id, node id, pid."""
+    """Living processes: DRIVER or WORKER, worker id, node id, pid."""
     deaths: list[WorkerDeath]
-    """Of the processes that died lately."""
+    """Deaths of processes that the gcs still remembers."""
     silent: list[str]
 
 
 class StateReader:
-    """Asks everybody. Each process may take ``timeout_s``. Raises PlatformError if the gcs is gone, TimeoutError if it is
-    silent."""
+    """A reader that asks the gcs and the processes that it knows. Each of them has ``timeout_s`` seconds to answer.
+
+    Raises PlatformError if the gcs cannot be reached, TimeoutError if it does not answer.
+    """
 
     def __init__(self, peers: Peers, gcs: Peer, own_id: bytes = b"", own: StateAnswers | None = None) -> None:
-        """A process of the cluster answers for itself (``own``)."""
+        """Make a reader. If this process belongs to the cluster, ``own_id`` is its id, and ``own`` gives its answers."""
         self._peers = peers
         self._gcs = gcs
         self._own_id = own_id
@@ -218,7 +221,7 @@ class StateReader:
     async def read(
         self, timeout_s: float, limit: int = MOST_ENTRIES, object_ids: Sequence[bytes] | None = None
     ) -> ClusterObjects:
-        """The largest objects, or these."""
+        """Ask for the largest objects of each node and process, at most ``limit``, or for these objects."""
         question = _Question(timeout_s, limit, None if object_ids is None else list(object_ids))
         alive, drivers = await self._living(timeout_s)
         of_nodes = await asyncio.gather(*(self._read_node(question, node) for node in alive.values()))
@@ -229,35 +232,35 @@ class StateReader:
         return ClusterObjects(alive, stores, processes, question.silent)
 
     async def tasks(self, timeout_s: float, task_ids: Sequence[bytes] | None = None) -> ClusterTasks:
-        """The newest tasks of each process, or these."""
+        """Ask for the newest tasks of each process, or for these tasks."""
         question, request = _Question(timeout_s), GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
         _, drivers, workers = await self._processes(question)
         infos = await self._ask_all(question, request, lambda own: own.tasks(request), [*drivers, *workers])
         return ClusterTasks(infos, question.silent)
 
     async def profile(self, timeout_s: float) -> ClusterProfile:
-        """What each worker has run lately."""
+        """Ask each worker for the tasks that it has run recently."""
         question = _Question(timeout_s)
         _, _, workers = await self._processes(question)
         profiles = await self._ask_all(question, GetProfileEvents(), lambda own: own.profile(), workers)
         return ClusterProfile(profiles, question.silent)
 
     async def stacks(self, timeout_s: float) -> ClusterStacks:
-        """What each driver and worker does right now."""
+        """Ask each driver and worker for its current stacks."""
         question = _Question(timeout_s)
         alive, drivers, workers = await self._processes(question)
         stacks = await self._ask_all(question, GetStacks(), lambda own: own.stacks(), [*drivers, *workers])
         return ClusterStacks(alive, stacks, question.silent)
 
     async def metrics(self, timeout_s: float) -> ClusterMetrics:
-        """What each driver and worker has measured."""
+        """Ask each driver and worker for its metrics."""
         question = _Question(timeout_s)
         _, drivers, workers = await self._processes(question)
         metrics = await self._ask_all(question, GetMetrics(), lambda own: own.metrics(), [*drivers, *workers])
         return ClusterMetrics(metrics, question.silent)
 
     async def workers(self, timeout_s: float) -> ClusterWorkers:
-        """All processes that run tasks or drive jobs."""
+        """Ask for all drivers and workers, and for those that died recently."""
         question = _Question(timeout_s)
         async with asyncio.timeout(timeout_s):
             nodes, jobs, deaths = await asyncio.gather(
@@ -286,7 +289,7 @@ class StateReader:
             return (await self._gcs.call(ListActors())).actors
 
     async def _living(self, timeout_s: float) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]]]:
-        """Nodes by id; addresses and pids of drivers."""
+        """Return the living nodes by id, and the addresses and pids of their drivers."""
         async with asyncio.timeout(timeout_s):
             nodes, jobs = await asyncio.gather(self._rows(NODES, NodeInfo), self._rows(JOBS, JobInfo))
         alive = {node.node_id: node for node in nodes if node.alive}
@@ -306,7 +309,7 @@ class StateReader:
     async def _processes(
         self, question: _Question
     ) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]], list[tuple[Address, int]]]:
-        """Nodes by id; addresses and pids of drivers, and of workers."""
+        """Return the living nodes by id, and the addresses and pids of their drivers and of their workers."""
         alive, drivers = await self._living(question.timeout_s)
         of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
         return alive, drivers, _addresses(of_nodes)
@@ -318,7 +321,7 @@ class StateReader:
         answer: Callable[[StateAnswers], R],
         processes: Sequence[tuple[Address, int]],
     ) -> list[R]:
-        """What these say; ``answer``: what this process says, if it is one of them."""
+        """Ask these processes, and return the answers. ``answer`` makes this process's own, if it is one of them."""
 
         async def ask(to: Address, pid: int) -> R | None:
             if self._own is not None and to.worker_id == self._own_id:
@@ -334,7 +337,7 @@ def _drivers(jobs: Sequence[JobInfo], alive: dict[bytes, NodeInfo]) -> list[tupl
 
 
 def _addresses(of_nodes: Sequence[NodeStats | None]) -> list[tuple[Address, int]]:
-    """Of the workers that have registered."""
+    """Return the addresses and pids of the workers that have registered."""
     workers = [worker for stats in of_nodes if stats is not None for worker in stats.workers]
     return [(worker.address, worker.pid) for worker in workers if worker.address is not None]
 

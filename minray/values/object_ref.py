@@ -2,15 +2,15 @@
 
 Ray: python/ray/includes/object_ref.pxi, docs "Objects"
 
-An ``ObjectRef`` is an id, the address of its owner, and a way to say that it is gone. It knows nothing of the system
-around it: the core worker of the process gives it ``dropped`` (the ``append`` of a deque; all that ``__del__`` may do,
-since it may run in any thread at any moment) and installs the hooks below, once per process or simulated process.
+An ``ObjectRef`` is an id, the address of its owner, and a function to call when it is dropped. It does not depend on the
+system around it. The core worker of the process gives it ``dropped``, the ``append`` of a deque: ``__del__`` may do no more,
+since it may run in any thread at any moment. The core worker also installs the hooks below, once per process or simulated
+process.
 
-Pickling: inside a value that minray serialises, a reference travels as a number into the list of references that goes
-beside the value (``serialization``), so that the owner knows of everyone who holds it. Pickled by anything else it takes
-its owner's address along, and these bytes may be unpickled anywhere, at any time. If such bytes become part of a value that
-minray serialises meanwhile, the value keeps the object alive; else it is pinned for the life of this process (Ray:
-out-of-band serialisation).
+Pickling: inside a value that minray serialises, a reference travels as an index into the list of references that goes with
+the value (``serialization``), so that the owner knows all borrowers. Any other pickler writes the owner's address too, and
+these bytes may be unpickled anywhere, at any time (Ray: out-of-band serialisation). If such bytes are made while minray
+serialises a value, that value keeps the object alive. Otherwise the object is pinned for the life of this process.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from minray.common.ids import OBJECT_ID_BYTES, JobID, TaskID, job_of, task_of
 
 COUNTS_REFERENCES = True
-"""See ``common/package.py``: an interrupt waits until these frames have counted."""
+"""Marks this module for ``common/package.py``: an interrupt waits until its frames have finished counting references."""
 
 T = TypeVar("T", covariant=True)
 
 
 class RefHooks(Protocol):
-    """What a core worker does for the references of its process."""
+    """The calls that a core worker offers to the references of its process."""
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]: ...
 
     def pickle_out_of_band(self, ref: ObjectRef[Any], *, pinned: bool) -> tuple[bytes, bytes]:
-        """The id of the object and its encoded owner; ``pinned``: it lives as long as this process."""
+        """Return the object's id and its encoded owner. With ``pinned`` the object lives as long as this process."""
 
     def unpickle_out_of_band(self, object_id: bytes, owner: bytes) -> ObjectRef[Any]: ...
 
@@ -45,12 +45,12 @@ class RefHooks(Protocol):
 
 
 current_hooks: ContextVar[RefHooks] = ContextVar("minray_ref_hooks")
-"""Set inside simulated processes; elsewhere the process-wide default below serves all threads."""
+"""Hooks of a simulated process. Outside of the simulation all threads use the process-wide default below."""
 _default_hooks: RefHooks | None = None
 
 
 def set_default_hooks(hooks: RefHooks | None) -> None:
-    """Say who serves the references of this process."""
+    """Set the hooks of this process's references; None when it disconnects."""
     global _default_hooks
     _default_hooks = hooks
 
@@ -63,27 +63,30 @@ def hooks() -> RefHooks:
 
 
 class _Serialising(threading.local):
-    """Which value this thread is turning into bytes, or back."""
+    """State of the value that this thread is pickling or unpickling."""
 
     collect: Callable[[ObjectRef[Any]], int] | None = None
-    """While pickling: notes a reference that the value contains, and gives it its number."""
+    """Function that records a reference in the value being pickled and returns its index; None otherwise."""
     refs: list[ObjectRef[Any]] | None = None
-    """While unpickling: the references by number."""
+    """References in the value being unpickled, by index; None otherwise."""
 
 
 serialising = _Serialising()
 
 
 class ObjectRef(Generic[T]):
-    """A value that exists, or will. Get it with ``minray.get(ref)`` or ``await ref``; pass it to tasks as an argument."""
+    """A reference to a value that exists or will exist.
+
+    Get the value with ``minray.get(ref)`` or ``await ref``; pass the reference to tasks as an argument.
+    """
 
     __slots__ = ("_id", "_owner", "_dropped", "__weakref__")
 
     def __init__(self, object_id: bytes, owner: Any = None, dropped: Callable[[bytes], None] | None = None) -> None:
-        """By minray itself. TypeError without an owner: an id alone does not lead to the object."""
+        """Make a reference; only minray itself does. Raises TypeError without an owner: an id alone has no object."""
         self._id = object_id
         self._owner = owner
-        """The owner's Address; opaque here."""
+        """Address of the owner; this class does not look into it."""
         self._dropped = dropped
         if owner is None:
             raise TypeError("an ObjectRef comes from .remote() or put(); ObjectRef.from_binary(id) is an id to compare with")
@@ -94,12 +97,12 @@ class ObjectRef(Generic[T]):
 
     @staticmethod
     def nil() -> ObjectRef[Any]:
-        """The id of no object."""
+        """Return the nil id, which no object has."""
         return ObjectName(b"\xff" * OBJECT_ID_BYTES)
 
     @staticmethod
     def from_hex(text: str) -> ObjectRef[Any]:
-        """An id to compare with, to log, to look up; it does not lead to the object. ValueError for anything but hex."""
+        """Make an id to compare, log or look up; it has no owner, so ``get`` refuses it. Raises ValueError for bad hex."""
         return ObjectName(bytes.fromhex(text))
 
     @staticmethod
@@ -120,27 +123,29 @@ class ObjectRef(Generic[T]):
         return self._id == b"\xff" * len(self._id)
 
     def task_id(self) -> TaskID:
-        """The task that creates the value (for ``put``: an id of its own)."""
+        """Return the id of the task that creates the value; for ``put`` an id of its own."""
         return TaskID(task_of(self._id))
 
     def job_id(self) -> JobID:
         return JobID(job_of(self._id))
 
     def owner_address(self) -> Any:
-        """The address record of the process that owns the object (G57)."""
+        """Return the address record of the process that owns the object (G57)."""
         return self._owner
 
     def call_site(self) -> str:
-        """Where this process has made it, ``(task call) | file:function:line | ...``; empty unless that is recorded, by
-        ``MINRAY_record_ref_creation_sites=1``."""
+        """Return the code line where this process made the reference, as ``(task call) | file:function:line | ...``.
+
+        Returns "" unless ``MINRAY_record_ref_creation_sites=1`` is set.
+        """
         return hooks().call_site_of(self)
 
     def future(self) -> concurrent.futures.Future[T]:
-        """A ``concurrent.futures.Future`` of the value; cancelling it does not cancel the task."""
+        """Return a ``concurrent.futures.Future`` of the value; cancelling it does not cancel the task."""
         return hooks().future_of(self)
 
     def as_future(self) -> asyncio.Future[T]:
-        """An asyncio future on the running loop."""
+        """Return an asyncio future of the value, on the running loop."""
         return asyncio.wrap_future(self.future())
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -166,8 +171,8 @@ ObjectID = ObjectRef
 
 
 class ObjectName(ObjectRef[Any]):
-    """The id of an object, without its owner: ``ObjectRef.from_hex`` and its like make it. It keeps nothing alive, and
-    ``get``, ``wait`` and ``cancel`` refuse it."""
+    """The id of an object without its owner, as ``ObjectRef.from_hex`` and ``from_binary`` return it. It does not keep the
+    object alive, and ``get``, ``wait`` and ``cancel`` refuse it."""
 
     __slots__ = ()
 
@@ -177,7 +182,7 @@ class ObjectName(ObjectRef[Any]):
             raise ValueError(f"the id of an object has {OBJECT_ID_BYTES} bytes, not {len(object_id)}")
 
     def future(self) -> NoReturn:
-        raise ValueError(f"{self!r} is an id without an owner, so its value cannot be had")
+        raise ValueError(f"{self!r} is an id without an owner, so its value cannot be fetched; use the ObjectRef itself")
 
     def __hash__(self) -> int:
         return hash(self._id)
@@ -193,7 +198,10 @@ class ObjectName(ObjectRef[Any]):
 
 
 def numbered(number: int) -> ObjectRef[Any]:
-    """What a reference is in the stream of a value that minray has serialised."""
+    """Return the reference with this index in the value being unpickled; streams of minray call this function.
+
+    Raises RuntimeError for a stream that is unpickled without its references.
+    """
     refs = serialising.refs
     if refs is None:
         raise RuntimeError("these bytes are part of a minray message and cannot be unpickled on their own")

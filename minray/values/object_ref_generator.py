@@ -1,14 +1,14 @@
-"""Iterators over values that are being made elsewhere: what ``f.remote()`` returns if ``f`` is a generator function.
+"""Iterators over the values that a remote generator function yields: the results of its ``f.remote()``.
 
 Ray: ObjectRefGenerator in python/ray/_private/object_ref_generator.py, docs "Ray Generators"
 
-Each step gives the ``ObjectRef`` of one yielded value, in the order of the yields, and waits until that value (or the error
-that came instead) is there. The task runs on meanwhile. A generator belongs to the process that called it: it cannot be
-pickled. Dropping it frees what was not read, and the task goes on; to end that, ``minray.cancel(generator)``.
+Each step waits until the next yielded value (or the error in its place) exists, and returns its ``ObjectRef``, in the order
+of the yields. The task runs on meanwhile. A generator belongs to the process that called the function: it cannot be pickled.
+Dropping the generator frees the unread items, and the task goes on; ``minray.cancel(generator)`` ends the task.
 
-One generator is read by one thread at a time: as with Python's own, ``next`` in another one raises ValueError meanwhile.
-Coroutines may share it. All it knows is how many items it has handed out; the core worker of the process does the rest
-(``ItemReader``).
+Only one thread may read a generator at a time. As with Python's own generators, ``next`` in another thread raises ValueError
+meanwhile. Coroutines may share a generator. A generator only counts the items that it has returned; the core worker of the
+process does the rest (``ItemReader``).
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ T = TypeVar("T", covariant=True)
 
 
 class ItemReader(Protocol):
-    """What a core worker does for the generators of its process. Items are named by task and number, from 1."""
+    """The calls that a core worker offers to the generators of its process. An item has a task and a number, from 1."""
 
     def peek(self, task_id: bytes, number: int) -> ObjectRef[Any]:
-        """A reference to wait for, and no more: it does not keep the item."""
+        """Return a reference with which to wait for the item; it does not keep the item alive."""
 
     def wait_for(self, task_id: bytes, number: int) -> None:
-        """Return when there is such an item, or will never be."""
+        """Return when the item exists, or can no longer exist."""
 
     def future_of(self, task_id: bytes, number: int) -> concurrent.futures.Future[None]:
-        """Done when there is such an item, or will never be."""
+        """Return a future that is done when the item exists, or can no longer exist."""
 
     def is_here(self, task_id: bytes, number: int) -> bool:
-        """Whether a ``get`` of the item would return, or raise, at once."""
+        """Return whether a ``get`` of the item would return or raise at once."""
 
     def is_end(self, task_id: bytes, number: int) -> bool:
-        """Whether there never will be such an item."""
+        """Return whether the item can no longer exist, because the task has ended with fewer items."""
 
     def take_next(self, generator: ObjectRefGenerator[Any]) -> ObjectRef[Any] | None:
-        """Hand out the next item and count it; None at the end."""
+        """Return the reference of the next item and count it; None at the end."""
 
     def drop(self, task_id: bytes) -> None:
-        """Nobody will read any more; may be called in any thread at any moment."""
+        """Free the unread items of a generator that was dropped; may be called in any thread at any moment."""
 
 
 class ObjectRefGenerator(Generic[T]):
@@ -58,9 +58,9 @@ class ObjectRefGenerator(Generic[T]):
         self._completed = completed
         self._reader = reader
         self._read = 0
-        """So many items were handed out; written by the reader."""
+        """Number of items returned so far; written by the reader."""
         self._reading = _thread.allocate_lock()
-        """Held by the thread that waits for the next one."""
+        """Lock of the thread that waits for the next item."""
 
     def __del__(self) -> None:
         self._reader.drop(task_of(self._completed._id))
@@ -85,7 +85,7 @@ class ObjectRefGenerator(Generic[T]):
 
     async def __anext__(self) -> ObjectRef[T]:
         awaited = None
-        while awaited != self._next():  # Another coroutine may have taken what this one has waited for.
+        while awaited != self._next():  # Another coroutine may have taken the item that this one waited for.
             awaited = self._next()
             await asyncio.wrap_future(self._reader.future_of(*awaited))
         ref: ObjectRef[T] | None = self._reader.take_next(self)
@@ -94,26 +94,26 @@ class ObjectRefGenerator(Generic[T]):
         return ref
 
     def completed(self) -> ObjectRef[None]:
-        """A reference that is ready when the task has ended; ``get`` of it raises the task's error, if it has one (G96)."""
+        """Return a reference that is ready when the task has ended; ``get`` of it raises the task's error, if any (G96)."""
         return self._completed
 
     def next_ready(self) -> bool:
-        """Whether the next item is here, so that ``get(next(generator))`` would not wait; False at the end."""
+        """Return whether ``get(next(generator))`` would return at once; False at the end."""
         return self._reader.is_here(*self._next())
 
     def is_finished(self) -> bool:
-        """Whether the task has ended and all its items were handed out."""
+        """Return whether the task has ended and all its items were returned."""
         return self._reader.is_end(*self._next())
 
     def task_id(self) -> TaskID:
         return self._completed.task_id()
 
     def _next(self) -> tuple[bytes, int]:
-        """The task, and the number of the next item."""
+        """Return the task's id and the number of the next item."""
         return task_of(self._completed._id), self._read + 1
 
     def _peek(self) -> ObjectRef[T]:
-        """What to wait for, if somebody waits for this generator."""
+        """Return the reference for which ``minray.wait`` waits when it is given this generator."""
         return self._reader.peek(*self._next())
 
     def __repr__(self) -> str:

@@ -2,20 +2,20 @@
 
 Ray: python/ray/_private/serialization.py
 
-A value becomes a pickle stream, its buffers apart from it (pickle protocol 5), and the references that it contains, in
-order. Arrays come back read-only, since several readers may share them (G13). The C pickler goes first, since it is several
-times faster to set up and asks nobody about each object; what it cannot pickle, or would only name although the other
-side cannot import it (functions and classes of ``__main__``), cloudpickle does.
+A value becomes a pickle stream, buffers apart from it (pickle protocol 5), and the list of references that it contains.
+Arrays come back read-only, since several readers may share them (G13). The C pickler is tried first: it is several times
+faster to set up, and calls no Python code for each object. cloudpickle pickles what the C pickler cannot pickle, and
+functions and classes of ``__main__``, which the C pickler would only name although the other side cannot import them.
 
-A buffer of its own costs a message's fixed price wherever it goes, so two or more that are small are laid side by side on a
-*shelf*, one buffer for all of them (Dask PR #8318; ``benchmarks/small_buffers.py`` measures where small ends):
+Each separate buffer has the fixed cost of a message part wherever it is sent. So two or more small buffers are joined in one
+buffer, the *shelf* (Dask PR #8318; ``benchmarks/small_buffers.py`` measures up to which size this pays):
 
     data      pickle stream, or if there is a shelf: 0x01, u32 n, n times the size of a buffer, then the stream
     size      u32; SEPARATE for a large buffer
     buffers   the shelf, if there is one, with every piece at a multiple of SHELF_ALIGNMENT; then the large ones
 
-The arguments of a call are one value, ``(args, kwargs)``, so that an object passed twice arrives once (G14); a reference
-at the top level is replaced by an ``ArgumentSlot``, whose place the executing worker fills with the referenced value (G11).
+The arguments of a call are one value, ``(args, kwargs)``, so that an object passed twice arrives once (G14). A reference at
+the top level is replaced by an ``ArgumentSlot``, which the executing worker replaces by the referenced value (G11).
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose instances can contain neither functions nor references nor buffers."""
 
 SHELF_BELOW = 8 * 1024
-"""Buffers of fewer bytes go on the shelf; for larger ones, fresh memory for a shelf would cost more than their own price."""
+"""Size in bytes below which a buffer goes on the shelf. For a larger one, fresh memory for the shelf costs more than a
+separate buffer."""
 SHELF_ALIGNMENT = 16
-"""As much as any item of an array needs."""
+"""Alignment in bytes of each buffer on the shelf: the largest that any item of an array needs."""
 SEPARATE = 0xFFFF_FFFF
-"""In the place of a size: not on the shelf."""
+"""Value in the place of a size for a buffer that is not on the shelf."""
 _SHELF_MARK = 0x01
-"""No pickle stream begins with this byte."""
+"""First byte of data with a shelf; no pickle stream begins with it."""
 _SHELF_HEAD = struct.Struct("<BI")
 _set_dispatch_table: Callable[[Any, Any], None] = vars(pickle.Pickler)["dispatch_table"].__set__
-"""A class derived from ``Pickler`` may have an attribute in front of the slot."""
+"""Setter of the C pickler's dispatch table. In a subclass of ``Pickler`` a class attribute may hide the slot."""
 BY_VALUE = b"__main__"
-"""A stream with this name in it may mean something that only this process has."""
+"""Module name that a stream must not refer to by name: other processes have another ``__main__``."""
 
 
 class Serialized(NamedTuple):
@@ -56,20 +57,20 @@ class Serialized(NamedTuple):
 
     data: bytes
     buffers: list[bytes | memoryview]
-    """Views are of the original, which whoever owns it may change."""
+    """Buffers apart from the stream. Views show the original's memory, which the program may change."""
     refs: list[ObjectRef[Any]]
-    """In the order of their numbers in the stream."""
+    """References in the value, in the order of their numbers in the stream."""
 
     def size(self) -> int:
         return len(self.data) + sum(map(len, self.buffers))
 
     def copied(self) -> Serialized:
-        """The same, and independent of the original."""
+        """Return a copy that shares no memory with the original value."""
         return Serialized(self.data, [bytes(buffer) for buffer in self.buffers], self.refs) if self.buffers else self
 
 
 class ArgumentSlot:
-    """Stands for top-level argument ``index`` that was passed as a reference."""
+    """Placeholder of a top-level argument that is passed as a reference: number ``index`` in the list of such references."""
 
     __slots__ = ("index",)
 
@@ -81,18 +82,18 @@ class ArgumentSlot:
 
 
 def serialize(value: Any) -> Serialized:
-    """Raises whatever pickling raises (TypeError, PicklingError, ...) for what cannot be pickled."""
+    """Serialise a value. Raises the errors of pickling (TypeError, PicklingError, ...) if it cannot be pickled."""
     if type(value) in PLAIN_TYPES:
         return Serialized(pickle.dumps(value, 5), [], [])
     return _serialize_any(value)
 
 
 class _TooLarge(Exception):
-    """The stream has passed its limit; what was pickled so far is of no use."""
+    """Raised when a stream passes its limit; the bytes pickled so far are dropped."""
 
 
 class _LimitedStream(io.BytesIO):
-    """Refuses to grow beyond a limit, so that a large value is not pickled in vain to its end."""
+    """A stream that raises _TooLarge beyond a limit, so that pickling a too large value stops early."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class _LimitedStream(io.BytesIO):
 
 
 def _serialize_any(value: Any, limit: int | None = None) -> Serialized:
-    """Raises _TooLarge if the value makes more than ``limit`` bytes."""
+    """Serialise a value. Raises _TooLarge if the result has more than ``limit`` bytes."""
     try:
         data, buffers, refs = _pickled(pickle.Pickler, value, limit)
         is_whole = BY_VALUE not in data
@@ -126,7 +127,7 @@ def _serialize_any(value: Any, limit: int | None = None) -> Serialized:
 def _pickled(
     pickler: type[Any], value: Any, limit: int | None
 ) -> tuple[bytes, list[pickle.PickleBuffer], list[ObjectRef[Any]]]:
-    """The stream, the buffers apart from it, and the references."""
+    """Pickle a value; return the stream, the buffers apart from it, and the references."""
     refs: list[ObjectRef[Any]] = []
     numbers: dict[bytes, int] = {}
     buffers: list[pickle.PickleBuffer] = []
@@ -142,7 +143,8 @@ def _pickled(
 
     stream = io.BytesIO() if limit is None else _LimitedStream(limit)
     ours = pickler(stream, 5, buffer_callback=buffers.append)
-    # Of this pickler alone: what a value's own pickling makes of a reference, with another one, are bytes for any time.
+    # Only this pickler writes references as numbers. If a value's own __reduce__ pickles a reference with another pickler,
+    # the bytes may outlive this stream, so they need the owner's address.
     if pickler is pickle.Pickler:
         _set_dispatch_table(ours, {**_for_arrays(), **copyreg.dispatch_table, ObjectRef: reduce})
     else:
@@ -156,20 +158,23 @@ def _pickled(
 
 
 def _for_arrays() -> dict[type, Callable[[Any], Any]]:
-    """Empty as long as nobody has imported numpy."""
+    """Return the reducer of numpy arrays by their class; empty if this process has not imported numpy."""
     array = getattr(sys.modules.get("numpy"), "ndarray", None)
     return {} if array is None else {array: _reduce_array}
 
 
 def _reduce_array(array: Any) -> Any:
-    """Of a view with gaps numpy would put a copy into the stream, to be copied out of it by each reader."""
+    """Reduce an array to a buffer apart from the stream, also a view with gaps, which is copied first.
+
+    numpy itself would put such a view into the stream, and each reader would have to copy it out.
+    """
     if not array.flags.forc and not array.dtype.hasobject:
         array = array.copy()
     return array.__reduce_ex__(5)
 
 
 def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes | memoryview]]:
-    """What stands before the stream, and the buffers; each small one is copied once."""
+    """Return the head that stands before the stream, and the buffers; each small one is copied once, onto the shelf."""
     sizes: list[int] = []
     pieces: list[memoryview | bytes] = []
     separate: list[memoryview] = []
@@ -184,7 +189,7 @@ def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes | memoryview
 
 
 def _from_shelf(data: Any, buffers: Sequence[Any]) -> tuple[memoryview, Iterator[Any]]:
-    """The stream, and the buffers as it expects them."""
+    """Return the pickle stream, and the buffers in the order in which it reads them."""
     stream, shelf, separate = memoryview(data), memoryview(buffers[0]).toreadonly(), iter(buffers[1:])
     _, count = _SHELF_HEAD.unpack_from(stream)
     sizes = struct.unpack_from(f"<{count}I", stream, _SHELF_HEAD.size)
@@ -202,7 +207,7 @@ def _from_shelf(data: Any, buffers: Sequence[Any]) -> tuple[memoryview, Iterator
 
 
 def deserialize(data: Any, buffers: Sequence[Any], refs: list[ObjectRef[Any]]) -> Any:
-    """Raises whatever the value's own unpickling raises."""
+    """Make the value again. Raises the errors of its own unpickling."""
     if not refs:
         return _unpickle(data, buffers) if buffers else pickle.loads(data)
     outer, serialising.refs = serialising.refs, refs
@@ -223,16 +228,17 @@ class SerializedCall(NamedTuple):
     """The arguments of a call as bytes."""
 
     value: Serialized | None
-    """None: no arguments."""
+    """The pair ``(args, kwargs)``; None if there are no arguments."""
     slots: list[ObjectRef[Any]]
-    """What the ArgumentSlots stand for."""
+    """References that the ArgumentSlots stand for, by their index."""
 
 
 def serialize_call(
     args: tuple[Any, ...], kwargs: dict[str, Any], limit: int, put: Callable[[Serialized], ObjectRef[Any]]
 ) -> SerializedCall:
-    """Serialise the arguments; one of more than ``limit`` bytes is ``put``, once (G14), and passed by reference, and so are
-    those that would make ``TASK_RPC_INLINED_BYTES_LIMIT`` bytes with the ones before them (G76)."""
+    """Serialise the arguments of a call. Arguments of more than ``limit`` bytes are stored with ``put`` and passed by
+    reference, and so are those that exceed ``TASK_RPC_INLINED_BYTES_LIMIT`` with the ones before them (G76). An argument
+    passed twice is stored once (G14)."""
     if not args and not kwargs:
         return SerializedCall(None, [])
     if not kwargs and PLAIN_TYPES.issuperset(map(type, args)):
@@ -256,7 +262,7 @@ def serialize_call(
         pass
     room = TASK_RPC_INLINED_BYTES_LIMIT
     passed: dict[int, Any] = {}
-    """By the argument's identity: itself, or its slot."""
+    """The argument itself, or its slot, by the argument's ``id()``."""
 
     def put_if_large(argument: Any) -> Any:
         nonlocal room
@@ -280,7 +286,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def fill_slots(call: Arguments, values: Sequence[Any]) -> Arguments:
-    """Put values where ArgumentSlots stand."""
+    """Return the arguments with each ArgumentSlot replaced by its value."""
     args, kwargs = call
 
     def fill(argument: Any) -> Any:

@@ -236,7 +236,7 @@ def test_an_address_that_is_not_of_this_machine(minray_command: CommandLine) -> 
         (["start", "--head", "--address=h:1"], "give either --head or --address"),
         (["start", "--address=h:1", "--storage=x"], "are for the head"),
         (["start", "--address=nonsense"], "'nonsense' is not an address"),
-        (["start", "--head", "--node-ip-address=0.0.0.0"], "is nowhere in particular"),
+        (["start", "--head", "--node-ip-address=0.0.0.0"], "is not one address"),
         (["start", "--head", "--resources=[1]"], "is not a JSON object"),
         (["start", "--head", "--resources={"], "is not JSON"),
         (["start", "--head", "--labels=zone"], "'zone' is not a label such as zone=a"),
@@ -345,7 +345,7 @@ def test_a_driver_joins_by_any_name_of_the_cluster(connected: CommandLine) -> No
     for name in ("auto", head.gcs_address, f"localhost:{port}", head.gcs_endpoint, head.session_dir, None):
         with minray.init(name) as context:
             assert context["node_id"] == head.node_id
-    with pytest.raises(ValueError, match="num_cpus, _node_name: only for a cluster that is started, and this joins one"):
+    with pytest.raises(ValueError, match=r"num_cpus, _node_name: only for a node that init\(\) starts, but it joins"):
         minray.init(num_cpus=2, _node_name="mine")
     with pytest.raises(ValueError, match="^_system_config: only for"):
         minray.init("auto", _system_config={"get_warning_s": 1.0})

@@ -56,7 +56,7 @@ def test_no_node_is_no_node_of_a_cluster_without_any(ray_start_cluster: Cluster)
     [
         ({"labels": {"a": 3}}, TypeError, "label"),
         ({"node_name": 3}, TypeError, "node_name must be a str, not 3"),
-        ({"node_name": "\ud800"}, ValueError, "node_name is not text that can be written"),
+        ({"node_name": "\ud800"}, ValueError, "node_name cannot be encoded as UTF-8"),
         ({"node_ip_address": None}, TypeError, "ip address must be a str"),
         ({"storage": 3}, TypeError, "storage must be a str"),
         ({"tcp_host": 3}, TypeError, "tcp_host must be a str"),

@@ -46,7 +46,7 @@ def test_g21_a_node_leaves_when_what_runs_there_has_ended(head: Cluster, tmp_pat
     running = meet.options(scheduling_strategy=there).remote(str(tmp_path))
     wait_for_condition(Path(tmp_path, "begun").exists)
     assert "it is not idle" in drain(head, node.node_id, reason="DRAIN_NODE_REASON_IDLE_TERMINATION")
-    assert "drains" in drain(head, node.node_id)
+    assert "is draining" in drain(head, node.node_id)
     elsewhere = make.options(scheduling_strategy=there).remote()
     assert minray.get(elsewhere)[-1] == 99_999 and states()[node.node_id]
     Path(tmp_path, "end").touch()
@@ -55,7 +55,7 @@ def test_g21_a_node_leaves_when_what_runs_there_has_ended(head: Cluster, tmp_pat
     gone = next(one for one in minray.nodes() if one["NodeID"] == node.node_id)
     assert (gone["DeathReason"], gone["DeathReasonMessage"]) == (DRAINED_PREEMPTED, "spot price")
     assert minray.get(value)[-1] == 99_999, "handed over, since nobody may make it again"
-    assert "or is gone" in drain(head, node.node_id)
+    assert "or has left the cluster" in drain(head, node.node_id)
 
 
 @pytest.mark.parametrize(

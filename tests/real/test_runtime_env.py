@@ -55,7 +55,7 @@ def test_options_replace_what_the_decorator_says_of_tasks_and_actors() -> None:
 def test_an_environment_may_be_written_down_first() -> None:
     task = variable.options(runtime_env=RuntimeEnv(env_vars={"OF_THE_TASK": "task"}, working_dir=None))
     assert ray.get(task.remote("OF_THE_TASK")) == ["task"]
-    with pytest.raises(ValueError, match="RuntimeEnv has 'pip'"):
+    with pytest.raises(ValueError, match="RuntimeEnv has the unknown field 'pip'"):
         RuntimeEnv(pip=["requests"])
     with pytest.raises(TypeError, match="env_vars"):
         RuntimeEnv(env_vars={"A": 1})
