@@ -21,7 +21,7 @@ IN_REMOVED_GROUP = LeaseReply(GROUP_REMOVED, reason="its placement group was rem
 
 
 class Refusals:
-    """What one raylet has heard of that makes it refuse requests."""
+    """The news of one raylet that makes it refuse requests."""
 
     def __init__(self, nodes: ClusterResourceScheduler, pool: WorkerPool) -> None:
         self._nodes = nodes

@@ -57,7 +57,7 @@ class Message:
 
 
 class Wire(Protocol):
-    """What carries the messages of all channels, as a channel sees it: ``network.SimWire``."""
+    """The carrier of the messages of all channels, as a channel sees it: ``network.SimWire``."""
 
     loop: SimLoop
     trace: Trace

@@ -268,7 +268,7 @@ def test_another_format(path: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE minray SET value = '99'")
         connection.commit()
-    assert "written by another version of minray (format 99, this one reads 1)" in refusal(path)
+    assert "written by another version of minray (format 99, this one reads 2)" in refusal(path)
 
 
 def test_a_truncated_store(path: str) -> None:

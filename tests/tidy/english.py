@@ -82,7 +82,7 @@ def complaints(path: Path) -> Iterator[tuple[int, str]]:
         start = text.strip()
         if is_docstring and (found := OPENINGS.match(start)):
             yield line, f"a docstring begins with {found[0]!r}"
-        for found in NEVER.finditer(re.sub(r"`[^`]*`", "", text)):
+        for found in NEVER.finditer(re.sub(r"``[^`]*``|`[^`]*`", "", text)):
             yield line, f"{found[0]!r}"
         for sentence in sentences(text):
             if len(sentence.split()) > MOST_WORDS:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tests.tidy import english
+
 GROUND = {"common", "protocol", "platform.base", "errors", "exceptions", "cloudpickle", "values"}
 """What every process speaks of; no part of it knows a process."""
 BELOW_PROCESSES = GROUND | {"rpc", "scheduling", "object_store", "object_manager"}
@@ -405,6 +407,14 @@ def unwanted_words(root: Path) -> list[str]:
         for number, line in enumerate(text.splitlines(), 1)
         for word in NOT_SAID_HERE
         if word in line
+    ]
+
+
+def plain_english(root: Path) -> list[str]:
+    """Docstrings, comments and pages name their objects, call a process "it", and have short sentences."""
+    files = [*(root / "minray").rglob("*.py"), *root.glob("*.md"), *(root / "docs").glob("*.md")]
+    return [
+        f"{path.relative_to(root)}:{line}: {what}" for path in sorted(files) for line, what in english.complaints(path)
     ]
 
 

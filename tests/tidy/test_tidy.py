@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = [
     rules.import_arrows, rules.import_circles, rules.banned_calls, rules.libraries_of_extras, rules.headers, rules.sizes,
     rules.dead_files, rules.sleeping_tests, rules.unwanted_words, rules.missing_paths, rules.missing_commands,
-    rules.core_path,
+    rules.core_path, rules.plain_english,
 ]  # fmt: skip
 HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
 
@@ -60,6 +60,37 @@ def plant(root: Path, files: dict[str, str]) -> Path:
 def test_an_arrow_in_the_wrong_direction_is_seen(tmp_path: Path, path: str, line: str) -> None:
     files = {"minray/raylet/__init__.py": "", "minray/raylet/raylet.py": "", "minray/platform/transport/sockets.py": ""}
     assert len(rules.import_arrows(plant(tmp_path, {**files, path: line}))) == 1
+
+
+def test_a_circle_is_seen_also_if_only_type_checkers_go_round_it(tmp_path: Path) -> None:
+    files = {
+        "minray/gcs/a.py": "import minray.gcs.b",
+        "minray/gcs/b.py": "from minray.gcs import c",
+        "minray/gcs/c.py": "if TYPE_CHECKING:\n    from minray.gcs.a import A",
+        "minray/gcs/d.py": "import minray.gcs.a",
+    }
+    (circle,) = rules.import_circles(plant(tmp_path, files))
+    assert all(f"minray/gcs/{name}.py" in circle for name in "abc") and "minray/gcs/d.py" not in circle
+    (tmp_path / "minray/gcs/c.py").write_text("")
+    assert rules.import_circles(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('"""What a caller sends."""', "a docstring begins with 'What'"),
+        ('"""Ends a worker, whoever has made it."""', "'whoever'"),
+        ("# so many tasks", "'so many'"),
+        (
+            f'"""A name {"and another " * 20}end."""',
+            "a sentence of 43 words: ['A', 'name', 'and', 'another', 'and', 'another']",
+        ),
+        ('"""Number of tasks. The worker ends after it has run them: `he` and ``so long`` are code."""', ""),
+    ],
+)
+def test_foreign_english_is_seen(tmp_path: Path, text: str, found: str) -> None:
+    complaints = rules.plain_english(plant(tmp_path, {"minray/a.py": f"{text}\n"}))
+    assert [complaint.partition(": ")[2] for complaint in complaints] == ([found] if found else [])
 
 
 def test_an_arrow_in_the_right_direction_is_not(tmp_path: Path) -> None:

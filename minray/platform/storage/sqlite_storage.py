@@ -26,7 +26,7 @@ from typing import Final
 from minray.platform.base import StorageFailed
 from minray.platform.storage.private_paths import PrivateDirectory, resolve
 
-FORMAT: Final = "1"
+FORMAT: Final = "2"
 """The version of the file's format, written into each file; a file with another one is refused."""
 LOCK_WAIT_S = 2.0
 """Seconds to wait for the file's lock: a previous gcs may be just ending."""
