@@ -29,6 +29,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -224,8 +225,9 @@ class _Foreman:
         """Ask a worker whose call has failed with ``error`` whether it lives."""
 
         try:
-            worker.ref = worker.actor.__ray_ready__.remote()
-            self._await(worker, lambda answer: self.on_asked(worker, error, answer.exception()))
+            with _staying():
+                worker.ref = worker.actor.__ray_ready__.remote()
+                self._await(worker, lambda answer: self.on_asked(worker, error, answer.exception()))
         except Exception as gone:  # The cluster has gone, and the worker with it.
             self._learn(worker, error, gone)
 
@@ -275,16 +277,10 @@ class _Foreman:
         return None
 
     def _hire(self) -> None:
-        api = connected_api()
-        if api is None:
-            raise RuntimeError("this process has left the cluster")
-        staying = current_process_api.set(api)  # Otherwise this might start another cluster, if the process leaves just now.
-        try:
+        with _staying():
             worker = _Worker(self._make_actor(), self._calls_per_worker)
             worker.ref = worker.actor.__ray_ready__.remote()
             self._await(worker, lambda answer: self.on_there(worker, answer))
-        finally:
-            current_process_api.reset(staying)
         self._workers.append(worker)
         self._hired.append(worker)
 
@@ -298,8 +294,9 @@ class _Foreman:
     def _give(self, worker: _Worker, call: Call) -> None:
         worker.call = call
         try:
-            worker.ref = worker.actor.run.remote(call.function, *call.args, **call.kwargs)
-            self._await(worker, lambda done: self.on_result(worker, done))
+            with _staying():
+                worker.ref = worker.actor.run.remote(call.function, *call.args, **call.kwargs)
+                self._await(worker, lambda done: self.on_result(worker, done))
         except BaseException as error:  # The arguments cannot be pickled, or exit; or this process has left the cluster.
             self._release(worker)
             _tell(call.future.set_exception, error)
@@ -341,11 +338,25 @@ class _Foreman:
 
 
 def _kill(worker: _Worker) -> None:
-    if connected_api() is not None:
-        try:
+    try:
+        with _staying():
             kill(worker.actor)
-        except Exception:
-            logger.debug("a worker could not be killed; it ends with its cluster", exc_info=True)
+    except Exception:
+        logger.debug("a worker could not be killed; it ends with its cluster", exc_info=True)
+
+
+@contextmanager
+def _staying() -> Iterator[None]:
+    """Keep the foreman with its cluster. Outside of this, a call that comes just after the program has left its cluster
+    would start another one. Raises RuntimeError if the program has left already."""
+    api = connected_api()
+    if api is None:
+        raise RuntimeError("this process has left the cluster")
+    token = current_process_api.set(api)
+    try:
+        yield
+    finally:
+        current_process_api.reset(token)
 
 
 def cluster_cpus() -> int:

@@ -397,6 +397,49 @@ def test_a_pool_starts_no_cluster_when_the_program_leaves_its_own_while_a_worker
     assert (ended.stdout, ended.returncode) == ("True\nFalse\n", 0), ended.stderr
 
 
+@pytest.mark.parametrize("moment", ["run", "__ray_ready__", "kill"])
+def test_a_pool_starts_no_cluster_when_the_program_leaves_its_own_while_a_worker_is_used(moment: str) -> None:
+    ended = run_driver(
+        f"""
+        import os
+        import minray.util.crew as crew
+        from minray.util.multiprocessing import Pool
+        ray.init(num_cpus=1, logging_level="ERROR")
+        pool = Pool(1)
+        assert pool.apply(abs, (-1,)) == 1
+        [worker] = pool._crew._foreman._workers
+
+        class Leaving:
+            def __init__(self, actor):
+                self.actor = actor
+
+            def __getattr__(self, method):
+                if method == {moment!r}:
+                    ray.shutdown()
+                return getattr(self.actor, method)
+
+        def leave_and_kill(actor):
+            ray.shutdown()
+            kill(actor.actor)
+
+        kill, crew.kill = crew.kill, leave_and_kill
+        worker.actor = Leaving(worker.actor)
+        if {moment!r} == "kill":
+            pool.terminate()
+        else:
+            try:
+                pool.apply_async(os._exit, (1,)).get(60)
+            except Exception as error:
+                assert type(error).__name__ != "TimeoutError"
+            pool.close()
+        pool.join()
+        print(ray.is_initialized())
+        """,
+        timeout_s=60,
+    )
+    assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
+
+
 def test_a_pool_is_not_pickled(pool: Pool) -> None:
     with pytest.raises(NotImplementedError, match="cannot be passed to another process"):
         pickle.dumps(pool)
