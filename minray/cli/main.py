@@ -373,7 +373,7 @@ class NodeId(click.ParamType):  # type: ignore[type-arg]  # Generic in some vers
     "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
 )
 @click.option(
-    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+    "--token-file", metavar="FILE", help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN."
 )
 @click.option("--node-id", required=True, type=NodeId(), help="Id of the node that leaves, in hexadecimal.")
 @click.option(
@@ -430,7 +430,7 @@ def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
     "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
 )
 @click.option(
-    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+    "--token-file", metavar="FILE", help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN."
 )
 def status(address: str | None, token_file: str | None) -> None:
     """Show a cluster's nodes, resources in use, tasks that wait for resources, and workers."""
@@ -446,7 +446,7 @@ def status(address: str | None, token_file: str | None) -> None:
     "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
 )
 @click.option(
-    "--token-file", metavar="FILE", help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN."
+    "--token-file", metavar="FILE", help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN."
 )
 @click.option(
     "--group-by", type=click.Choice(GROUPS), default=NODE_ADDRESS, show_default=True, help="Print a table for each of these."
@@ -485,7 +485,8 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     local = nodes_of(address) if address and address != "auto" else started_nodes()[-1:]
     if local:
         file = local[0]
-        return ClusterClient(file.gcs_endpoint, session_token(file.session_dir), file.system_config, file.gcs_address)
+        local_token = read_token(Path(token_file)) if token_file else session_token(file.session_dir)
+        return ClusterClient(file.gcs_endpoint, local_token, file.system_config, file.gcs_address)
     if not address or address == "auto":
         raise ConnectionError("no running cluster was found on this machine; name one with --address")
     endpoint = endpoint_of(address)

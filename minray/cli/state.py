@@ -72,7 +72,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--token-file",
             metavar="FILE",
-            help="File with the token of a cluster that has no node here. Default: $MINRAY_TOKEN.",
+            help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN.",
         ),
         click.option(
             "--address",

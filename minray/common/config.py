@@ -84,8 +84,6 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """First and longest pause before a placement group that a node refused is tried again; it grows by half each time."""
     rpc_reconnect_timeout_s: float = 5.0
     """Time an unreachable peer (that was not seen dead) is retried before calls to it fail."""
-    rpc_connect_timeout_s: float = 10.0
-    """Reserved: no process reads it at present."""
     cancellation_retry_ms: int = 2000
     """Pause before the owner of a cancelled task tells the worker again."""
     actor_graceful_shutdown_timeout_ms: int = 30_000

@@ -313,6 +313,15 @@ def test_an_unreadable_token(minray_command: CommandLine, tmp_path: Path, conten
         assert complaint in fails(minray_command, "start", where_to, f"--token-file={path}")
 
 
+def test_a_token_file_holds_for_a_cluster_of_this_machine_too(minray_command: CommandLine, tmp_path: Path) -> None:
+    head = minray_command.start_head()
+    token = tmp_path / "token"
+    token.write_text(NO_TOKEN)
+    for where_to in ((), (f"--address={head.gcs_address}",)):
+        refused = minray_command.run("status", *where_to, f"--token-file={token}")
+        assert (refused.returncode, "does not know its cluster token" in refused.stderr) == (1, True), refused.stderr
+
+
 def test_a_directory_too_long_for_sockets(minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / ("x" * 80)))
     assert "is too long for unix sockets" in fails(minray_command, "start", "--head")
