@@ -24,7 +24,7 @@ pytestmark = [
 TOKEN = b"token"
 LISTENS = """
 import asyncio
-from minray.platform.{module} import {network}
+from minray.platform.transport.{module} import {network}
 from tests.platform.transports import RealHost, SERVER, listening
 
 async def story():

@@ -164,7 +164,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 def test_the_directory_is_for_starting_and_a_path(cluster: Any) -> None:
     program = "ray.init(sys.argv[1], object_spilling_directory='/tmp')"
-    assert "ValueError: object_spilling_directory: only for a cluster" in run_driver(program, cluster["gcs_address"]).stderr
+    assert "ValueError: object_spilling_directory: only for a node" in run_driver(program, cluster["gcs_address"]).stderr
     assert "TypeError: object_spilling_directory must be a str" in run_driver("ray.init(object_spilling_directory=1)").stderr
 
 

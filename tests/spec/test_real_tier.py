@@ -233,7 +233,7 @@ def test_what_is_left_behind_is_seen() -> None:
 @needs_pidfd_getfd
 def test_connections_of_another_process_are_closed_and_only_they(tmp_path: Path) -> None:
     path = str(tmp_path / "listener")
-    words = "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(9)); sys.stdin.read()"
+    words = "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(9), flush=True); sys.stdin.read()"
     program = f"import socket, sys; {words}"
     pipe = subprocess.PIPE
     with socket.socket(socket.AF_UNIX) as listener:
