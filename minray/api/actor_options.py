@@ -19,6 +19,7 @@ from minray.api.task_options import (
     BACKPRESSURE,
     STREAMING,
     check_bool,
+    check_each,
     check_integer,
     check_name,
     check_one_placement,
@@ -113,26 +114,16 @@ def check_actor_options(options: Mapping[str, Any], *, at_call: bool) -> None:
 
     Raises ValueError for unknown names and bad values, TypeError for wrong types.
     """
-    for name, value in options.items():
-        check = ACTOR_CHECKS.get(name)
-        if check is None:
-            raise ValueError(f"{name!r} is not an option of an actor; options are {', '.join(ACTOR_CHECKS)}")
-        if name == "concurrency_groups" and at_call:
-            raise ValueError("concurrency_groups must be given in @minray.remote(...), not in .options(...)")
-        if value is not None:
-            check(name, value)
+    if at_call and "concurrency_groups" in options:
+        raise ValueError("concurrency_groups must be given in @minray.remote(...), not in .options(...)")
+    check_each(options, ACTOR_CHECKS, "an actor")
     if options.get("get_if_exists") and not options.get("name"):
         raise ValueError("get_if_exists=True needs a name")
     check_one_placement(options)
 
 
 def check_method_options(options: Mapping[str, Any], *, at_call: bool) -> None:
-    for name, value in options.items():
-        check = METHOD_CHECKS.get(name)
-        if check is None or (name == "name" and not at_call):
-            raise ValueError(f"{name!r} is not an option of an actor's method; options are {', '.join(METHOD_CHECKS)}")
-        if value is not None:
-            check(name, value)
+    check_each(options, METHOD_CHECKS, "an actor's method", refused="" if at_call else "name")
 
 
 def methods_of(actor_class: type) -> dict[str, Callable[..., Any]]:

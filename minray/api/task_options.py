@@ -241,15 +241,22 @@ def check_options(options: Mapping[str, Any], *, at_call: bool) -> None:
 
     Raises ValueError for unknown names and bad values, TypeError for wrong types.
     """
+    if at_call and "max_calls" in options:
+        raise ValueError("max_calls must be given in @minray.remote(...), not in .options(...)")
+    check_each(options, CHECKS, "a remote function")
+    check_one_placement(options)
+
+
+def check_each(
+    options: Mapping[str, Any], checks: Mapping[str, Callable[[str, Any], object]], kind: str, *, refused: str = ""
+) -> None:
+    """Check every option that is not None. Raises ValueError for a name without a check, or the one ``refused``."""
     for name, value in options.items():
-        check = CHECKS.get(name)
-        if check is None:
-            raise ValueError(f"{name!r} is not an option of a remote function; options are {', '.join(CHECKS)}")
-        if name == "max_calls" and at_call:
-            raise ValueError("max_calls must be given in @minray.remote(...), not in .options(...)")
+        check = checks.get(name)
+        if check is None or name == refused:
+            raise ValueError(f"{name!r} is not an option of {kind}; options are {', '.join(checks)}")
         if value is not None:
             check(name, value)
-    check_one_placement(options)
 
 
 def check_one_placement(options: Mapping[str, Any]) -> None:
