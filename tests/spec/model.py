@@ -24,7 +24,7 @@ Rules
   * A task or coroutine that is cancelled while it sleeps is interrupted soon (G41, G45), if nothing was silent and no node
     was lost; everybody notes the time. Calls in threads are never interrupted.
 
-What we do not like about it yet: a cancellation may strike at any time, so that one that certainly comes before its task
+Its weak point: a cancellation may strike at any time, so that one that certainly comes before its task
 starts (G40) is not held to it; children that are cancelled with their parents (G46) are not looked at in their sleep; and
 time-outs may always strike.
 """
