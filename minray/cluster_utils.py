@@ -192,14 +192,17 @@ class Cluster:
         )
         if self.head_node is None:
             options.system_config = SystemConfig.from_overrides(with_environment(_system_config))
-            node = ClusterNode(start_node(options))
-            self.head_node = node
-            return node
+            self.head_node = ClusterNode(start_node(options))
+            return self.head_node
         if _system_config or tcp_host or storage:
             raise ValueError("_system_config, tcp_host and storage belong to the head node; they hold for the whole cluster")
-        if not self.head_node.live_processes():
+        return self._add_to(self.head_node, options)
+
+    def _add_to(self, head_node: ClusterNode, options: NodeOptions) -> ClusterNode:
+        """Start a node that joins the head, with the head's token, transport and system configuration."""
+        if not head_node.live_processes():
             raise RuntimeError("the head of this cluster has ended; call remove_node() for it, then add_node()")
-        head = self.head_node._node
+        head = head_node._node
         options.tcp_host = head.file.tcp_host
         options.gcs_endpoint = f"tcp:{head.file.gcs_address}" if options.tcp_host else head.file.gcs_endpoint
         options.token = head.token

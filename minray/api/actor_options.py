@@ -31,7 +31,7 @@ from minray.api.task_options import (
 )
 from minray.api.task_options import CHECKS as TASK_CHECKS
 from minray.common.resources import CPU, GPU, resource_set
-from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
+from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
 from minray.protocol.actor import HandleSpec, MethodSpec
 
 MAX_ASYNC_CONCURRENCY = 1000
@@ -214,7 +214,7 @@ def make_constructor_template(
     actor_class: type,
     options: Mapping[str, Any],
     job_id: bytes,
-    base_env: RuntimeEnv,
+    base_env: RuntimeEnvInfo,
     captured: SchedulingStrategy | None = None,
 ) -> tuple[TaskTemplate, list[tuple[str, int]]]:
     """Make the constructor's template, and the resources that must be free on a node to place the actor there.
@@ -247,7 +247,7 @@ def make_constructor_template(
 def make_method_template(spec: HandleSpec, method: MethodSpec, name: str | None, job_id: bytes) -> TaskTemplate:
     """Make a method's template. Its ``max_retries`` is how often a call may be retried (G38)."""
     retries = spec.max_task_retries if method.max_task_retries == NOT_GIVEN else method.max_task_retries
-    shape = LeaseShape((), make_shape({}, {}, job_id, RuntimeEnv()).strategy, RuntimeEnv(), job_id)
+    shape = LeaseShape((), make_shape({}, {}, job_id, RuntimeEnvInfo()).strategy, RuntimeEnvInfo(), job_id)
     function_name = f"{spec.class_name}.{method.name}"
     return TaskTemplate(
         function_id=b"",

@@ -37,7 +37,7 @@ from minray.common.task_spec import (
     STRATEGY_SPREAD,
     LabelSelector,
     LeaseShape,
-    RuntimeEnv,
+    RuntimeEnvInfo,
     SchedulingStrategy,
     TaskTemplate,
 )
@@ -265,14 +265,14 @@ def check_one_placement(options: Mapping[str, Any]) -> None:
         raise ValueError("scheduling_strategy and placement_group are given: use PlacementGroupSchedulingStrategy alone")
 
 
-def merge_runtime_env(base: RuntimeEnv, value: Mapping[str, Any] | None) -> RuntimeEnv:
+def merge_runtime_env(base: RuntimeEnvInfo, value: Mapping[str, Any] | None) -> RuntimeEnvInfo:
     """Merge a runtime environment into that of the job or the parent task: variables are merged, paths replaced."""
     if not value:
         return base
     env_vars = dict(base.env_vars) | dict(value.get("env_vars") or {})
     working_dir = os.path.abspath(value["working_dir"]) if value.get("working_dir") else base.working_dir
     modules = tuple(_module_parent("runtime_env", module) for module in value.get("py_modules") or ())
-    return RuntimeEnv(tuple(env_vars.items()), working_dir, modules or base.py_modules)
+    return RuntimeEnvInfo(tuple(env_vars.items()), working_dir, modules or base.py_modules)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def make_shape(
     amounts: Mapping[str, float],
     given: Mapping[str, Any],
     job_id: bytes,
-    base_env: RuntimeEnv,
+    base_env: RuntimeEnvInfo,
     captured: SchedulingStrategy | None = None,
 ) -> LeaseShape:
     """Make the lease shape of a task or an actor: what a worker must have to run it.
@@ -326,7 +326,7 @@ def make_template(
     function_name: str,
     options: Mapping[str, Any],
     job_id: bytes,
-    base_env: RuntimeEnv,
+    base_env: RuntimeEnvInfo,
     captured: SchedulingStrategy | None = None,
 ) -> TaskTemplate:
     """Make the template of a function's tasks from its options. ``captured``: see ``make_shape``."""

@@ -46,7 +46,7 @@ class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
     """Terms that a preferred node satisfies."""
 
 
-class RuntimeEnv(msgspec.Struct, frozen=True, array_like=True):
+class RuntimeEnvInfo(msgspec.Struct, frozen=True, array_like=True):
     """Describes the process that a task needs. Paths are local and absolute; tasks with equal records share workers."""
 
     env_vars: tuple[tuple[str, str], ...] = ()
@@ -61,7 +61,7 @@ class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
     resources: tuple[tuple[str, int], ...]
     """Needed amounts by name, sorted so that equal needs make equal keys."""
     strategy: SchedulingStrategy
-    runtime_env: RuntimeEnv
+    runtime_env: RuntimeEnvInfo
     job_id: bytes
     labels: LabelSelector = LabelSelector()
     may_be_held_up: bool = False

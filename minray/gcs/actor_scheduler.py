@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 from minray.common.ids import LEASE_ID_BYTES, short, short_actor
 from minray.common.resources import ResourceSet, fits, lack_of
 from minray.common.task_spec import STRATEGY_DEFAULT
-from minray.gcs.actor_manager import ActorRow, worker_died
+from minray.gcs.gcs_actor_manager import ActorRow, worker_died
 from minray.platform.base import Platform, PlatformError
 from minray.protocol import actor as causes
 from minray.protocol import core_worker as tasks
@@ -95,7 +95,7 @@ class Outcomes(Protocol):
         """Tell whether a process is known to be dead."""
 
 
-class _Lease(NamedTuple):
+class _ActorLease(NamedTuple):
     """The leased worker of an incarnation."""
 
     lease_id: bytes
@@ -118,7 +118,7 @@ class ActorScheduler:
         self._outcomes = outcomes
         self._creating: dict[bytes, asyncio.Task[None]] = {}
         """Tasks of creations by actor id."""
-        self._constructing: dict[bytes, _Lease] = {}
+        self._constructing: dict[bytes, _ActorLease] = {}
         """Workers that run a constructor, by actor id."""
         self._without_node: set[bytes] = set()
         """Actors that no node of the present cluster can ever hold; a node may have been asked before."""
@@ -203,7 +203,7 @@ class ActorScheduler:
             self.give_back(lease.lease_id, lease.raylet, "it takes no more tasks", _nothing)
             row = ActorRow(row.info, row.creation)
 
-    async def _lease(self, row: ActorRow) -> _Lease | None:
+    async def _lease(self, row: ActorRow) -> _ActorLease | None:
         """Lease a worker for an incarnation; return None if there will be none."""
         lease_id, raylet, final = row.lease_id, row.raylet, False
         if await self._is_lost(row):
@@ -217,7 +217,9 @@ class ActorScheduler:
                     return None
             reply = await self._request(row, lease_id, raylet, final)
             if reply is not None and reply.kind == GRANTED and reply.worker is not None:
-                return _Lease(lease_id=lease_id, raylet=raylet, worker=reply.worker, pid=reply.pid, gpu_ids=reply.gpu_ids)
+                return _ActorLease(
+                    lease_id=lease_id, raylet=raylet, worker=reply.worker, pid=reply.pid, gpu_ids=reply.gpu_ids
+                )
             if reply is not None and reply.kind in IMPOSSIBLE:
                 await self._outcomes.on_impossible(row, DeathCause(IMPOSSIBLE[reply.kind], reply.reason))
                 return None
@@ -324,23 +326,23 @@ def _preferred(nodes: list[NodeInfo], node_id: bytes, random: Callable[[], float
     return nodes[int(random() * len(nodes))] if nodes else None
 
 
-def _push_of(row: ActorRow, lease: _Lease) -> PushTask:
+def _push_of(row: ActorRow, lease: _ActorLease) -> PushTask:
     creation = row.creation
     assert creation is not None
     return PushTask(
-        creation.task_id,
-        row.info.restarts,
-        lease.lease_id,
-        1,
-        0,
-        creation.header,
-        0,
-        creation.args,
-        creation.arguments,
-        creation.nested,
-        creation.inline_buffers,
-        lease.gpu_ids,
-        row.info.actor_id,
+        task_id=creation.task_id,
+        attempt=row.info.restarts,
+        lease_id=lease.lease_id,
+        sequence=1,
+        acknowledged=0,
+        header=creation.header,
+        depth=0,
+        args=creation.args,
+        arguments=creation.arguments,
+        nested=creation.nested,
+        inline_buffers=creation.inline_buffers,
+        gpu_ids=lease.gpu_ids,
+        actor_id=row.info.actor_id,
     )
 
 

@@ -2,7 +2,7 @@
 
 Ray: src/ray/gcs/actor/gcs_actor_manager.cc (its Handle... methods, OnWorkerDead, OnNodeDead, OnJobFinished)
 
-``ActorManager`` decides, ``ActorScheduler`` creates. This service stores a decision, makes it true and carries it out, in
+``GcsActorManager`` decides, ``ActorScheduler`` creates. This service stores a decision, makes it true and carries it out, in
 this order and one at a time for each actor. All ways to end an incarnation lead through ``_change`` and ``_clean_up``.
 
 Rules
@@ -26,10 +26,10 @@ import msgspec
 from minray.common.config import SystemConfig
 from minray.common.ids import job_of_actor, short_actor
 from minray.errors.packed_exception import with_last_line
-from minray.gcs.actor_manager import ActorManager, ActorRow, describe, worker_died
 from minray.gcs.actor_scheduler import ActorScheduler, Nodes
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
+from minray.gcs.gcs_actor_manager import ActorRow, GcsActorManager, describe, worker_died
 from minray.gcs.storage import GcsStorage
 from minray.platform.base import Platform, PlatformError
 from minray.protocol import actor as protocol
@@ -60,7 +60,7 @@ class Surroundings(Protocol):
 
 
 class ActorService:
-    """Serves all messages about actors, and carries out the decisions of ``ActorManager``."""
+    """Serves all messages about actors, and carries out the decisions of ``GcsActorManager``."""
 
     _storage: GcsStorage
     """Tables on disk; set by ``load``."""
@@ -73,7 +73,7 @@ class ActorService:
         self._nodes = nodes
         self._surroundings = surroundings
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
-        self._actors = ActorManager(platform.record)
+        self._actors = GcsActorManager(platform.record)
         self._scheduler = ActorScheduler(platform, own, self._peers, nodes, self)
         self._changes = Changes()
         self._exiting: dict[bytes, asyncio.Task[None]] = {}

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 
 from minray.common.config import SystemConfig
 from minray.gcs.durable import Changes, durable, until_stored
-from minray.gcs.node_manager import NodeManager
+from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, DrainNode, DrainNodeReply, NodeDrain, NodeInfo
 from minray.protocol.raylet import DrainRaylet
@@ -37,7 +37,7 @@ class NodeDrainer:
         self,
         platform: Platform,
         config: SystemConfig,
-        nodes: Callable[[], NodeManager],
+        nodes: Callable[[], GcsNodeManager],
         changes: Changes,
         store: Callable[[NodeInfo], Awaitable[None]],
         on_leaving: Callable[[bytes], None],

@@ -36,7 +36,7 @@ from minray.common.config import SystemConfig
 from minray.common.ids import short
 from minray.common.resources import ResourceSet, add, subtract
 from minray.gcs.durable import Changes, durable, until_stored
-from minray.gcs.node_manager import NodeManager
+from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.gcs.placement_group_manager import CREATED, REMOVED, PlacementGroupManager
 from minray.platform.base import Platform, PlatformError, StorageFailed
 from minray.protocol.base import DONE, Address, Done, Request
@@ -94,7 +94,7 @@ class PlacementGroupScheduler:
         platform: Platform,
         config: SystemConfig,
         manager: PlacementGroupManager,
-        nodes: Callable[[], NodeManager],
+        nodes: Callable[[], GcsNodeManager],
         changes: Changes,
         store: Callable[[PlacementGroupInfo], Awaitable[None]],
         is_job_over: Callable[[bytes], bool],

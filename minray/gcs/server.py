@@ -30,11 +30,11 @@ from minray.common.ids import short
 from minray.gcs.actor_service import ActorService
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
+from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
 from minray.gcs.node_drainer import NodeDrainer
-from minray.gcs.node_manager import NodeManager
 from minray.gcs.placement_group_manager import PlacementGroupManager
 from minray.gcs.placement_group_scheduler import PlacementGroupScheduler
 from minray.gcs.storage import GcsStorage
@@ -57,7 +57,7 @@ class GcsServer:
 
     _storage: GcsStorage
     """Tables on disk; opened by ``start``, which also sets all that depends on them."""
-    _nodes: NodeManager
+    _nodes: GcsNodeManager
 
     def __init__(self, platform: Platform, config: GcsConfig) -> None:
         self._platform = platform
@@ -136,7 +136,7 @@ class GcsServer:
         self.publish(self._groups.on_committed(group))
 
     async def _load(self) -> None:
-        self._nodes = NodeManager(self._storage.cluster_id, self._platform.record)
+        self._nodes = GcsNodeManager(self._storage.cluster_id, self._platform.record)
         self.publish(self._nodes.load(self._storage.nodes()))
         self.publish(self._workers.load(self._storage.worker_deaths()))
         self.publish(self._jobs.load(self._storage.jobs(), self._storage.job_count()))

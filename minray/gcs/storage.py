@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from minray.gcs.actor_manager import ActorRow
+from minray.gcs.gcs_actor_manager import ActorRow
 from minray.platform.base import Platform, Storage, StorageFailed
 from minray.protocol.base import Record, decode, encode
 from minray.protocol.gcs import JobInfo, NodeInfo, WorkerDeath

@@ -29,7 +29,7 @@ from minray.api.task_options import SETUP_HOOK, check_job_runtime_env, merge_run
 from minray.common.config import SystemConfig, WorkerConfig
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
-from minray.common.task_spec import RuntimeEnv
+from minray.common.task_spec import RuntimeEnvInfo
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.job_environment import pack_hook
 from minray.core_worker.user_threads.user_api import UserApi
@@ -109,7 +109,7 @@ class RayContext(Mapping[str, Any]):
         return f"RayContext({self.address_info})"
 
 
-class _Connection:
+class _DriverConnection:
     """The parts that ``init`` has started and ``shutdown`` must end."""
 
     def __init__(
@@ -131,8 +131,8 @@ class _Connection:
         self.pid = os.getpid()
 
 
-_connection: _Connection | None = None
-_inherited: list[_Connection] = []
+_connection: _DriverConnection | None = None
+_inherited: list[_DriverConnection] = []
 """Connections of the parent in a forked child. They are kept here because garbage collection would close them, and they
 still belong to the parent."""
 
@@ -229,52 +229,32 @@ def init(
     ConnectionError if the cluster cannot be reached or refuses the token, ValueError and TypeError for wrong arguments.
     """
     global _connection
-    if _connection is not None and _connection.pid != os.getpid():
-        _inherited.append(_connection)
-        _connection = None
+    _set_aside_inherited()
     _check_arguments(ignored)
     if _connection is not None or worker.connected_api() is not None:
-        if ignore_reinit_error:
-            return RayContext(_address_info(_connection.file) if _connection is not None else _address_info_of_worker())
-        raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
+        return _existing_context(ignore_reinit_error)
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_labels(labels or {})
     if runtime_env:
         check_job_runtime_env("runtime_env", runtime_env)
     _set_level(logging_level)
-    overrides = with_environment(_system_config)
-    if object_spilling_directory is not None:
-        overrides["object_spilling_directory"] = object_spilling_directory
-    system_config = SystemConfig.from_overrides(overrides)
-    options = NodeOptions(
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
-        memory=_memory,
-        object_store_memory=object_store_memory,
-        resources=dict(resources or {}),
-        labels=dict(labels or {}),
-        node_name=_node_name or "",
-        system_config=system_config,
-    )
-    working_dir = _working_directory()
-    hook = pack_hook((runtime_env or {}).get(SETUP_HOOK))
-    job = JobConfig(
-        sys_path=import_path(), working_dir=working_dir, namespace=namespace or "", entrypoint=_entrypoint(), setup_hook=hook
-    )
+    of_the_node: dict[str, Any] = {
+        "num_cpus": num_cpus,
+        "num_gpus": num_gpus,
+        "resources": resources or None,
+        "labels": labels or None,
+        "object_store_memory": object_store_memory,
+        "object_spilling_directory": object_spilling_directory,
+        "_system_config": _system_config or None,
+        "_memory": _memory,
+        "_node_name": _node_name,
+    }
+    options = _node_options(**of_the_node)
+    job = _job_config(namespace, runtime_env)
     files = candidates(address)
     if files:
-        _check_joining(
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            resources=resources or None,
-            labels=labels or None,
-            object_store_memory=object_store_memory,
-            object_spilling_directory=object_spilling_directory,
-            _system_config=_system_config or None,
-            _memory=_memory,
-            _node_name=_node_name,
-        )
+        _check_joining(of_the_node)
         _connection = _join(files, job, runtime_env, log_to_driver)
     else:
         _connection = _start(options, job, runtime_env, log_to_driver)
@@ -287,7 +267,51 @@ def _check_types(**arguments: tuple[Any, type]) -> None:
             raise TypeError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
 
 
-def _check_joining(**of_the_node: object) -> None:
+def _set_aside_inherited() -> None:
+    """In a forked child, keep the parent's connection without using it."""
+    global _connection
+    if _connection is not None and _connection.pid != os.getpid():
+        _inherited.append(_connection)
+        _connection = None
+
+
+def _existing_context(ignore_reinit_error: bool) -> RayContext:
+    """Return the context of a process that is connected already, or raise RuntimeError."""
+    if ignore_reinit_error:
+        return RayContext(_address_info(_connection.file) if _connection is not None else _address_info_of_worker())
+    raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
+
+
+def _node_options(
+    *, _system_config: dict[str, Any] | None, object_spilling_directory: str | None, **of_the_node: Any
+) -> NodeOptions:
+    """Return the options of the node that ``init`` may start; raise ValueError for a wrong ``_system_config``."""
+    overrides = with_environment(_system_config)
+    if object_spilling_directory is not None:
+        overrides["object_spilling_directory"] = object_spilling_directory
+    return NodeOptions(
+        num_cpus=of_the_node["num_cpus"],
+        num_gpus=of_the_node["num_gpus"],
+        memory=of_the_node["_memory"],
+        object_store_memory=of_the_node["object_store_memory"],
+        resources=dict(of_the_node["resources"] or {}),
+        labels=dict(of_the_node["labels"] or {}),
+        node_name=of_the_node["_node_name"] or "",
+        system_config=SystemConfig.from_overrides(overrides),
+    )
+
+
+def _job_config(namespace: str | None, runtime_env: dict[str, Any] | None) -> JobConfig:
+    return JobConfig(
+        sys_path=import_path(),
+        working_dir=_working_directory(),
+        namespace=namespace or "",
+        entrypoint=_entrypoint(),
+        setup_hook=pack_hook((runtime_env or {}).get(SETUP_HOOK)),
+    )
+
+
+def _check_joining(of_the_node: dict[str, Any]) -> None:
     given = [name for name, value in of_the_node.items() if value is not None]
     if given:
         only = "only for a node that init() starts, but it joins a running cluster; address='local' starts one"
@@ -312,7 +336,7 @@ def _set_level(level: int | str) -> None:
 
 def _start(
     options: NodeOptions, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
-) -> _Connection:
+) -> _DriverConnection:
     """Start a cluster that ends with this process, and connect this process as its driver."""
     node = start_node(options)
     try:
@@ -327,7 +351,7 @@ def _start(
 
 def _join(
     files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
-) -> _Connection:
+) -> _DriverConnection:
     """Connect this process as a driver to the first of these nodes that answers.
 
     Raises the first node's ConnectionError if none answers.
@@ -351,7 +375,7 @@ def _connect(
     job: JobConfig,
     runtime_env: dict[str, Any] | None,
     log_to_driver: bool | None,
-) -> _Connection:
+) -> _DriverConnection:
     thread, user_code, core = _make_core(file, token)
     printer = LinePrinter(file.system_config.log_deduplication_window_s, core.platform.user_code.time)
     if log_to_driver or log_to_driver is None:
@@ -368,10 +392,10 @@ def _connect(
             f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}"
             f" (the logs of its processes are in {os.path.join(file.session_dir, LOGS)})"
         ) from None
-    core.context.environment = merge_runtime_env(RuntimeEnv(), runtime_env)
+    core.context.environment = merge_runtime_env(RuntimeEnvInfo(), runtime_env)
     worker.connect_process(UserApi(core.user_port()))
     _take_sigterm()
-    return _Connection(node, file, thread, user_code, core, printer)
+    return _DriverConnection(node, file, thread, user_code, core, printer)
 
 
 def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, CoreWorker]:
@@ -461,7 +485,7 @@ def shutdown() -> None:
             connection.node.close()
 
 
-def _disconnect(connection: _Connection) -> None:
+def _disconnect(connection: _DriverConnection) -> None:
     core = connection.core
     try:
         if core.raylet.death is None:  # Also if no lines are shown: they must reach the session's logs.

@@ -33,7 +33,7 @@ from minray.node.discovery import session_token
 from minray.node.worker_output import TaskNamedStream
 from minray.platform.base import PlatformError
 from minray.platform.process.host import RealHost
-from minray.platform.process.processes import WorkerProcesses, ZygoteProcesses
+from minray.platform.process.processes import ChildlessProcesses, ZygoteProcesses
 from minray.platform.process.rotating_log import RotatingLog
 from minray.platform.process.session import LOGS
 from minray.platform.process.zygote import serve
@@ -115,7 +115,7 @@ def _tell_ready(ends: ChildEnds, *words: str) -> None:
 
 async def _serve_gcs(config: GcsConfig, heritage: Heritage, ends: ChildEnds) -> None:
     user_code = DriverUserCode(asyncio.get_running_loop())
-    system, processes, identity = config.system_config, WorkerProcesses(ends), heritage.host.random_bytes(16)
+    system, processes, identity = config.system_config, ChildlessProcesses(ends), heritage.host.random_bytes(16)
     platform = make_platform("gcs", identity, system, heritage.token, processes, user_code, heritage.host)
     server = GcsServer(platform, config)
     try:
@@ -183,7 +183,7 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     loop = asyncio.new_event_loop()
     user_code = MainThreadUserCode(loop)
     name = f"worker/{config.worker_id[:4].hex()}"
-    system, processes = config.system_config, WorkerProcesses(ends)
+    system, processes = config.system_config, ChildlessProcesses(ends)
     platform = make_platform(name, config.worker_id, system, heritage.token, processes, user_code, heritage.host)
 
     async def start() -> CoreWorker:

@@ -25,7 +25,7 @@ from minray.object_manager.pull import Pull
 from minray.object_manager.pull_manager import PullManager
 from minray.object_manager.push_manager import PushManager
 from minray.object_store.layout import lasting_view
-from minray.object_store.object_table import Entry
+from minray.object_store.object_table import ObjectEntry
 from minray.object_store.store import ObjectStore, Order
 from minray.platform.base import Platform
 from minray.protocol.base import Address
@@ -48,7 +48,7 @@ class ObjectManager:
         patient: PatientCaller,
         store: Callable[[], ObjectStore],
         address: Callable[[], Address],
-        read_spilled: Callable[[Entry, int, int], Awaitable[memoryview | None]],
+        read_spilled: Callable[[ObjectEntry, int, int], Awaitable[memoryview | None]],
     ) -> None:
         """``read_spilled`` returns some bytes of a copy on disk; None: the copy is lost, or there is no memory now."""
         self._post = platform.user_code.post
@@ -127,7 +127,7 @@ class ObjectManager:
         self._report_count += 1
         return UpdateObjectLocations(self.address, self._report_count, changes)
 
-    def on_evicted(self, entry: Entry) -> None:
+    def on_evicted(self, entry: ObjectEntry) -> None:
         """Tell the owner that a copy was evicted."""
         self.report(entry.owner, entry.object_id, entry.attempt, False)
 
@@ -153,16 +153,16 @@ class ObjectManager:
         pull.chunks.when_here(request.start, end, partial(self._push_in_turn, request, call))
         return None
 
-    def _find(self, request: ReadChunk) -> Entry | None:
+    def _find(self, request: ReadChunk) -> ObjectEntry | None:
         entry = self.store.table.find(request.object_id)
         return entry if entry is not None and entry.attempt == request.attempt else None
 
-    def _receiver_of(self, entry: Entry) -> Pull | None:
+    def _receiver_of(self, entry: ObjectEntry) -> Pull | None:
         """Return the pull that is filling a copy, if there is one."""
         pull, _ = self._pulls.get(entry.object_id, (None, None))
         return pull if pull is not None and pull.entry is entry else None
 
-    def _is_here(self, entry: Entry, request: ReadChunk) -> bool:
+    def _is_here(self, entry: ObjectEntry, request: ReadChunk) -> bool:
         """Tell whether the requested bytes of a copy are here; the rest may still be missing."""
         if self.store.table.is_whole(entry):
             return True
@@ -188,7 +188,7 @@ class ObjectManager:
             self._reading.add(reading)
             reading.add_done_callback(self._reading.discard)
 
-    async def _push_spilled(self, entry: Entry, request: ReadChunk, call: Call) -> None:
+    async def _push_spilled(self, entry: ObjectEntry, request: ReadChunk, call: Call) -> None:
         chunk = await self._read_spilled(entry, request.start, request.size)
         if chunk is None:
             call.reply(ChunkReply(False))
@@ -197,7 +197,7 @@ class ObjectManager:
             view = lasting_view(chunk, 0, request.size, self._post, self._pushes.on_sent, request.size)
             call.reply(ChunkReply(True), [view])
 
-    def _lasting_view(self, entry: Entry, start: int, size: int) -> memoryview:
+    def _lasting_view(self, entry: ObjectEntry, start: int, size: int) -> memoryview:
         """Return a view that keeps the copy pinned as long as it, or a view made of it, lives."""
         self._push_count += 1
         pin = b"send" + self._push_count.to_bytes(8, "big")

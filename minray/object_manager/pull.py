@@ -35,7 +35,7 @@ from minray.common.ids import short
 from minray.object_manager.chunks import Chunks, chunk_bytes_of
 from minray.object_manager.pull_manager import PullManager
 from minray.object_store.create_request_queue import Creation
-from minray.object_store.object_table import Entry
+from minray.object_store.object_table import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, PlatformError
 from minray.protocol.base import Address
@@ -87,7 +87,7 @@ class Pull:
         self.owner = owner
         self.turn = 0
         """Turn among all receivers of this object; 0 before the owner has given one."""
-        self.entry: Entry | None = None
+        self.entry: ObjectEntry | None = None
         """Copy that is being received; None before there is memory for it, and when it is complete."""
         self.chunks = Chunks(0, manager.chunk_bytes)
         """Chunks of ``entry``."""
@@ -164,9 +164,9 @@ class Pull:
         await turn.wait()
         if not manager.store.is_wanted(self.object_id):
             return True
-        made: asyncio.Future[tuple[Entry | None, bool]] = asyncio.get_running_loop().create_future()
+        made: asyncio.Future[tuple[ObjectEntry | None, bool]] = asyncio.get_running_loop().create_future()
 
-        def on_created(entry: Entry | None, is_unwanted: bool) -> None:
+        def on_created(entry: ObjectEntry | None, is_unwanted: bool) -> None:
             if not made.done():
                 made.set_result((entry, is_unwanted))
             elif entry is not None:

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from minray.object_store.object_table import Entry, ObjectTable, Unwanted
+from minray.object_store.object_table import ObjectEntry, ObjectTable, Unwanted
 from minray.protocol.base import Address
 
-OnCreated = Callable[[Entry | None, bool], None]
+OnCreated = Callable[[ObjectEntry | None, bool], None]
 """Callback that receives the new entry; or None, and whether the copy is unwanted (else there is no room)."""
 
 
@@ -36,7 +36,7 @@ class Creation(NamedTuple):
 class Restoration(NamedTuple):
     """A request for memory into which a spilled copy is restored."""
 
-    entry: Entry
+    entry: ObjectEntry
 
     @property
     def size(self) -> int:
@@ -123,7 +123,7 @@ class CreateRequestQueue:
         on_created(entry, False)
         return True
 
-    def _make(self, creation: Creation | Restoration, in_fallback: bool) -> Entry | None:
+    def _make(self, creation: Creation | Restoration, in_fallback: bool) -> ObjectEntry | None:
         if isinstance(creation, Restoration):
             return self._table.restore(creation.entry, in_fallback)
         return self._table.create(*creation, in_fallback)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 
-from minray.object_store.object_table import Entry, ObjectTable
+from minray.object_store.object_table import ObjectEntry, ObjectTable
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo, SpillStats
 
 
@@ -35,7 +35,7 @@ def objects_info(node_id: bytes, table: ObjectTable, spill: SpillStats, request:
     )
 
 
-def _copy_info(table: ObjectTable, entry: Entry) -> CopyInfo:
+def _copy_info(table: ObjectTable, entry: ObjectEntry) -> CopyInfo:
     return CopyInfo(
         object_id=entry.object_id,
         attempt=entry.attempt,

@@ -71,7 +71,7 @@ class Spilled(NamedTuple):
     """Checksums of the copy's pieces."""
 
 
-class Entry(msgspec.Struct, eq=False):
+class ObjectEntry(msgspec.Struct, eq=False):
     """One copy of an object on this node."""
 
     object_id: bytes
@@ -105,19 +105,22 @@ class ObjectTable:
     """Holds all copies of one node, and decides when each may be evicted, spilled and forgotten."""
 
     def __init__(
-        self, allocator: Allocator, record: Callable[[str, str, str, str], None] | None, on_evicted: Callable[[Entry], None]
+        self,
+        allocator: Allocator,
+        record: Callable[[str, str, str, str], None] | None,
+        on_evicted: Callable[[ObjectEntry], None],
     ) -> None:
         self.allocator = allocator
         self.fallback = Fallback(allocator.capacity)
         self.states = StateMachine("copy", COPY_STATES, record, _name)
         self._on_evicted = on_evicted
         """Called for each evicted copy, because its owner must learn that it is gone."""
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, ObjectEntry] = {}
         """Copies that are available to requests, by object id."""
-        self._doomed: dict[int, Entry] = {}
+        self._doomed: dict[int, ObjectEntry] = {}
         """DOOMED copies, by number."""
         self._count = 0
-        self._by_pin: dict[bytes, Entry] = {}
+        self._by_pin: dict[bytes, ObjectEntry] = {}
         self._spare: OrderedDict[bytes, None] = OrderedDict()
         """Objects whose copy, or its memory, may be evicted from the arena, the least recently used first."""
         self._spare_in_fallback: OrderedDict[bytes, None] = OrderedDict()
@@ -144,19 +147,19 @@ class ObjectTable:
     def __len__(self) -> int:
         return len(self._entries) + len(self._doomed)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ObjectEntry]:
         """Return all copies that take memory."""
         return [entry for entry in self.copies() if entry.offset != NOWHERE]
 
-    def copies(self) -> list[Entry]:
+    def copies(self) -> list[ObjectEntry]:
         """Return all copies that are not forgotten, in memory or on disk."""
         return [*self._entries.values(), *self._doomed.values()]
 
-    def primaries(self) -> list[Entry]:
+    def primaries(self) -> list[ObjectEntry]:
         """Return the primary copies, sealed or not."""
         return [entry for entry in self._entries.values() if entry.is_primary]
 
-    def find(self, object_id: bytes) -> Entry | None:
+    def find(self, object_id: bytes) -> ObjectEntry | None:
         """Return the copy of an object that is available to requests, sealed or not."""
         return self._entries.get(object_id)
 
@@ -165,11 +168,11 @@ class ObjectTable:
         entry = self.find(object_id)
         return entry is not None and entry.attempt == attempt and self.is_whole(entry)
 
-    def is_whole(self, entry: Entry) -> bool:
+    def is_whole(self, entry: ObjectEntry) -> bool:
         """Tell whether a copy is complete, in memory or on disk."""
         return self.is_sealed(entry) or entry.spilled is not None
 
-    def is_sealed(self, entry: Entry) -> bool:
+    def is_sealed(self, entry: ObjectEntry) -> bool:
         return self.states.get(entry.key) == SEALED
 
     def has_room(self, size: int) -> bool:
@@ -181,7 +184,7 @@ class ObjectTable:
             room += self._entries[object_id].size
         return room >= size
 
-    def is_spilled(self, entry: Entry) -> bool:
+    def is_spilled(self, entry: ObjectEntry) -> bool:
         """Tell whether a copy is on disk only."""
         return self.states.get(entry.key) == SPILLED
 
@@ -196,7 +199,7 @@ class ObjectTable:
         creator: bytes,
         is_primary: bool,
         in_fallback: bool = False,
-    ) -> Entry | None:
+    ) -> ObjectEntry | None:
         """Create a copy, and evict others if need be; return None if there is no room now. Raises Unwanted."""
         is_over = self._freed.get(object_id, -1) >= attempt or (object_id, attempt, creator) in self._aborted
         if is_over or self._is_dead(owner) or creator in self._dead:
@@ -212,7 +215,7 @@ class ObjectTable:
         if offset is None:
             return None
         self._count += 1
-        entry = Entry(
+        entry = ObjectEntry(
             object_id=object_id,
             attempt=attempt,
             offset=offset,
@@ -242,7 +245,7 @@ class ObjectTable:
             offset = allocate(size)
         return offset
 
-    def _reclaim(self, entry: Entry) -> None:
+    def _reclaim(self, entry: ObjectEntry) -> None:
         """Take the memory of a spare copy: keep it on disk only if it is there, else evict it."""
         if entry.spilled is not None:
             self._free(entry)
@@ -252,31 +255,31 @@ class ObjectTable:
             self._doom(entry)
             self._on_evicted(entry)
 
-    def _free(self, entry: Entry) -> None:
+    def _free(self, entry: ObjectEntry) -> None:
         if self.fallback.has(entry.offset):
             self.fallback.free(entry.offset)
         else:
             self.allocator.free(entry.offset)
 
-    def _needs_memory(self, entry: Entry) -> bool:
+    def _needs_memory(self, entry: ObjectEntry) -> bool:
         """Tell whether a copy must stay and is only in the arena."""
         return entry.is_primary and entry.spilled is None and not self.fallback.has(entry.offset)
 
-    def seal(self, entry: Entry) -> bool:
+    def seal(self, entry: ObjectEntry) -> bool:
         """Seal a written copy; return True if it may be read. A repetition changes nothing."""
         if entry.is_written:
             return self.is_sealed(entry)
         entry.is_written = True
         return self._complete(entry, CREATED)
 
-    def abort(self, entry: Entry) -> None:
+    def abort(self, entry: ObjectEntry) -> None:
         """Drop a copy, written or not, and refuse a repetition of its client's CreateObject."""
         if entry.creator:
             remember(self._aborted, (entry.object_id, entry.attempt, entry.creator), None)
         entry.is_written = True
         self._doom(entry)
 
-    def copy_of(self, object_id: bytes, attempt: int, creator: bytes) -> Entry | None:
+    def copy_of(self, object_id: bytes, attempt: int, creator: bytes) -> ObjectEntry | None:
         """Return the copy that a process has created, if it still takes memory."""
         known = self._entries.get(object_id)
         if known is not None and known.attempt == attempt and known.creator == creator:
@@ -288,11 +291,11 @@ class ObjectTable:
 
     # --- pinning
 
-    def pinned_as(self, pin: bytes) -> Entry | None:
+    def pinned_as(self, pin: bytes) -> ObjectEntry | None:
         """Return the copy that a pin holds already, if its PinObjects is a repetition."""
         return self._by_pin.get(pin)
 
-    def pin(self, entry: Entry, pin: bytes, client: bytes) -> bool:
+    def pin(self, entry: ObjectEntry, pin: bytes, client: bytes) -> bool:
         """Pin a sealed copy; return False if the pin was given back already, or holds another copy."""
         if pin in self._spent or client in self._dead or self._by_pin.get(pin, entry) is not entry:
             return False
@@ -320,19 +323,19 @@ class ObjectTable:
 
     # --- spilling
 
-    def spillable(self) -> Iterator[Entry]:
+    def spillable(self) -> Iterator[ObjectEntry]:
         """Return the unused primary copies that are not on disk, the least recently used first."""
         return (self._entries[object_id] for object_id in self._spillable)
 
     def spillable_count(self) -> int:
         return len(self._spillable)
 
-    def begin_spill(self, entry: Entry) -> None:
+    def begin_spill(self, entry: ObjectEntry) -> None:
         """Mark a copy as being written to disk. Until that ends its memory stays, and it may be read."""
         self._set_busy(entry)
         entry.is_moving = True
 
-    def end_spill(self, entry: Entry, spilled: Spilled | None) -> bool:
+    def end_spill(self, entry: ObjectEntry, spilled: Spilled | None) -> bool:
         """End the writing of a copy (``spilled`` is None if it failed); return True if its place on disk is needed."""
         entry.is_moving = False
         is_wanted = self._entries.get(entry.object_id) is entry
@@ -343,7 +346,7 @@ class ObjectTable:
         self._maybe_forget(entry)
         return entry.spilled is not None
 
-    def restore(self, entry: Entry, in_fallback: bool = False) -> Entry | None:
+    def restore(self, entry: ObjectEntry, in_fallback: bool = False) -> ObjectEntry | None:
         """Give a spilled copy memory; return None if there is not enough now. Raises Unwanted if it is not SPILLED."""
         if self.states.get(entry.key) != SPILLED:
             raise Unwanted
@@ -355,12 +358,12 @@ class ObjectTable:
         self.states.set(entry.key, RESTORING)
         return entry
 
-    def end_restore(self, entry: Entry) -> bool:
+    def end_restore(self, entry: ObjectEntry) -> bool:
         """End the restoring of a copy, which was aborted if that failed; return True if it may be read."""
         entry.is_moving = False
         return self._complete(entry, RESTORING)
 
-    def _complete(self, entry: Entry, before: str) -> bool:
+    def _complete(self, entry: ObjectEntry, before: str) -> bool:
         """Set a copy to SEALED unless it was doomed meanwhile; return True if it may be read."""
         if self.states.get(entry.key) == before:
             self.states.set(entry.key, SEALED)
@@ -408,7 +411,7 @@ class ObjectTable:
     def _is_dead(self, owner: Address) -> bool:
         return owner.worker_id in self._dead or owner.node_id in self._dead
 
-    def _doom(self, entry: Entry) -> None:
+    def _doom(self, entry: ObjectEntry) -> None:
         if self._entries.get(entry.object_id) is entry:
             del self._entries[entry.object_id]
             self._set_busy(entry)
@@ -417,7 +420,7 @@ class ObjectTable:
             self.states.set(entry.key, DOOMED)
         self._maybe_forget(entry)
 
-    def _maybe_forget(self, entry: Entry) -> None:
+    def _maybe_forget(self, entry: ObjectEntry) -> None:
         """Forget a doomed copy that is not in use; an available one becomes spare or spillable instead."""
         if self._entries.get(entry.object_id) is entry:
             if not entry.in_use() and self.is_sealed(entry):
@@ -430,7 +433,7 @@ class ObjectTable:
                 self.spilled_bytes -= entry.size
                 self._unneeded.append(entry.spilled.file)
 
-    def _set_idle(self, entry: Entry) -> None:
+    def _set_idle(self, entry: ObjectEntry) -> None:
         """Mark an unused copy as spare or spillable, the most recently used of its list."""
         self._set_busy(entry)
         if self._needs_memory(entry):
@@ -441,7 +444,7 @@ class ObjectTable:
         elif not entry.is_primary or entry.spilled is not None:
             self._spare_in_fallback[entry.object_id] = None
 
-    def _set_busy(self, entry: Entry) -> None:
+    def _set_busy(self, entry: ObjectEntry) -> None:
         self._spare.pop(entry.object_id, None)
         self._spare_in_fallback.pop(entry.object_id, None)
         if entry.object_id in self._spillable:

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from minray.object_store.allocator import Allocator
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated, Restoration
 from minray.object_store.inventory import objects_info
-from minray.object_store.object_table import Entry, ObjectTable, SpillFile
+from minray.object_store.object_table import ObjectEntry, ObjectTable, SpillFile
 from minray.platform.base import Arena, DiskFailed, DiskFull, MemoryFailed, Platform
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.object_store import (
@@ -85,7 +85,7 @@ class Spilling(Protocol):
     def maybe_spill(self, wanted_bytes: int) -> None:
         """Spill copies if need be: requests wait for ``wanted_bytes``. ``ObjectStore.on_spilled`` may follow."""
 
-    def restore(self, entry: Entry) -> None:
+    def restore(self, entry: ObjectEntry) -> None:
         """Read a copy from disk into the memory that it was given; ``ObjectStore.on_restored`` follows."""
 
     def release(self, files: list[SpillFile]) -> None:
@@ -147,7 +147,7 @@ class ObjectStore:
         grace_s: float,
         address: Callable[[], Address],
         fetch: Callable[[bytes, Address, Order], None],
-        on_evicted: Callable[[Entry], None],
+        on_evicted: Callable[[ObjectEntry], None],
         spilling: Callable[[], Spilling],
     ) -> None:
         """``fetch(object_id, owner, order)`` begins to pull an object, unless it has begun; it then seals or fails it."""
@@ -185,12 +185,12 @@ class ObjectStore:
             await self.arena.close()
         await self.table.fallback.close()
 
-    def place(self, entry: Entry) -> tuple[memoryview, int]:
+    def place(self, entry: ObjectEntry) -> tuple[memoryview, int]:
         """Return the arena in which a copy lies, and its position there."""
         fallback = self.table.fallback
         return fallback.place(entry.offset) if fallback.has(entry.offset) else (self.arena.view, entry.offset)
 
-    def view(self, entry: Entry) -> memoryview:
+    def view(self, entry: ObjectEntry) -> memoryview:
         """Return the memory of a copy."""
         arena, start = self.place(entry)
         return arena[start : start + entry.size]
@@ -208,7 +208,7 @@ class ObjectStore:
         )
         self.create(creation, partial(self._on_created, creation, call))
 
-    def _on_created(self, creation: Creation, call: Call, entry: Entry | None, is_unwanted: bool) -> None:
+    def _on_created(self, creation: Creation, call: Call, entry: ObjectEntry | None, is_unwanted: bool) -> None:
         if entry is not None:
             call.reply(CreateReply(CREATED, self._address(), entry.offset))
         elif is_unwanted:
@@ -233,13 +233,13 @@ class ObjectStore:
             self.seal(entry)
         return DONE
 
-    def seal(self, entry: Entry) -> None:
+    def seal(self, entry: ObjectEntry) -> None:
         """Seal a complete copy, and pin it for all requests that wait for it."""
         if self.table.seal(entry):
             self._serve(entry)
         self._advance()
 
-    def _serve(self, entry: Entry) -> None:
+    def _serve(self, entry: ObjectEntry) -> None:
         for question, index, wanted in self._waiting.pop(entry.object_id, ()):
             question.set(index, self._pin(entry, wanted, question.client))
 
@@ -252,7 +252,7 @@ class ObjectStore:
         self._advance()
         return DONE
 
-    def abort(self, entry: Entry) -> None:
+    def abort(self, entry: ObjectEntry) -> None:
         """Drop a copy that will never be complete, and pull the object from another node for the waiting requests."""
         self.table.abort(entry)
         self._look_elsewhere(entry.object_id)
@@ -301,7 +301,7 @@ class ObjectStore:
                 self._restore(entry)
         return question
 
-    def _find(self, wanted: Wanted) -> Entry | None:
+    def _find(self, wanted: Wanted) -> ObjectEntry | None:
         """Return the object's copy if it is of the wanted attempt or a later one; an earlier one is outdated."""
         entry = self.table.find(wanted.object_id)
         return entry if entry is not None and entry.attempt >= wanted.attempt else None
@@ -318,7 +318,7 @@ class ObjectStore:
         """Return the open requests, each once."""
         return list(dict.fromkeys(question for waiting in self._waiting.values() for question, _, _ in waiting))
 
-    def _pin(self, entry: Entry, wanted: Wanted, client: bytes) -> Pinned:
+    def _pin(self, entry: ObjectEntry, wanted: Wanted, client: bytes) -> Pinned:
         if entry.attempt != wanted.attempt:
             return Pinned(CHANGED)
         if self.table.pin(entry, wanted.pin, client):
@@ -356,23 +356,23 @@ class ObjectStore:
 
     # --- spilled copies
 
-    def _restore(self, entry: Entry) -> None:
+    def _restore(self, entry: ObjectEntry) -> None:
         """Restore a copy as soon as there is room. Only the first waiting request asks for it, for all (G84)."""
         self._line_up(Restoration(entry), partial(self._on_room_for, entry))
 
-    def _on_room_for(self, entry: Entry, made: Entry | None, is_unwanted: bool) -> None:
+    def _on_room_for(self, entry: ObjectEntry, made: ObjectEntry | None, is_unwanted: bool) -> None:
         if made is not None:
             self._spilling().restore(entry)
         elif not is_unwanted:
             self.fail(entry.object_id, Pinned(NO_ROOM, size=entry.size, reason=self.why_full(entry.size)))
 
-    def on_restored(self, entry: Entry) -> None:
+    def on_restored(self, entry: ObjectEntry) -> None:
         """Serve the requests for a copy that was read from disk; if the reading failed, the copy was aborted."""
         if self.table.end_restore(entry):
             self._serve(entry)
         self._advance()
 
-    def lose(self, entry: Entry) -> bool:
+    def lose(self, entry: ObjectEntry) -> bool:
         """Give up a copy that cannot be read from disk, or that another node has taken over, and tell its owner.
 
         Return False if the copy was not needed any more."""
@@ -455,7 +455,7 @@ class ObjectStore:
         )
 
 
-def _use_of(entry: Entry) -> str:
+def _use_of(entry: ObjectEntry) -> str:
     """Explain for users why a copy takes memory."""
     if not entry.is_written:
         return "being written"

@@ -147,7 +147,7 @@ def reference_type(info: ObjectRefInfo) -> str:
     return CAPTURED_IN_OBJECT if info.contained else UNKNOWN_STATUS
 
 
-class _Question:
+class _ClusterQuestion:
     """One question to many processes, and the names of those that have not answered."""
 
     def __init__(self, timeout_s: float, limit: int = 0, object_ids: list[bytes] | None = None) -> None:
@@ -222,7 +222,7 @@ class StateReader:
         self, timeout_s: float, limit: int = MOST_ENTRIES, object_ids: Sequence[bytes] | None = None
     ) -> ClusterObjects:
         """Ask for the largest objects of each node and process, at most ``limit``, or for these objects."""
-        question = _Question(timeout_s, limit, None if object_ids is None else list(object_ids))
+        question = _ClusterQuestion(timeout_s, limit, None if object_ids is None else list(object_ids))
         alive, drivers = await self._living(timeout_s)
         of_nodes = await asyncio.gather(*(self._read_node(question, node) for node in alive.values()))
         workers = _addresses([stats for _, stats in of_nodes])
@@ -233,35 +233,36 @@ class StateReader:
 
     async def tasks(self, timeout_s: float, task_ids: Sequence[bytes] | None = None) -> ClusterTasks:
         """Ask for the newest tasks of each process, or for these tasks."""
-        question, request = _Question(timeout_s), GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
+        question = _ClusterQuestion(timeout_s)
+        request = GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
         _, drivers, workers = await self._processes(question)
         infos = await self._ask_all(question, request, lambda own: own.tasks(request), [*drivers, *workers])
         return ClusterTasks(infos, question.silent)
 
     async def profile(self, timeout_s: float) -> ClusterProfile:
         """Ask each worker for the tasks that it has run recently."""
-        question = _Question(timeout_s)
+        question = _ClusterQuestion(timeout_s)
         _, _, workers = await self._processes(question)
         profiles = await self._ask_all(question, GetProfileEvents(), lambda own: own.profile(), workers)
         return ClusterProfile(profiles, question.silent)
 
     async def stacks(self, timeout_s: float) -> ClusterStacks:
         """Ask each driver and worker for its current stacks."""
-        question = _Question(timeout_s)
+        question = _ClusterQuestion(timeout_s)
         alive, drivers, workers = await self._processes(question)
         stacks = await self._ask_all(question, GetStacks(), lambda own: own.stacks(), [*drivers, *workers])
         return ClusterStacks(alive, stacks, question.silent)
 
     async def metrics(self, timeout_s: float) -> ClusterMetrics:
         """Ask each driver and worker for its metrics."""
-        question = _Question(timeout_s)
+        question = _ClusterQuestion(timeout_s)
         _, drivers, workers = await self._processes(question)
         metrics = await self._ask_all(question, GetMetrics(), lambda own: own.metrics(), [*drivers, *workers])
         return ClusterMetrics(metrics, question.silent)
 
     async def workers(self, timeout_s: float) -> ClusterWorkers:
         """Ask for all drivers and workers, and for those that died recently."""
-        question = _Question(timeout_s)
+        question = _ClusterQuestion(timeout_s)
         async with asyncio.timeout(timeout_s):
             nodes, jobs, deaths = await asyncio.gather(
                 self._rows(NODES, NodeInfo), self._rows(JOBS, JobInfo), self._rows(WORKER_DEATHS, WorkerDeath)
@@ -298,16 +299,16 @@ class StateReader:
     async def _rows(self, channel: str, record: type[R]) -> list[R]:
         return [decode(record, value) for value in await read_table(self._gcs, channel)]
 
-    async def _read_node(self, question: _Question, node: NodeInfo) -> tuple[ObjectsInfo | None, NodeStats | None]:
+    async def _read_node(self, question: _ClusterQuestion, node: NodeInfo) -> tuple[ObjectsInfo | None, NodeStats | None]:
         objects_info = GetObjectsInfo(question.limit, question.object_ids)
         store = question.ask(_name(node), self._peers.to(node.address).call(objects_info))
         return await asyncio.gather(store, self._read_workers(question, node))
 
-    async def _read_workers(self, question: _Question, node: NodeInfo) -> NodeStats | None:
+    async def _read_workers(self, question: _ClusterQuestion, node: NodeInfo) -> NodeStats | None:
         return await question.ask(_name(node), self._peers.to(node.address).call(GetNodeStats()))
 
     async def _processes(
-        self, question: _Question
+        self, question: _ClusterQuestion
     ) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]], list[tuple[Address, int]]]:
         """Return the living nodes by id, and the addresses and pids of their drivers and of their workers."""
         alive, drivers = await self._living(question.timeout_s)
@@ -316,7 +317,7 @@ class StateReader:
 
     async def _ask_all(
         self,
-        question: _Question,
+        question: _ClusterQuestion,
         request: Request[R],
         answer: Callable[[StateAnswers], R],
         processes: Sequence[tuple[Address, int]],

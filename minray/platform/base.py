@@ -224,7 +224,7 @@ OnOutput = Callable[[str, str], None]
 """Receives each line of a child's output as ``("stdout" | "stderr", line)``, in order and without the newline."""
 
 
-class Process(Protocol):
+class ChildProcess(Protocol):
     """A child process, as its parent sees it."""
 
     pid: int
@@ -247,7 +247,7 @@ class Processes(Protocol):
     is_copy: bool
     """Whether user code has forked and this process is the child. Its connections belong to its parent."""
 
-    async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> Process:
+    async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> ChildProcess:
         """Start a process that runs ``role`` (``"worker"``) with ``config``; raises ``SpawnFailed``."""
 
     def exit(self, code: int) -> None:

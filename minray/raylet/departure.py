@@ -18,15 +18,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from minray.object_store.object_table import Entry
+from minray.object_store.object_table import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import LeaveNode
 from minray.protocol.gcs import IDLE_TERMINATION, NodeDrain
 from minray.protocol.object_store import PINNED, WAIT, Copy, PinObjects, PromoteObjects, ReleasePins, Wanted
+from minray.raylet.bundle_service import BundleService
 from minray.raylet.lease_broker import LeaseBroker
-from minray.raylet.placement_groups import PlacementGroups
 from minray.rpc.connection import Peers, ignore
 
 LOOK_AGAIN_S = 0.1
@@ -45,7 +45,7 @@ class Departure:
         peers: Peers,
         broker: LeaseBroker,
         store: ObjectStore,
-        groups: PlacementGroups,
+        groups: BundleService,
         address_of_raylet: Callable[[bytes], Address],
         on_gone: Callable[[str], None],
     ) -> None:
@@ -116,7 +116,7 @@ class Departure:
 
     # --- Objects
 
-    def _to_hand_over(self) -> list[Entry]:
+    def _to_hand_over(self) -> list[ObjectEntry]:
         """Return the primary copies that are owned by processes of other nodes."""
         return [entry for entry in self._store.table.primaries() if entry.owner.node_id != self._node_id]
 
@@ -133,7 +133,7 @@ class Departure:
             moves.append(asyncio.get_running_loop().create_task(moving, name="move"))
         await asyncio.gather(*moves)
 
-    async def _move(self, entry: Entry, to: Address, number: int) -> None:
+    async def _move(self, entry: ObjectEntry, to: Address, number: int) -> None:
         pin = b"move" + self._node_id + number.to_bytes(8, "big")
         raylet = self._peers.to(to)
         try:

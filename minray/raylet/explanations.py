@@ -12,7 +12,7 @@ from minray.common.bundles import is_reserved, plain_name
 from minray.common.ids import short
 from minray.common.resources import UNIT, describe
 from minray.protocol.raylet import WorkerStatus
-from minray.raylet.lease_broker import Entry, LeaseBroker
+from minray.raylet.lease_broker import LeaseBroker, LeaseEntry
 from minray.raylet.log_monitor import LogMonitor
 from minray.scheduling import lease as states
 from minray.scheduling.local_lease_manager import Lease
@@ -53,7 +53,7 @@ class Explanations:
             return "waits for a node to be chosen"
         return ""
 
-    def _explain_queued(self, entry: Entry, now: float) -> str:
+    def _explain_queued(self, entry: LeaseEntry, now: float) -> str:
         local, node = self._broker.local, self._broker.nodes.local
         lacking = local.lacking(entry.request)
         if lacking:

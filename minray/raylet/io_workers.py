@@ -9,7 +9,7 @@ owner learns that this node has no copy, and waiting requests pull another one. 
 a thread, memory or a file descriptor, is repeated for a while.
 
 Rules
-  * Memory that a disk reads or fills is not freed meanwhile (``Entry.is_moving``).
+  * Memory that a disk reads or fills is not freed meanwhile (``ObjectEntry.is_moving``).
   * An object is read into the arena for the processes of this node; other nodes get its chunks from the file.
 """
 
@@ -23,11 +23,11 @@ from typing import Any
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
-from minray.object_store.object_table import Entry, Spilled, SpillFile
+from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Disk, DiskBusy, DiskFailed, Platform
 from minray.protocol.object_store import SpillStats
-from minray.raylet.local_object_manager import Batch, LocalObjectManager
+from minray.raylet.local_object_manager import LocalObjectManager, SpillBatch
 
 PAUSES_S = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Seconds before each new try to read from a busy disk; after the last one, one more try decides."""
@@ -82,7 +82,7 @@ class IoWorkers:
             for batch in self._manager.assign(wanted_bytes, asyncio.get_running_loop().time()):
                 self._begin(self._spill(batch), f"spill({batch.file.name})")
 
-    async def _spill(self, batch: Batch) -> None:
+    async def _spill(self, batch: SpillBatch) -> None:
         pieces = [list(_pieces(self._store.view(entry))) for entry in batch.entries]
         disk = self._disks[batch.file.directory]
         failure: DiskFailed | None = None
@@ -107,11 +107,11 @@ class IoWorkers:
 
     # --- restoring and reading
 
-    def restore(self, entry: Entry) -> None:
+    def restore(self, entry: ObjectEntry) -> None:
         if not self._is_closed:
             self._begin(self._restore(entry), f"restore({short(entry.object_id)})")
 
-    async def _restore(self, entry: Entry) -> None:
+    async def _restore(self, entry: ObjectEntry) -> None:
         spilled = entry.spilled
         assert spilled is not None, "only a copy that is on disk is restored"
         if await self._read(entry, spilled, 0, list(_pieces(self._store.view(entry)))):
@@ -119,7 +119,7 @@ class IoWorkers:
             self.restored_bytes += entry.size
         self._store.on_restored(entry)
 
-    async def read(self, entry: Entry, start: int, size: int) -> memoryview | None:
+    async def read(self, entry: ObjectEntry, start: int, size: int) -> memoryview | None:
         """Read some bytes of a copy on disk; return None if there is no memory for them, or if they cannot be read.
 
         In the second case the copy is given up.
@@ -139,7 +139,7 @@ class IoWorkers:
         self.streamed_bytes += size
         return data[start - begin : start - begin + size]
 
-    async def _read(self, entry: Entry, spilled: Spilled, first: int, pieces: list[memoryview]) -> bool:
+    async def _read(self, entry: ObjectEntry, spilled: Spilled, first: int, pieces: list[memoryview]) -> bool:
         """Fill ``pieces`` with those of a copy, from number ``first`` on; if that fails, give it up and return False."""
         file = spilled.file
         start = spilled.start + first * PIECE_BYTES

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
-from minray.common.labels import labels_of
-from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT, ResourceSet
+from minray.common.resources import CPU, UNIT, ResourceSet
 from minray.common.state_table import StateMachine
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Platform, PlatformError
@@ -45,29 +44,26 @@ from minray.protocol.raylet import (
 )
 from minray.raylet.ended_leases import CANCELLED_EARLY, RETURNED, End, EndedLeases
 from minray.raylet.lease_arguments import LeaseArguments
+from minray.raylet.lease_machines import argument_limit_bytes, make_cluster_view, make_local_leases, make_worker_pool
 from minray.raylet.log_monitor import LogMonitor
 from minray.raylet.memory_monitor import Candidate
 from minray.raylet.refusals import IN_REMOVED_GROUP, Refusals
-from minray.raylet.worker_pool import DYING, IDLE, LEASED, WORKER_STATES, Worker, WorkerPool
+from minray.raylet.worker_pool import DYING, IDLE, LEASED, Worker
 from minray.raylet.worker_processes import Death, WorkerProcesses
 from minray.rpc.connection import Peers
 from minray.rpc.service import Call
 from minray.scheduling import lease as states
 from minray.scheduling.cluster_lease_manager import ClusterLeaseManager
-from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.lease import Assignment, LeaseRequest, Placement
-from minray.scheduling.local_lease_manager import LocalLeaseManager
 
 logger = logging.getLogger(__name__)
 
-MAX_PRESTART = 8
-"""Most workers that a raylet starts ahead of need by default."""
 MAX_PENDING_SHAPES = 100
 """Most different needs of waiting requests in one resource report."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class LeaseEntry:
     """One lease that is not over."""
 
     request: LeaseRequest
@@ -100,10 +96,8 @@ class LeaseBroker:
         on_worker_death: Callable[[WorkerDeath], None],
         on_unknown_nodes: Callable[[list[bytes]], None],
     ) -> None:
-        system = config.system_config
-        cpus = config.resources.get(CPU, 0) // UNIT
         self._node_id = config.node_id
-        self._system = system
+        self._system = config.system_config
         self._peers = peers
         self._log_monitor = log_monitor
         self._address_of_raylet = address_of_raylet
@@ -111,37 +105,19 @@ class LeaseBroker:
         self._on_worker_death = on_worker_death
         self._on_unknown_nodes = on_unknown_nodes
         self.states = StateMachine("lease", states.LEASE_STATES, platform.record, short)
-        capacity = config.resources.get(OBJECT_STORE_MEMORY, 0) // UNIT
-        limit_bytes = system.max_task_args_memory_fraction * capacity
         self.arguments = LeaseArguments(
-            store, limit_bytes, lambda lease_id: self.local.has_room(lease_id), self._on_arguments_here, self.advance
+            store,
+            argument_limit_bytes(config),
+            lambda lease_id: self.local.has_room(lease_id),
+            self._on_arguments_here,
+            self.advance,
         )
-        self.local = LocalLeaseManager(
-            config.resources,
-            self.states,
-            initial_backoff_s=system.worker_cap_initial_backoff_delay_ms / 1000,
-            max_backoff_s=system.worker_cap_max_backoff_delay_ms / 1000,
-            arguments=self.arguments.manager,
-        )
-        labels = labels_of(config.node_id, config.labels)
-        here = NodeView(config.node_id, config.node_name, known=True, alive=True, labels=labels)
-        here.total, here.available = self.local.total, self.local.available
-        self.nodes = ClusterResourceScheduler(
-            here,
-            spread_threshold=system.scheduler_spread_threshold,
-            top_k_fraction=system.scheduler_top_k_fraction,
-            random=platform.host.random,
-        )
+        self.local = make_local_leases(config, self.states, self.arguments.manager)
+        self.nodes = make_cluster_view(platform, config, self.local)
         self.cluster = ClusterLeaseManager(self.nodes, self.local, self.states)
-        self.pool = WorkerPool(
-            StateMachine("worker", WORKER_STATES, platform.record, short),
-            cpus=cpus,
-            prestart=min(cpus, MAX_PRESTART) if system.num_prestart_workers < 0 else system.num_prestart_workers,
-            register_timeout_s=system.worker_register_timeout_seconds,
-            new_id=lambda: platform.host.random_bytes(16),
-        )
+        self.pool = make_worker_pool(platform, config)
         self.processes = WorkerProcesses(platform, config, endpoint, peers, log_monitor, self.on_worker_exit)
-        self.entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, LeaseEntry] = {}
         self._ended = EndedLeases()
         self.refusals = Refusals(self.nodes, self.pool)
         self._revoking: dict[bytes, None] = {}
@@ -182,7 +158,7 @@ class LeaseBroker:
             for_actor=bool(message.actor_id),
             dependency_ids=tuple(dependency.object_id for dependency in message.dependencies),
         )
-        self.entries[lease_id] = Entry(request, message.owner, [call], message.retriable)
+        self.entries[lease_id] = LeaseEntry(request, message.owner, [call], message.retriable)
         self.arguments.add(lease_id, message.dependencies, request.level)
         self.cluster.submit(request)
         self.advance()
@@ -358,13 +334,13 @@ class LeaseBroker:
             self.on_owner_death(worker_id, True, cause)
         self.advance()
 
-    def _reclaim_where(self, applies: Callable[[Entry], bool], reply: LeaseReply) -> None:
+    def _reclaim_where(self, applies: Callable[[LeaseEntry], bool], reply: LeaseReply) -> None:
         end = End(reply=reply)
         for entry in [entry for entry in self.entries.values() if applies(entry)]:
             self._reclaim(entry, end)
         self.advance()
 
-    def _reclaim(self, entry: Entry, end: End) -> None:
+    def _reclaim(self, entry: LeaseEntry, end: End) -> None:
         """Take a lease back in any state. If a worker has it, that is killed, and ``on_worker_exit`` does the rest."""
         lease_id = entry.request.lease_id
         state = self.states.get(lease_id)
@@ -379,13 +355,13 @@ class LeaseBroker:
             self.local.end(lease_id)
         self._finish(entry, end)
 
-    def _kill(self, entry: Entry, reason: str) -> None:
+    def _kill(self, entry: LeaseEntry, reason: str) -> None:
         assert entry.worker is not None
         self.local.on_worker_doomed(entry.request.lease_id)
         self.pool.doom(entry.worker, reason)
         self.processes.kill(entry.worker.worker_id)
 
-    def _finish(self, entry: Entry, end: End) -> None:
+    def _finish(self, entry: LeaseEntry, end: End) -> None:
         lease_id = entry.request.lease_id
         del self.entries[lease_id]
         self.arguments.end(lease_id)
@@ -485,7 +461,7 @@ class LeaseBroker:
         assert worker.address is not None
         self.processes.ask_to_exit(worker.worker_id, worker.address, force, on_refused)
 
-    def _grant(self, entry: Entry, worker: Worker) -> None:
+    def _grant(self, entry: LeaseEntry, worker: Worker) -> None:
         self.local.on_worker_found(entry.request.lease_id)
         self._log_monitor.on_bound(worker.worker_id, entry.request.shape.job_id)
         entry.worker = worker
@@ -495,7 +471,7 @@ class LeaseBroker:
         for call in calls:
             call.reply(reply)
 
-    def _granted(self, entry: Entry, worker: Worker) -> LeaseReply:
+    def _granted(self, entry: LeaseEntry, worker: Worker) -> LeaseReply:
         gpu_ids = tuple(sorted(self.local.leases[entry.request.lease_id].gpus.taken))
         contended = self.local.is_contended(entry.request)
         return LeaseReply(kind=GRANTED, worker=worker.address, pid=worker.pid, gpu_ids=gpu_ids, contended=contended)

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 
-class _Lease(msgspec.Struct, eq=False):
+class _WaitingLease(msgspec.Struct, eq=False):
     """A lease with large arguments."""
 
     needed: dict[bytes, int]
@@ -54,7 +54,7 @@ class LeaseDependencyManager:
         """Tells whether an object can be read on this node at once."""
         self._has_resources = has_resources
         """Tells whether there are resources for a lease that waits here, for its arguments or for its turn."""
-        self._leases: dict[bytes, _Lease] = {}
+        self._leases: dict[bytes, _WaitingLease] = {}
         """Leases with large arguments, from request to end."""
         self._waiting: dict[bytes, None] = {}
         """Leases whose arguments are pulled as soon as there is memory for them, oldest first."""
@@ -78,7 +78,7 @@ class LeaseDependencyManager:
 
     def add(self, lease_id: bytes, sizes: Mapping[bytes, int], level: float) -> None:
         """Note a lease request and the sizes of its arguments."""
-        self._leases[lease_id] = _Lease(dict(sizes), level)
+        self._leases[lease_id] = _WaitingLease(dict(sizes), level)
 
     def needed(self, lease_id: bytes) -> list[bytes]:
         lease = self._leases.get(lease_id)
@@ -143,7 +143,7 @@ class LeaseDependencyManager:
             return True
         return self.is_stuck() and not self._is_behind(lease)
 
-    def _is_behind(self, lease: _Lease) -> bool:
+    def _is_behind(self, lease: _WaitingLease) -> bool:
         """Tell whether a deeper lease could run if its arguments were here."""
         deeper = (lease_id for lease_id, other in self._leases.items() if not other.runs and other.level > lease.level)
         return any(map(self._has_resources, deeper))
@@ -152,7 +152,7 @@ class LeaseDependencyManager:
         """Tell whether all running leases are blocked, so that none gives memory back by itself."""
         return not self._active_count
 
-    def _more_bytes(self, lease: _Lease) -> int:
+    def _more_bytes(self, lease: _WaitingLease) -> int:
         return sum(size for object_id, size in lease.needed.items() if object_id not in self._users)
 
     def take_missing(self) -> list[bytes]:

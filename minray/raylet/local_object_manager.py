@@ -23,17 +23,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minray.common.config import SystemConfig
-from minray.object_store.object_table import Entry, ObjectTable, Spilled, SpillFile
+from minray.object_store.object_table import ObjectEntry, ObjectTable, Spilled, SpillFile
 
 PAUSE_S = 10.0
 """Seconds that a failed directory is not used. It exceeds ``oom_grace_period_s``, so no request waits for it repeatedly."""
 
 
-class Batch(NamedTuple):
+class SpillBatch(NamedTuple):
     """Objects that are written into one spill file."""
 
     file: SpillFile
-    entries: list[Entry]
+    entries: list[ObjectEntry]
 
 
 class LocalObjectManager:
@@ -57,9 +57,9 @@ class LocalObjectManager:
         """Tell whether spillable copies will be written when memory runs short."""
         return self._config.automatic_object_spilling_enabled and self._next_directory(now) is not None
 
-    def assign(self, wanted_bytes: int, now: float) -> list[Batch]:
+    def assign(self, wanted_bytes: int, now: float) -> list[SpillBatch]:
         """Return the batches to write while requests wait for ``wanted_bytes``; ``on_written`` must follow for each."""
-        batches: list[Batch] = []
+        batches: list[SpillBatch] = []
         if not self._config.automatic_object_spilling_enabled:
             return batches
         while self.writing < self._config.max_io_workers and self._is_short(wanted_bytes):
@@ -72,16 +72,16 @@ class LocalObjectManager:
             self.writing += 1
             self._writing_bytes += _size(entries)
             self._file_count += 1
-            batches.append(Batch(SpillFile(directory, f"objects-{self._file_count}"), entries))
+            batches.append(SpillBatch(SpillFile(directory, f"objects-{self._file_count}"), entries))
         return batches
 
     def _is_short(self, wanted_bytes: int) -> bool:
         staying = self._table.unspilled_bytes - self._writing_bytes
         return staying > self._threshold_bytes or wanted_bytes > self._writing_bytes
 
-    def _choose(self) -> list[Entry]:
+    def _choose(self) -> list[ObjectEntry]:
         """Choose the next batch; it is empty if there is nothing to spill, or too little for one more file."""
-        entries: list[Entry] = []
+        entries: list[ObjectEntry] = []
         enough, most = self._config.min_spilling_size, self._config.max_fused_object_count
         if self.writing and self._table.spillable_bytes < enough and self._table.spillable_count() < most:
             return entries
@@ -101,7 +101,7 @@ class LocalObjectManager:
                 return directory
         return None
 
-    def on_written(self, batch: Batch, checksums: Sequence[list[int]], has_failed: bool, now: float) -> bool:
+    def on_written(self, batch: SpillBatch, checksums: Sequence[list[int]], has_failed: bool, now: float) -> bool:
         """End a batch of which the first ``len(checksums)`` entries are on disk; return False if the file is not needed."""
         self.writing -= 1
         self._writing_bytes -= _size(batch.entries)
@@ -129,5 +129,5 @@ class LocalObjectManager:
         return True
 
 
-def _size(entries: Sequence[Entry]) -> int:
+def _size(entries: Sequence[ObjectEntry]) -> int:
     return sum(entry.size for entry in entries)

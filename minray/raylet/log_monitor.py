@@ -51,7 +51,7 @@ OpenLog = Callable[[str], LogSink]
 
 
 @dataclass(slots=True, eq=False)
-class _Stream:
+class _WorkerStream:
     """Standard output or standard error of one worker."""
 
     worker_id: bytes
@@ -67,8 +67,8 @@ class _Stream:
 class _Source:
     """The two streams of one worker."""
 
-    stdout: _Stream
-    stderr: _Stream
+    stdout: _WorkerStream
+    stderr: _WorkerStream
     pid: int = 0
     job_id: bytes = b""
     """Job of the worker; empty until its first lease."""
@@ -80,12 +80,12 @@ class _Outbox:
 
     driver: Address | None = None
     """Address of the driver; None until the gcs has told about the job."""
-    lines: deque[tuple[int, _Stream, str, str]] = field(default_factory=deque)
+    lines: deque[tuple[int, _WorkerStream, str, str]] = field(default_factory=deque)
     """Waiting lines: pid, stream, task name, text."""
     unacknowledged: int = 0
     dropped: int = 0
     """Number of lines dropped since the driver was last told about dropped lines."""
-    dropped_of: tuple[int, _Stream] | None = None
+    dropped_of: tuple[int, _WorkerStream] | None = None
     """Pid and stream of the last dropped line."""
     gone: bool = False
     """Whether the driver is dead or the job over, so that nothing is forwarded any more."""
@@ -149,11 +149,11 @@ class LogMonitor:
     def _source(self, worker_id: bytes) -> _Source:
         source = self._sources.get(worker_id)
         if source is None:
-            source = _Source(_Stream(worker_id, False), _Stream(worker_id, True))
+            source = _Source(_WorkerStream(worker_id, False), _WorkerStream(worker_id, True))
             self._sources[worker_id] = source
         return source
 
-    def _keep(self, source: _Source, stream: _Stream, line: str) -> None:
+    def _keep(self, source: _Source, stream: _WorkerStream, line: str) -> None:
         if self._open_log is None:
             return
         if not source.pid:
@@ -192,7 +192,7 @@ class LogMonitor:
             outbox.waiters.append(waiter)
             await waiter
 
-    def _queue(self, source: _Source, stream: _Stream, line: str) -> None:
+    def _queue(self, source: _Source, stream: _WorkerStream, line: str) -> None:
         outbox = self._outboxes.setdefault(source.job_id, _Outbox())
         if outbox.gone or len(outbox.lines) >= MAX_WAITING_LINES:
             outbox.dropped += 1

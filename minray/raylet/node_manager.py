@@ -38,10 +38,10 @@ from minray.protocol.raylet import (
     ReturnWorkerLease,
     Shutdown,
 )
+from minray.raylet.bundle_service import BundleService
 from minray.raylet.explanations import Explanations
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.log_monitor import LogMonitor
-from minray.raylet.placement_groups import PlacementGroups
 from minray.rpc.service import Call
 
 FLUSH_TIMEOUT_S = 2.0
@@ -58,7 +58,7 @@ class NodeManager:
         address: Callable[[], Address],
         broker: LeaseBroker,
         log_monitor: LogMonitor,
-        groups: PlacementGroups,
+        groups: BundleService,
         leave: Callable[[NodeDrain], bool],
         on_shutdown: Callable[[str], None],
     ) -> None:

@@ -35,6 +35,7 @@ from minray.protocol.gcs import (
     UnregisterNode,
     WorkerDeath,
 )
+from minray.raylet.bundle_service import BundleService
 from minray.raylet.departure import Departure
 from minray.raylet.io_workers import IoWorkers
 from minray.raylet.lease_broker import LeaseBroker
@@ -42,7 +43,6 @@ from minray.raylet.local_gc import LocalGc
 from minray.raylet.log_monitor import LogMonitor, OpenLog
 from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
-from minray.raylet.placement_groups import PlacementGroups
 from minray.raylet.resource_reporter import ResourceReporter
 from minray.rpc.connection import Peers, PeerUnreachable, ignore
 from minray.rpc.patient_caller import PatientCaller
@@ -83,45 +83,16 @@ class Raylet:
         self._raylets: dict[bytes, Address] = {config.node_id: Address(config.node_id, config.node_id, endpoint)}
         """Addresses of all raylets, dead ones too: a request may be spilled to a node that has just died."""
         self._log_monitor = LogMonitor(self._peers, config.node_id, config.node_ip, f"{config.session_dir}/logs", open_log)
-        self._broker = LeaseBroker(
-            platform,
-            config,
-            endpoint,
-            self._peers,
-            self._log_monitor,
-            lambda: self.store,
-            address_of_raylet=self._raylets.__getitem__,
-            on_change=self._on_change,
-            on_worker_death=self._report_worker_death,
-            on_unknown_nodes=self._confirm_nodes,
-        )
-        self.groups = PlacementGroups(platform, self._gcs, self._broker)
-        node_manager = NodeManager(
-            platform,
-            config,
-            lambda: self.address,
-            self._broker,
-            self._log_monitor,
-            self.groups,
-            lambda drain: self._departure.begin(drain),
-            self._on_shutdown,
-        )
+        self._broker = self._make_broker(endpoint)
+        self.groups = BundleService(platform, self._gcs, self._broker)
         self._patient = PatientCaller(self._peers, self._gcs)
-        self.objects = ObjectManager(
-            platform,
-            config,
-            self._peers,
-            self._patient,
-            lambda: self.store,
-            lambda: self.address,
-            lambda entry, start, size: self.io_workers.read(entry, start, size),
-        )
+        self.objects = self._make_objects()
         self.store = self._make_store()
         self.io_workers = IoWorkers(platform, config, self.store)
         self._departure = self._make_departure()
         self._local_gc = LocalGc(system.local_gc_min_interval_s)
         self._memory_monitor = self._make_memory_monitor()
-        self._dispatcher = Dispatcher(node_manager, self.groups, self.store, self.objects)
+        self._dispatcher = Dispatcher(self._make_node_manager(), self.groups, self.store, self.objects)
         self._reporter = self._make_reporter()
         self._subscriptions = [
             Subscription(self._gcs, NODES, self._on_node),
@@ -136,6 +107,43 @@ class Raylet:
         self._closed = asyncio.Event()
         self.reason = ""
         """Reason why the raylet ended, or is ending; empty as long as it goes on."""
+
+    def _make_broker(self, endpoint: str) -> LeaseBroker:
+        return LeaseBroker(
+            self._platform,
+            self._config,
+            endpoint,
+            self._peers,
+            self._log_monitor,
+            lambda: self.store,
+            address_of_raylet=self._raylets.__getitem__,
+            on_change=self._on_change,
+            on_worker_death=self._report_worker_death,
+            on_unknown_nodes=self._confirm_nodes,
+        )
+
+    def _make_node_manager(self) -> NodeManager:
+        return NodeManager(
+            self._platform,
+            self._config,
+            lambda: self.address,
+            self._broker,
+            self._log_monitor,
+            self.groups,
+            lambda drain: self._departure.begin(drain),
+            self._on_shutdown,
+        )
+
+    def _make_objects(self) -> ObjectManager:
+        return ObjectManager(
+            self._platform,
+            self._config,
+            self._peers,
+            self._patient,
+            lambda: self.store,
+            lambda: self.address,
+            lambda entry, start, size: self.io_workers.read(entry, start, size),
+        )
 
     def _make_store(self) -> ObjectStore:
         return ObjectStore(
@@ -410,5 +418,5 @@ class Raylet:
             self._local_gc.drivers[key] = job.driver
 
 
-RAYLET_SERVICES = (NodeManager, PlacementGroups, ObjectStore, ObjectManager)
+RAYLET_SERVICES = (NodeManager, BundleService, ObjectStore, ObjectManager)
 """Classes whose handlers answer requests in this process."""

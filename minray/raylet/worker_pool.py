@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from minray.common.state_table import NEW, StateMachine
-from minray.common.task_spec import RuntimeEnv
+from minray.common.task_spec import RuntimeEnvInfo
 from minray.common.tombstones import remember
 from minray.protocol.base import Address
 
@@ -49,7 +49,7 @@ BACKOFF_MAX_S = 5.0
 ASK_AGAIN_S = 1.0
 """Seconds before a retired worker that refused to end is asked again."""
 
-Binding = tuple[bytes, RuntimeEnv]
+Binding = tuple[bytes, RuntimeEnvInfo]
 """The job and the runtime environment to which a worker is bound."""
 
 

@@ -2,8 +2,8 @@
 
 Ray: src/ray/raylet/worker_pool.cc (StartWorkerProcess, TryKillingIdleWorkers), src/ray/util/process.h
 
-One coroutine per worker follows it from its start to its death. Only ``Process.wait`` proves a death; a worker's own message
-or a broken channel does not. By then all of the worker's output was given to the log monitor.
+One coroutine per worker follows it from its start to its death. Only ``ChildProcess.wait`` proves a death; a worker's own
+message or a broken channel does not. By then all of the worker's output was given to the log monitor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from minray.common.config import RayletConfig, WorkerConfig
 from minray.common.ids import lease_tag, short
-from minray.platform.base import ExitStatus, Platform, PlatformError, Process, SpawnFailed
+from minray.platform.base import ChildProcess, ExitStatus, Platform, PlatformError, SpawnFailed
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import ExitWorker
 from minray.protocol.raylet import LeaseFailure
@@ -35,7 +35,7 @@ class Death:
     """Describes how a worker process ended."""
 
     pid: int
-    """Process id; 0 if no process was ever started."""
+    """ChildProcess id; 0 if no process was ever started."""
     status: ExitStatus | None
     """Exit status; None: the process could not be started."""
     marks: bytes
@@ -60,19 +60,20 @@ class Death:
         started = int.from_bytes(self.marks[:8], "little") if tag == lease_tag(lease_id) else 0
         status = self.status or ExitStatus(None, None)
         return LeaseFailure(
-            True,
-            True,
-            started,
-            self.pid,
-            status.code,
-            status.signal,
-            self.stderr_tail,
-            self.cause,
-            *memory_usage,
-            group_removed,
-            node_ended,
-            preempted,
-            self.doom_that_counts(doom),
+            known=True,
+            dead=True,
+            started=started,
+            pid=self.pid,
+            exit_code=status.code,
+            signal=status.signal,
+            stderr_tail=self.stderr_tail,
+            cause=self.cause,
+            memory_used=memory_usage[0],
+            memory_total=memory_usage[1],
+            group_removed=group_removed,
+            node_ended=node_ended,
+            preempted=preempted,
+            doom=self.doom_that_counts(doom),
         )
 
     def is_excused(self) -> bool:
@@ -118,7 +119,7 @@ class WorkerProcesses:
         self._on_exit = on_exit
         """Called once for every worker's end."""
         self._lives: dict[bytes, asyncio.Task[None]] = {}
-        self._processes: dict[bytes, Process] = {}
+        self._processes: dict[bytes, ChildProcess] = {}
         self._doomed: dict[bytes, None] = {}
         """Workers to be killed as soon as they have a process."""
         self._asking: dict[bytes, asyncio.Task[None]] = {}

@@ -29,7 +29,7 @@ from typing import Any, Never, TextIO, TypeVar
 
 from minray.simulation.locks import SimLock, SimSimpleQueue, reentrant_lock, wait_for_notice
 from minray.simulation.loop import NotSimulated, SimProcess, current_process
-from minray.simulation.user_code import SimParker, UserLoop, this_thread
+from minray.simulation.user_code import SimParker, SimulatedUserLoop, this_thread
 
 EPOCH_S = 1_700_000_000.0
 """The wall clock, in seconds since the epoch, when a world begins."""
@@ -219,7 +219,7 @@ def _new_event_loop(real: Real, process: SimProcess) -> Any:
     thread = this_thread()
     if thread is None:
         raise NotSimulated("a second event loop on the loop")
-    return UserLoop(thread)
+    return SimulatedUserLoop(thread)
 
 
 def _await_future(real: Real, process: SimProcess, future: Any, timeout: float | None = None) -> Any:
@@ -380,7 +380,7 @@ def _refuse(what: str, instead: str) -> Callable[..., Any]:
     return refuse
 
 
-class _Stream:
+class _RedirectedStream:
     """Replaces ``sys.stdout`` or ``sys.stderr``. Text that a simulated process writes goes to its ``on_text``."""
 
     def __init__(self, name: str, real: TextIO) -> None:
@@ -437,8 +437,8 @@ def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
         yield _owner(place), name, _dispatch(vars(_owner(place))[name], refuse)
     for place, name, stand_in in _entries(CLASSES):
         yield _owner(place), name, stand_in
-    yield sys, "stdout", _Stream("stdout", sys.stdout)
-    yield sys, "stderr", _Stream("stderr", sys.stderr)
+    yield sys, "stdout", _RedirectedStream("stdout", sys.stdout)
+    yield sys, "stderr", _RedirectedStream("stderr", sys.stderr)
 
 
 @contextlib.contextmanager

@@ -479,7 +479,7 @@ def _run_event_loop(on_open: Callable[[asyncio.AbstractEventLoop], None]) -> Non
         loop.close()
 
 
-class UserLoop(asyncio.BaseEventLoop):
+class SimulatedUserLoop(asyncio.BaseEventLoop):
     """The event loop of ``asyncio.run`` inside simulated user code: an ordinary loop whose waits are borders."""
 
     def __init__(self, thread: UserThread) -> None:

@@ -42,7 +42,7 @@ T = TypeVar("T")
 logger = logging.getLogger("minray")
 
 
-class Call(NamedTuple):
+class CrewCall(NamedTuple):
     """A submitted call, and the future that receives its result."""
 
     future: Future[Any]
@@ -89,7 +89,7 @@ class Crew:
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call and return its future. Raises RuntimeError if the crew is closed, BrokenExecutor if it is broken."""
-        call = Call(Future(), function, args, kwargs)
+        call = CrewCall(Future(), function, args, kwargs)
         with self._lock:
             if self._foreman.breakage is not None:
                 raise _broken(self._foreman.breakage)
@@ -123,7 +123,7 @@ class _Worker:
         self.actor = actor
         self.left = left
         """Number of further calls that it may be given; None: any number."""
-        self.call: Call | None = None
+        self.call: CrewCall | None = None
         """The call that it runs now; None if it has none."""
         self.ref: Any = None
         """The reference to the answer that is awaited from the worker; None if there is none."""
@@ -142,7 +142,7 @@ class _Foreman:
         self._make_actor = make_actor
         self._calls_per_worker = calls_per_worker
         self._breaks = breaks
-        self._waiting: OrderedDict[Future[Any], Call] = OrderedDict()
+        self._waiting: OrderedDict[Future[Any], CrewCall] = OrderedDict()
         """The calls that wait for a worker, oldest first."""
         self._workers: list[_Worker] = []
         self._hired: list[_Worker] = []
@@ -163,7 +163,7 @@ class _Foreman:
         self._workers.clear()
         self._idle.clear()
 
-    def on_call(self, call: Call) -> None:
+    def on_call(self, call: CrewCall) -> None:
         self._waiting[call.future] = call
         if self.breakage is None:
             self._hand_out()
@@ -246,7 +246,7 @@ class _Foreman:
             self._lose(worker, call, error, death)
         self._hand_out()
 
-    def _lose(self, worker: _Worker, call: Call | None, error: BaseException, death: BaseException) -> None:
+    def _lose(self, worker: _Worker, call: CrewCall | None, error: BaseException, death: BaseException) -> None:
         """Remove a dead worker and fail ``call`` with ``error``; if a death breaks the crew, end everything."""
         if self._breaks:
             self.breakage = f"a worker has died, and with it all that was submitted: {death}"
@@ -268,7 +268,7 @@ class _Foreman:
                 if (call := self._next()) is not None:
                     _tell(call.future.set_exception, error)
 
-    def _next(self) -> Call | None:
+    def _next(self) -> CrewCall | None:
         """Take the oldest call that was not cancelled; from now on it cannot be cancelled. None if there is none."""
         while self._waiting:
             future, call = self._waiting.popitem(last=False)
@@ -291,7 +291,7 @@ class _Foreman:
             _kill(worker)
         self._hired.clear()
 
-    def _give(self, worker: _Worker, call: Call) -> None:
+    def _give(self, worker: _Worker, call: CrewCall) -> None:
         worker.call = call
         try:
             with _staying():
@@ -371,7 +371,7 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def call_each_starred(function: Callable[..., T], calls: Iterable[Iterable[Any]]) -> list[T]:
-    """Call ``function(*args)``, in the worker, for each of several calls that were sent together."""
+    """CrewCall ``function(*args)``, in the worker, for each of several calls that were sent together."""
     return [function(*args) for args in calls]
 
 
@@ -381,7 +381,7 @@ def _tell_if_cancelled(events: queue.SimpleQueue[Callable[[_Foreman], None]], fu
 
 
 def _tell(tell: Callable[..., object], *outcome: Any) -> None:
-    """Call ``tell``, a method of a future, and log what the future's callbacks raise."""
+    """CrewCall ``tell``, a method of a future, and log what the future's callbacks raise."""
     try:
         tell(*outcome)
     except BaseException:

@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from minray.api.calls import ask_cluster
-from minray.core_worker.introspection.metric_registry import Definition, registry
+from minray.core_worker.introspection.metric_registry import MetricDefinition, registry
 from minray.observability.prometheus_text import prometheus_text
 from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
 
@@ -53,7 +53,7 @@ class Metric:
             raise TypeError(f"description must be a string, not {type(description).__name__}")
         for text in (description, *tag_keys):
             text.encode()
-        self._definition = Definition(self._kind, name, description, tuple(_boundaries))
+        self._definition = MetricDefinition(self._kind, name, description, tuple(_boundaries))
         self._is_discarded = _is_discarded(self._definition)
         self._tag_keys = tag_keys
         self._default_tags: dict[str, str] = {}
@@ -169,7 +169,7 @@ def metrics_text(timeout: float = TIMEOUT_S) -> str:
     return prometheus_text(ask_cluster(lambda reader: reader.metrics(timeout), "its metrics are missing"))
 
 
-def _is_discarded(metric: Definition) -> bool:
+def _is_discarded(metric: MetricDefinition) -> bool:
     """Whether nothing can be recorded under this name; warns with the reason."""
     name = metric.name
     if not isinstance(name, str):

@@ -7,7 +7,7 @@ from typing import Any
 
 from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory, TaskIdFactory
-from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy, TaskTemplate
+from minray.common.task_spec import LeaseShape, RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
 from minray.core_worker.records.pending_task import FunctionExport, PendingTask, PreparedTemplate
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker, WorkerRequest
@@ -34,7 +34,7 @@ task_ids = TaskIdFactory(OWN.worker_id, JOB)
 
 
 def shape(cpus: int = 1, **env_vars: str) -> LeaseShape:
-    return LeaseShape((("CPU", cpus * 10_000),), SchedulingStrategy(), RuntimeEnv(tuple(env_vars.items())), JOB)
+    return LeaseShape((("CPU", cpus * 10_000),), SchedulingStrategy(), RuntimeEnvInfo(tuple(env_vars.items())), JOB)
 
 
 def template(name: str = "f", **fields: Any) -> TaskTemplate:

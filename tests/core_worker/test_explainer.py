@@ -13,7 +13,7 @@ import pytest
 
 from minray.common.bundles import ANY_BUNDLE
 from minray.common.ids import actor_of, return_id, short, short_actor, task_of
-from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, RuntimeEnvInfo, SchedulingStrategy
 from minray.core_worker.introspection.explainer import ANSWER_S, MAX_HOPS, PATIENCE_S, Explainer
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, WAITING, PendingTask
@@ -269,7 +269,7 @@ async def test_a_chain_is_not_followed_for_ever() -> None:
 
 
 def shape_in(strategy: SchedulingStrategy, *hard: Any) -> LeaseShape:
-    return LeaseShape((("CPU", 20_000),), strategy, RuntimeEnv(), JOB, LabelSelector(hard))
+    return LeaseShape((("CPU", 20_000),), strategy, RuntimeEnvInfo(), JOB, LabelSelector(hard))
 
 
 NEEDS = [

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from minray.common.ids import job_of
-from minray.common.task_spec import RuntimeEnv, TaskTemplate
+from minray.common.task_spec import RuntimeEnvInfo, TaskTemplate
 from minray.core_worker.execution.job_environment import pack_hook, take_on
 from minray.core_worker.ground.job_context import JobContext
 from minray.exceptions import RuntimeEnvSetupError
@@ -93,7 +93,8 @@ class Worker:
 
 def of(**environment: Any) -> TaskTemplate:
     made = template()
-    return msgspec.structs.replace(made, shape=msgspec.structs.replace(made.shape, runtime_env=RuntimeEnv(**environment)))
+    shape = msgspec.structs.replace(made.shape, runtime_env=RuntimeEnvInfo(**environment))
+    return msgspec.structs.replace(made, shape=shape)
 
 
 def job(setup_hook: bytes = b"", working_dir: str = "") -> JobInfo:
@@ -114,7 +115,7 @@ async def test_what_the_environment_says_comes_before_what_the_job_does() -> Non
     environment = {"py_modules": ("/modules",), "working_dir": "/work", "env_vars": (("A", "1"),)}
     (await worker.take_on(job(working_dir="/of-the-driver"), **environment)).result()
     assert worker.entered == [(["/work", "/modules", "/of-the-job"], "/work", {"A": "1"})]
-    assert worker.context.environment == RuntimeEnv(**environment)  # type: ignore[arg-type]
+    assert worker.context.environment == RuntimeEnvInfo(**environment)  # type: ignore[arg-type]
 
 
 @in_virtual_time

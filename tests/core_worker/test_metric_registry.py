@@ -9,14 +9,20 @@ import pytest
 
 from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.introspection import metric_registry
-from minray.core_worker.introspection.metric_registry import Definition, MetricRegistry, metrics_of, of_context, registry
+from minray.core_worker.introspection.metric_registry import (
+    MetricDefinition,
+    MetricRegistry,
+    metrics_of,
+    of_context,
+    registry,
+)
 from minray.protocol.gcs import JobConfig, JobInfo
 from minray.protocol.state import MetricFamily, MetricSample, ProcessMetrics
 from tests.core_worker.parts import JOB, OWN
 from tests.core_worker.process_record import process_record
 
-COUNTED, SET = Definition("counter", "counted", "It is."), Definition("gauge", "set", "")
-SEEN = Definition("histogram", "seen", "", (1.0, 5.0))
+COUNTED, SET = MetricDefinition("counter", "counted", "It is."), MetricDefinition("gauge", "set", "")
+SEEN = MetricDefinition("histogram", "seen", "", (1.0, 5.0))
 
 
 def samples(kept: MetricRegistry) -> list[MetricSample]:
@@ -54,13 +60,13 @@ def test_values_with_other_tags_are_others() -> None:
 @pytest.mark.parametrize(
     ("other", "fits"),
     [
-        (Definition("histogram", "seen", "in other words", (1, 5)), True),
-        (Definition("gauge", "seen", ""), False),
-        (Definition("histogram", "seen", "", (1.0, 6.0)), False),
-        (Definition("gauge", "another", ""), True),
+        (MetricDefinition("histogram", "seen", "in other words", (1, 5)), True),
+        (MetricDefinition("gauge", "seen", ""), False),
+        (MetricDefinition("histogram", "seen", "", (1.0, 6.0)), False),
+        (MetricDefinition("gauge", "another", ""), True),
     ],
 )
-def test_a_name_is_what_it_was_first(other: Definition, fits: bool) -> None:
+def test_a_name_is_what_it_was_first(other: MetricDefinition, fits: bool) -> None:
     kept = MetricRegistry()
     kept.record(SEEN, {}, 1.0)
     assert kept.fits(other) == fits

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from minray.common.bundles import PACK
-from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.common.task_spec import LeaseShape, RuntimeEnvInfo, SchedulingStrategy
 from minray.platform.base import RemoteFailure
 from minray.protocol import actor as protocol
 from minray.protocol.actor import ALIVE, DEPENDENCIES_UNREADY, ActorInfo
@@ -75,7 +75,7 @@ class Cluster:
         return await self.ask(self.register_message(number, **fields))
 
     async def create(self, number: int, cpus: int = 0) -> None:
-        shape = LeaseShape((), SchedulingStrategy(), RuntimeEnv(), self.job_id)
+        shape = LeaseShape((), SchedulingStrategy(), RuntimeEnvInfo(), self.job_id)
         placement = [("CPU", cpus * 10_000)] if cpus else []
         creation = protocol.ActorCreation(b"t" * 24, shape, placement, b"header", b"args")
         await self.ask(protocol.CreateActor(self.actor_id(number), creation))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, LeaseShape, RuntimeEnv, SchedulingStrategy
-from minray.gcs.actor_manager import ActorRow
+from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, LeaseShape, RuntimeEnvInfo, SchedulingStrategy
 from minray.gcs.actor_scheduler import ActorScheduler
+from minray.gcs.gcs_actor_manager import ActorRow
 from minray.protocol.actor import ActorCreation, ActorInfo
 from minray.protocol.gcs import NodeInfo
 from tests.gcs.world import address, id_of, node_info
@@ -39,7 +39,7 @@ class Nodes:
 
 
 def row(cpus: int, owners_node: str = "elsewhere", strategy: int = STRATEGY_DEFAULT) -> ActorRow:
-    shape = LeaseShape((), SchedulingStrategy(strategy), RuntimeEnv(), JOB)
+    shape = LeaseShape((), SchedulingStrategy(strategy), RuntimeEnvInfo(), JOB)
     creation = ActorCreation(b"t" * 24, shape, [("CPU", cpus * CPU)] if cpus else [], b"", b"")
     owner = address("owner", owners_node)
     info = ActorInfo(b"actor-------job1", "PENDING_CREATION", "A", "", "", owner, False, 0, 0, b"")

@@ -7,9 +7,9 @@ import pytest
 
 from minray.common.state_table import InvalidTransition
 from minray.gcs.effects import Publication
+from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
-from minray.gcs.node_manager import NodeManager
 from minray.gcs.worker_manager import WorkerManager
 from minray.protocol.gcs import (
     DRAINED_PREEMPTED,
@@ -30,8 +30,8 @@ from tests.gcs.world import id_of, node_info, register_job, resources
 OURS, FOREIGN = b"o" * 16, b"f" * 16
 
 
-def nodes_with(*names: str) -> NodeManager:
-    nodes = NodeManager(OURS, None)
+def nodes_with(*names: str) -> GcsNodeManager:
+    nodes = GcsNodeManager(OURS, None)
     nodes.load(node_info(name) for name in names)
     return nodes
 
@@ -55,7 +55,7 @@ def test_g108_a_dead_node_is_refused_for_ever() -> None:
     assert nodes.bury(id_of("a"), "again") is None
     with pytest.raises(InvalidTransition):
         nodes.on_committed(node_info("a"))
-    restarted = NodeManager(OURS, None)
+    restarted = GcsNodeManager(OURS, None)
     restarted.load([dead])
     assert "declared dead" in restarted.refusal_to_join(id_of("a"), OURS)
 
@@ -120,7 +120,7 @@ def test_a_node_is_told_to_leave_once_for_each_wish_and_not_when_it_is_dead() ->
     ids=["was not to leave", "had to be gone by now", "had more time", "had no end", "was idle"],
 )
 def test_g21_why_a_node_that_is_found_dead_has_died(drain: NodeDrain | None, reason: int, cause: str) -> None:
-    nodes = NodeManager(OURS, None)
+    nodes = GcsNodeManager(OURS, None)
     nodes.load([node_info("a", drain=drain)])
     dead = nodes.bury_lost(id_of("a"), "silent", now=7.0)
     assert dead is not None and (dead.death_reason, dead.death_cause, dead.drain) == (reason, cause, drain)
@@ -130,7 +130,7 @@ def test_g21_why_a_node_that_is_found_dead_has_died(drain: NodeDrain | None, rea
 
 def test_every_transition_of_a_node_and_a_job_is_recorded() -> None:
     seen: list[tuple[str, str, str]] = []
-    nodes = NodeManager(OURS, lambda table, key, old, new: seen.append((table, old, new)))
+    nodes = GcsNodeManager(OURS, lambda table, key, old, new: seen.append((table, old, new)))
     nodes.load([node_info("a")])
     dead = nodes.bury(id_of("a"), "tired")
     assert dead is not None

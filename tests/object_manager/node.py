@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.object_table import Entry
+from minray.object_store.object_table import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import PlatformError
 from minray.protocol.base import DONE, Address
@@ -135,7 +135,7 @@ class Node:
         self.questions.put_nowait((question, answer))
         return await answer
 
-    async def _read_spilled(self, entry: Entry, start: int, size: int) -> memoryview | None:
+    async def _read_spilled(self, entry: ObjectEntry, start: int, size: int) -> memoryview | None:
         read: asyncio.Future[memoryview | None] = asyncio.get_running_loop().create_future()
         self.disk.put_nowait(read)
         return await read
@@ -169,7 +169,7 @@ class Node:
         taken, self.asked = self.asked, []
         return taken
 
-    def put(self, key: bytes = A, blocks: int = 1, value: int = 1, is_primary: bool = True, attempt: int = 0) -> Entry:
+    def put(self, key: bytes = A, blocks: int = 1, value: int = 1, is_primary: bool = True, attempt: int = 0) -> ObjectEntry:
         """A copy that a worker here has made."""
         creator = WORKERS[0] if is_primary else b""
         entry = self.store.table.create(key, attempt, blocks * ALIGNMENT, OWNER, creator, is_primary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minray.object_store.allocator import ALIGNMENT, Allocator
-from minray.object_store.object_table import Entry, ObjectTable
+from minray.object_store.object_table import ObjectEntry, ObjectTable
 from minray.protocol.base import Address
 
 WORKERS = [b"worker-1--------", b"worker-2--------"]
@@ -28,10 +28,10 @@ class SmallTable(ObjectTable):
     """A table that keeps a list of what it has evicted."""
 
     def __init__(self, blocks: int) -> None:
-        self.evicted: list[Entry] = []
+        self.evicted: list[ObjectEntry] = []
         super().__init__(Allocator(blocks * ALIGNMENT), None, self.evicted.append)
 
-    def put(self, name: str, blocks: int = 1, attempt: int = 0, is_primary: bool = True) -> Entry:
+    def put(self, name: str, blocks: int = 1, attempt: int = 0, is_primary: bool = True) -> ObjectEntry:
         """A sealed copy."""
         creator = WORKERS[0] if is_primary else RAYLET
         entry = self.create(object_id(name), attempt, blocks * ALIGNMENT, OWNERS[0], creator, is_primary)

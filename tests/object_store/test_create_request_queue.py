@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, Restoration
 from minray.object_store.fallback import PAGE_BYTES
-from minray.object_store.object_table import Entry, Spilled, SpillFile
+from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
 from tests.object_store.copies import OWNERS, RAYLET, WORKERS, SmallTable, object_id
 
 GRACE_S = 2.0
@@ -29,10 +29,12 @@ class Line:
         """By name: created, full or unwanted."""
         self.order: list[str] = []
 
-    def add(self, name: str, blocks: int = 1, now: float = 0.0, then: Callable[[Entry | None], None] | None = None) -> None:
+    def add(
+        self, name: str, blocks: int = 1, now: float = 0.0, then: Callable[[ObjectEntry | None], None] | None = None
+    ) -> None:
         creation = Creation(object_id(name), 0, blocks * ALIGNMENT, OWNERS[0], WORKERS[0], True)
 
-        def on_created(entry: Entry | None, is_unwanted: bool) -> None:
+        def on_created(entry: ObjectEntry | None, is_unwanted: bool) -> None:
             assert name not in self.heard, "called back twice"
             self.heard[name] = "created" if entry is not None else "unwanted" if is_unwanted else "full"
             self.order.append(name)
@@ -161,7 +163,7 @@ def test_who_gives_its_room_back_at_once_is_served_once() -> None:
     """As a pull does that was given up while it waited."""
     line = Line()
 
-    def give_back(entry: Entry | None) -> None:
+    def give_back(entry: ObjectEntry | None) -> None:
         assert entry is not None
         line.table.abort(entry)
         line.queue.advance(1.0)
@@ -197,7 +199,7 @@ def test_what_is_on_disk_alone_waits_for_memory_like_what_is_new() -> None:
     line.table.end_spill(entry, Spilled(SpillFile(0, "file"), 0, []))
     line.add("a", 4)
     assert line.table.is_spilled(entry)
-    given: list[Entry | None] = []
+    given: list[ObjectEntry | None] = []
     line.queue.add(Restoration(entry), lambda made, is_unwanted: given.append(made), 0.0)
     assert given == [] and line.queue.waiting_bytes == entry.size
     line.free("a")

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation
 from minray.object_store.fallback import PAGE_BYTES, Fallback
-from minray.object_store.object_table import NOWHERE, SPILLED, Entry, Spilled, SpillFile
+from minray.object_store.object_table import NOWHERE, SPILLED, ObjectEntry, Spilled, SpillFile
 from minray.platform.base import DiskFull
 from tests.object_store.copies import OWNERS, WORKERS, SmallTable, object_id
 
@@ -53,7 +53,7 @@ class Line:
     def add(self, name: str, blocks: int, now: float, is_spilling: bool = False, can_spill: bool = True) -> None:
         creation = Creation(object_id(name), 0, blocks * ALIGNMENT, OWNERS[0], WORKERS[0], True)
 
-        def on_created(entry: Entry | None, is_unwanted: bool) -> None:
+        def on_created(entry: ObjectEntry | None, is_unwanted: bool) -> None:
             place = "refused" if entry is None else "disk" if self.table.fallback.has(entry.offset) else "memory"
             self.heard[name] = place
 
@@ -151,7 +151,7 @@ def table() -> SmallTable:
     return table
 
 
-def in_fallback(table: SmallTable, name: str, is_primary: bool = True) -> Entry:
+def in_fallback(table: SmallTable, name: str, is_primary: bool = True) -> ObjectEntry:
     entry = table.create(object_id(name), 0, PAGE_BYTES, OWNERS[0], WORKERS[0], is_primary, in_fallback=True)
     assert entry is not None
     table.seal(entry)
@@ -211,7 +211,7 @@ class EverythingTogether(RuleBasedStateMachine):
         self.table = SmallTable(4)
         self.disk = Room(room=6)
         self.table.fallback.open(self.disk)
-        self.live: dict[str, Entry] = {}
+        self.live: dict[str, ObjectEntry] = {}
         self.pins: list[bytes] = []
         self.count = 0
 

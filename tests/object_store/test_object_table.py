@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.object_table import Entry, ObjectTable, Spilled, SpillFile, Unwanted
+from minray.object_store.object_table import ObjectEntry, ObjectTable, Spilled, SpillFile, Unwanted
 from minray.protocol.base import Address
 from tests.object_store.copies import OWNERS, RAYLET, WORKERS, SmallTable, object_id, rounded
 
@@ -20,7 +20,9 @@ A, B, C = map(object_id, "abc")
 NEVER = 1 << 30
 
 
-def create(table: ObjectTable, key: bytes, attempt: int = 0, creator: bytes = WORKERS[0], blocks: int = 1) -> Entry | None:
+def create(
+    table: ObjectTable, key: bytes, attempt: int = 0, creator: bytes = WORKERS[0], blocks: int = 1
+) -> ObjectEntry | None:
     return table.create(key, attempt, blocks * ALIGNMENT, OWNERS[0], creator, creator != RAYLET)
 
 
@@ -221,7 +223,7 @@ class Copies(RuleBasedStateMachine):
         self.clock += 1
         copy.used_at = self.clock
 
-    def entry_of(self, copy: Model) -> Entry:
+    def entry_of(self, copy: Model) -> ObjectEntry:
         (entry,) = [entry for entry in self.table.entries() if entry.offset == copy.offset]
         return entry
 
@@ -411,7 +413,7 @@ class TableMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = SmallTable(6)
-        self.moving: list[Entry] = []
+        self.moving: list[ObjectEntry] = []
         self.pins: list[bytes] = []
         self.count = 0
 
@@ -419,7 +421,7 @@ class TableMachine(RuleBasedStateMachine):
         self.count += 1
         return self.count.to_bytes(8, "big")
 
-    def _some(self, data: st.DataObject, entries: Iterable[Entry]) -> Entry | None:
+    def _some(self, data: st.DataObject, entries: Iterable[ObjectEntry]) -> ObjectEntry | None:
         those = [*entries]
         return data.draw(st.sampled_from(those)) if those else None
 

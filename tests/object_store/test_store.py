@@ -10,7 +10,7 @@ import pytest
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import Creation
 from minray.object_store.fallback import PAGE_BYTES
-from minray.object_store.object_table import Entry, Spilled, SpillFile
+from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
 from minray.platform.base import MemoryFailed
 from minray.protocol.base import DONE
@@ -52,13 +52,13 @@ class Disk:
     trouble = None
 
     def __init__(self) -> None:
-        self.restoring: list[Entry] = []
+        self.restoring: list[ObjectEntry] = []
         self.unneeded: list[SpillFile] = []
 
     def maybe_spill(self, wanted_bytes: int) -> None:
         pass
 
-    def restore(self, entry: Entry) -> None:
+    def restore(self, entry: ObjectEntry) -> None:
         self.restoring.append(entry)
 
     def release(self, files: list[SpillFile]) -> None:
@@ -130,7 +130,7 @@ class Scene:
         wanted = [Wanted(key, OWNERS[0], f"{name} {index}".encode(), attempt) for index, key in enumerate(keys)]
         return self.ask(PinObjects(READER, wanted, purpose, timeout_s), READER)
 
-    def spill(self, key: bytes = A, blocks: int = 1) -> Entry:
+    def spill(self, key: bytes = A, blocks: int = 1) -> ObjectEntry:
         """A copy that is on disk alone."""
         self.put(key, blocks)
         entry = self.store.table.find(key)

@@ -31,7 +31,7 @@ from minray.platform.process.processes import (
     PlainProcesses,
     start_zygote,
 )
-from minray.platform.process.zygote_link import Kill, Link, Release, Spawn
+from minray.platform.process.zygote_link import KillChild, Link, Release, Spawn
 from tests.helpers import wait_for_condition
 
 HERE = Path(__file__).parent
@@ -428,13 +428,14 @@ def test_a_link_keeps_order_and_descriptors_when_the_socket_is_full() -> None:
         os.write(write_end, b"%d" % index)
         os.close(write_end)
         first.send(Spawn(index, "role", "name", bytes(200_000)))
-        first.send(Kill(index), (read_end,))
+        first.send(KillChild(index), (read_end,))
     assert first.wants_write
     received = []
     while len(received) < 6:
         first.flush()
         received += second.receive()
-    kills = [(message.pid, os.read(descriptors[0], 10)) for message, descriptors in received if isinstance(message, Kill)]
+    killed = [(message.pid, descriptors[0]) for message, descriptors in received if isinstance(message, KillChild)]
+    kills = [(pid, os.read(descriptor, 10)) for pid, descriptor in killed]
     assert kills == [(0, b"0"), (1, b"1"), (2, b"2")]
     for _, descriptors in received:
         for descriptor in descriptors:

@@ -20,7 +20,7 @@ from minray.common.bundles import is_cpu
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.common.ids import LeaseIdFactory, lease_tag
 from minray.common.resources import OBJECT_STORE_MEMORY, resource_set
-from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
+from minray.common.task_spec import LeaseShape, RuntimeEnvInfo, SchedulingStrategy
 from minray.gcs.server import GcsServer
 from minray.platform.base import Buffer, Platform, PlatformError, SpawnFailed
 from minray.protocol.base import DONE, Address, Done
@@ -276,7 +276,7 @@ class Scene:
 
     def shape(self, needs: Mapping[str, float], strategy: SchedulingStrategy, env: str, job_id: bytes | None) -> LeaseShape:
         resources = tuple(sorted(resource_set(needs).items()))
-        return LeaseShape(resources, strategy, RuntimeEnv(working_dir=env), self.job_id if job_id is None else job_id)
+        return LeaseShape(resources, strategy, RuntimeEnvInfo(working_dir=env), self.job_id if job_id is None else job_id)
 
     def request(
         self,

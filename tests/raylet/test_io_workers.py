@@ -13,7 +13,7 @@ import pytest
 from minray.common.config import SystemConfig
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import Creation
-from minray.object_store.object_table import Entry
+from minray.object_store.object_table import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import DiskBusy, DiskFailed
 from minray.protocol.object_store import GET, PINNED, Pinned, Wanted
@@ -99,11 +99,11 @@ class Node:
         self.store.arena = arena
         self.io = IoWorkers(platform, config, self.store)
 
-    def put(self, key: bytes, blocks: int, value: int) -> list[Entry | None]:
+    def put(self, key: bytes, blocks: int, value: int) -> list[ObjectEntry | None]:
         """A copy that must stay, as soon as there is room."""
-        made: list[Entry | None] = []
+        made: list[ObjectEntry | None] = []
 
-        def on_created(entry: Entry | None, is_unwanted: bool) -> None:
+        def on_created(entry: ObjectEntry | None, is_unwanted: bool) -> None:
             made.append(entry)
             if entry is not None:
                 self.store.view(entry)[:] = bytes([value]) * entry.size
@@ -122,7 +122,7 @@ class Node:
         assert entry is not None
         return bytes(self.store.view(entry)[::ALIGNMENT])
 
-    def spilled(self, key: bytes) -> Entry:
+    def spilled(self, key: bytes) -> ObjectEntry:
         entry = self.store.table.find(key)
         assert entry is not None and self.store.table.is_spilled(entry)
         return entry

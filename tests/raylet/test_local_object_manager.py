@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from minray.common.config import SystemConfig
 from minray.object_store.allocator import ALIGNMENT, Allocator
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation
-from minray.object_store.object_table import RESTORING, SPILLED, Entry, ObjectTable, SpillFile, Unwanted
+from minray.object_store.object_table import RESTORING, SPILLED, ObjectEntry, ObjectTable, SpillFile, Unwanted
 from minray.protocol.base import Address
-from minray.raylet.local_object_manager import PAUSE_S, Batch, LocalObjectManager
+from minray.raylet.local_object_manager import PAUSE_S, LocalObjectManager, SpillBatch
 
 OWNER = Address(b"owner".ljust(16), b"node".ljust(16), "sim:owner")
 READER = b"reader".ljust(16)
@@ -28,25 +28,25 @@ class Node:
     """A table and its manager, without any memory or disk."""
 
     def __init__(self, config: SystemConfig = CONFIG, directories: int = 1, capacity: int = CAPACITY) -> None:
-        self.evicted: list[Entry] = []
+        self.evicted: list[ObjectEntry] = []
         self.table = ObjectTable(Allocator(capacity), None, self.evicted.append)
         self.manager = LocalObjectManager(self.table, directories, config)
         self.now = 0.0
 
-    def add(self, number: int, size: int = SIZE, is_primary: bool = True) -> Entry | None:
+    def add(self, number: int, size: int = SIZE, is_primary: bool = True) -> ObjectEntry | None:
         entry = self.table.create(object_id(number), 0, size, OWNER, b"", is_primary)
         if entry is not None:
             self.table.seal(entry)
         return entry
 
-    def fill(self, count: int) -> list[Entry]:
+    def fill(self, count: int) -> list[ObjectEntry]:
         entries = [self.add(number) for number in range(count)]
         return [entry for entry in entries if entry is not None]
 
-    def assign(self, wanted_bytes: int = 0) -> list[Batch]:
+    def assign(self, wanted_bytes: int = 0) -> list[SpillBatch]:
         return self.manager.assign(wanted_bytes, self.now)
 
-    def write(self, batch: Batch, count: int | None = None) -> bool:
+    def write(self, batch: SpillBatch, count: int | None = None) -> bool:
         """The batch ends; with a ``count`` it fails after so many. Whether its file stays."""
         written = batch.entries[:count]
         return self.manager.on_written(batch, [[0]] * len(written), count is not None, self.now)
@@ -66,7 +66,7 @@ def object_id(number: int) -> bytes:
     return number.to_bytes(28, "big")
 
 
-def numbers(batch: Batch) -> list[int]:
+def numbers(batch: SpillBatch) -> list[int]:
     return [int.from_bytes(entry.object_id, "big") for entry in batch.entries]
 
 
@@ -264,7 +264,7 @@ def test_g79_waiting_goes_on_while_spilling_makes_progress() -> None:
     node = Node()
     node.fill(10)
     queue = CreateRequestQueue(node.table, 2.0)
-    answers: list[Entry | None] = []
+    answers: list[ObjectEntry | None] = []
     creation = Creation(object_id(99), 0, SIZE, OWNER, b"", True)
     queue.add(creation, lambda entry, is_unwanted: answers.append(entry), 0.0)
     assert queue.waiting_bytes == SIZE
@@ -286,10 +286,10 @@ class Spilling(RuleBasedStateMachine):
         self.node = Node(directories=2)
         self.memory = bytearray(CAPACITY)
         self.files: dict[SpillFile, bytes] = {}
-        self.batches: list[Batch] = []
-        self.restoring: list[Entry] = []
-        self.live: dict[int, Entry] = {}
-        self.pins: dict[bytes, tuple[int, Entry]] = {}
+        self.batches: list[SpillBatch] = []
+        self.restoring: list[ObjectEntry] = []
+        self.live: dict[int, ObjectEntry] = {}
+        self.pins: dict[bytes, tuple[int, ObjectEntry]] = {}
         self.count = 0
 
     @rule(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=5))
@@ -364,7 +364,7 @@ class Spilling(RuleBasedStateMachine):
         batch = self.batches.pop(data.draw(st.integers(0, len(self.batches) - 1)))
         self._end_spill(batch, data.draw(st.sampled_from([0, 0, 1, 2, 3])))
 
-    def _end_spill(self, batch: Batch, missing: int) -> None:
+    def _end_spill(self, batch: SpillBatch, missing: int) -> None:
         """All but so many of its objects are written."""
         count = max(0, len(batch.entries) - missing)
         views = [bytes(self._view(entry)) for entry in batch.entries[:count]]
@@ -421,14 +421,14 @@ class Spilling(RuleBasedStateMachine):
         self.nothing_is_lost_and_nothing_left()
         assert (len(self.node.table), self.node.table.allocator.used, self.files) == (0, 0, {})
 
-    def _known(self) -> list[Entry]:
+    def _known(self) -> list[ObjectEntry]:
         """All copies that are not forgotten."""
         return self.node.table.copies()
 
-    def _view(self, entry: Entry) -> memoryview:
+    def _view(self, entry: ObjectEntry) -> memoryview:
         return memoryview(self.memory)[entry.offset : entry.offset + entry.size]
 
-    def _content(self, entry: Entry) -> bytes:
+    def _content(self, entry: ObjectEntry) -> bytes:
         return bytes(islice(iter(lambda: entry.number % 256, None), entry.size))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minray.common.state_table import InvalidTransition, StateMachine
-from minray.common.task_spec import RuntimeEnv
+from minray.common.task_spec import RuntimeEnvInfo
 from minray.protocol.base import Address
 from minray.raylet.worker_pool import (
     ASK_AGAIN_S,
@@ -23,7 +23,8 @@ from minray.raylet.worker_pool import (
     WorkerPool,
 )
 
-PLAIN, OTHER_ENV, OTHER_JOB = (b"job1", RuntimeEnv()), (b"job1", RuntimeEnv(working_dir="/x")), (b"job2", RuntimeEnv())
+PLAIN, OTHER_JOB = (b"job1", RuntimeEnvInfo()), (b"job2", RuntimeEnvInfo())
+OTHER_ENV = (b"job1", RuntimeEnvInfo(working_dir="/x"))
 
 
 class Pool:

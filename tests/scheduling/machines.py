@@ -13,7 +13,7 @@ from minray.common.task_spec import (
     STRATEGY_SPREAD,
     LabelSelector,
     LeaseShape,
-    RuntimeEnv,
+    RuntimeEnvInfo,
     SchedulingStrategy,
 )
 from minray.scheduling.cluster_lease_manager import ClusterLeaseManager
@@ -33,7 +33,7 @@ def to_node(node_id: bytes, soft: bool = False) -> SchedulingStrategy:
 def shape(
     needs: Mapping[str, float], strategy: SchedulingStrategy = DEFAULT, job_id: bytes = JOB, env: str = ""
 ) -> LeaseShape:
-    environment = RuntimeEnv(working_dir=env)
+    environment = RuntimeEnvInfo(working_dir=env)
     return LeaseShape(tuple(sorted(resource_set(needs).items())), strategy, environment, job_id)
 
 

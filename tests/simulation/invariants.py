@@ -27,7 +27,7 @@ from typing import Any
 from minray.common.ids import job_of_actor, short
 from minray.core_worker.records.pending_task import PUSHED
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker
-from minray.gcs.actor_manager import describe
+from minray.gcs.gcs_actor_manager import describe
 from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask, ReportGeneratorItem

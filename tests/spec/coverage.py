@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from minray.core_worker.records import object_ref_streams
 from minray.core_worker.submission import task_manager
-from minray.gcs import actor_manager, job_manager, node_manager, placement_group_manager
+from minray.gcs import gcs_actor_manager, gcs_node_manager, job_manager, placement_group_manager
 from minray.object_store.object_table import COPY_STATES
 from minray.raylet import placement_group_resource_manager
 from minray.raylet.worker_pool import WORKER_STATES
@@ -22,8 +22,8 @@ from tests.spec.scenario import Verdict
 
 TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "job": job_manager.TRANSITIONS,
-    "node": node_manager.TRANSITIONS,
-    "actor": actor_manager.TRANSITIONS,
+    "node": gcs_node_manager.TRANSITIONS,
+    "actor": gcs_actor_manager.TRANSITIONS,
     "placement group": placement_group_manager.TRANSITIONS,
     "bundle": placement_group_resource_manager.TRANSITIONS,
     "lease": LEASE_STATES,

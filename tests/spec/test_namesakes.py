@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minray.gcs.actor_manager import ActorRow
+from minray.gcs.gcs_actor_manager import ActorRow
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED

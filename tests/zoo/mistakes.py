@@ -178,7 +178,7 @@ MISTAKES = {
         "L1",
         (
             Mutation(
-                "minray.gcs.actor_manager",
+                "minray.gcs.gcs_actor_manager",
                 "ActorRow.needs_owner",
                 "not self.info.detached or self.info.state == DEPENDENCIES_UNREADY",
                 "not self.info.detached",
@@ -321,8 +321,8 @@ MISTAKES = {
         "L2",
         (
             Mutation(
-                "minray.gcs.actor_manager",
-                "ActorManager.namesake",
+                "minray.gcs.gcs_actor_manager",
+                "GcsActorManager.namesake",
                 """
                 if actor.actor_id not in self._outbid and row is not None and row.info.actor_id != actor.actor_id:
                     remember(self._outbid, actor.actor_id, row.info)

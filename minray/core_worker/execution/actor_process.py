@@ -36,7 +36,7 @@ WORKS_PER_TURN = 20
 answered, before the last ones begin."""
 
 
-class Place(Protocol):
+class GroupPlace(Protocol):
     """Threads or an event loop in which a group's calls run."""
 
     def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
@@ -51,7 +51,7 @@ class ConcurrencyGroup:
 
     __slots__ = ("limit", "place", "running", "waiting", "_on_over")
 
-    def __init__(self, limit: int, place: Place, on_over: Callable[[ReceivedTask], None]) -> None:
+    def __init__(self, limit: int, place: GroupPlace, on_over: Callable[[ReceivedTask], None]) -> None:
         """Make an empty group; ``on_over`` is described at ``ActorProcess``."""
         self.limit = limit
         self.place = place
@@ -109,7 +109,7 @@ class ActorProcess:
 
     def _add_groups(self, platform: Platform) -> None:
         for name, limit in [(DEFAULT_GROUP, self.options.max_concurrency), *self.options.groups]:
-            place: Place
+            place: GroupPlace
             if self._user_loop is None:
                 place = CallThreads(platform.user_code.threads_beside(limit), self._executor)
             elif name == DEFAULT_GROUP:
@@ -148,7 +148,7 @@ class ActorProcess:
         return [task for place in places if isinstance(place, UserLoop) for task in place.coroutines()]
 
     def cancel(self, task: ReceivedTask) -> None:
-        """Cancel a running call, see ``Place``."""
+        """Cancel a running call, see ``GroupPlace``."""
         self._executor.on_cancelled(task)
         if not self.is_plain:
             self._group(task).place.cancel(task)

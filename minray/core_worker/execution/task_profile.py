@@ -85,4 +85,14 @@ def _event(template: TaskTemplate, row: tuple[Any, ...], zero_us: int) -> Profil
     began_us = zero_us + started // 1000
     actor = actor_id if any(actor_id) else b""
     name, kind, state = template.name, kind_of(template), STATES[status]
-    return ProfileEvent(task_id, attempt, name, kind, actor, began_us, duration_us, state, template.function_name)
+    return ProfileEvent(
+        task_id=task_id,
+        attempt=attempt,
+        name=name,
+        kind=kind,
+        actor_id=actor,
+        start_us=began_us,
+        duration_us=duration_us,
+        state=state,
+        function_name=template.function_name,
+    )

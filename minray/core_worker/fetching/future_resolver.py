@@ -51,7 +51,7 @@ ANY_SIZE = -1
 """Value of ``inline_limit`` that asks for a value whatever its size."""
 
 
-class _Question(NamedTuple):
+class _OwnerQuestion(NamedTuple):
     """One question to an owner, unchanged until it is answered, however often it is repeated."""
 
     object_id: bytes
@@ -95,7 +95,7 @@ class FutureResolver:
         """Objects asked for if they exist now, each with functions to call if the value does not exist."""
         self._question_count = 0
         """Number of questions so far, from which their names are made."""
-        self._following: list[_Question] | None = None
+        self._following: list[_OwnerQuestion] | None = None
         """Questions of this turn after the first; None if none was asked yet."""
 
     def fetch(self, object_id: bytes, owner: Address) -> None:
@@ -127,13 +127,13 @@ class FutureResolver:
 
     def _new_question(
         self, object_id: bytes, owner: Address, inline_limit: int, timeout_s: float = POLL_TIMEOUT_S
-    ) -> _Question:
+    ) -> _OwnerQuestion:
         self._references.add_question(object_id)
         self._question_count += 1
         name = b"?" + self._own.worker_id[:12] + self._question_count.to_bytes(8, "big")
-        return _Question(object_id, owner, inline_limit, timeout_s, name)
+        return _OwnerQuestion(object_id=object_id, owner=owner, inline_limit=inline_limit, timeout_s=timeout_s, name=name)
 
-    def _ask_soon(self, question: _Question) -> None:
+    def _ask_soon(self, question: _OwnerQuestion) -> None:
         if self._following is None:
             self._following = []
             asyncio.get_running_loop().call_soon(self._ask_following)
@@ -150,7 +150,7 @@ class FutureResolver:
 
     def _on_answers(
         self,
-        questions: Sequence[_Question],
+        questions: Sequence[_OwnerQuestion],
         answer: ObjectReplies | None,
         error: PlatformError | None,
         buffers: Sequence[Any],
@@ -166,12 +166,18 @@ class FutureResolver:
             self._on_answer(question, reply, error, buffers[start:end])
             start = end
 
-    def _ask(self, question: _Question) -> None:
-        request = GetObject(question.object_id, self._own, question.inline_limit, question.timeout_s, question.name)
+    def _ask(self, question: _OwnerQuestion) -> None:
+        request = GetObject(
+            object_id=question.object_id,
+            requester=self._own,
+            inline_limit=question.inline_limit,
+            timeout_s=question.timeout_s,
+            question=question.name,
+        )
         self._patient.send(question.owner, request, partial(self._on_answer, question))
 
     def _on_answer(
-        self, question: _Question, reply: ObjectReply | None, error: PlatformError | None, buffers: Sequence[Any]
+        self, question: _OwnerQuestion, reply: ObjectReply | None, error: PlatformError | None, buffers: Sequence[Any]
     ) -> None:
         object_id = question.object_id
         if reply is None:
@@ -201,7 +207,7 @@ class FutureResolver:
             self._finish(question)
             self._on_object(object_id, from_value(reply.value, buffers))
 
-    def _finish(self, question: _Question) -> None:
+    def _finish(self, question: _OwnerQuestion) -> None:
         effects = Effects()
         self._references.remove_question(question.object_id, effects)
         self._apply(effects)
@@ -213,5 +219,5 @@ class FutureResolver:
             self._probing.pop(question.object_id, None)
 
 
-def _lost(kind: type[ObjectLostError], question: _Question, reason: str) -> ObjectLostError:
+def _lost(kind: type[ObjectLostError], question: _OwnerQuestion, reason: str) -> ObjectLostError:
     return kind(object_id_hex=question.object_id.hex(), owner=question.owner.endpoint, reason=reason)

@@ -9,7 +9,7 @@ A driver enters its job when the gcs has registered it. A worker enters the job 
 from __future__ import annotations
 
 from minray.common.ids import TaskIdFactory
-from minray.common.task_spec import RuntimeEnv
+from minray.common.task_spec import RuntimeEnvInfo
 from minray.protocol.gcs import JobInfo
 
 NO_JOB = b"\0\0\0\0"
@@ -26,7 +26,7 @@ class JobContext:
         self.job_id = NO_JOB
         self.task_ids = TaskIdFactory(worker_id, NO_JOB)
         """Makes the ids of the tasks and objects of this process; user threads call it."""
-        self.environment = RuntimeEnv()
+        self.environment = RuntimeEnvInfo()
         """The runtime environment that tasks submitted here inherit."""
 
     def enter(self, job: JobInfo) -> None:

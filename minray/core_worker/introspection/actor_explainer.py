@@ -37,7 +37,7 @@ MAX_NAMED = 3
 """Number of running calls that a line names, so that it stays short; the line counts the others."""
 
 
-class Explain(Protocol):
+class ExplainPort(Protocol):
     """The explanations that lead on from an actor: of objects, of tasks, and by other processes."""
 
     async def explain(self, object_id: bytes, owner: Address | None, hops: int = 0) -> list[str]:
@@ -61,7 +61,7 @@ class ActorExplainer:
 
     def __init__(
         self,
-        others: Explain,
+        others: ExplainPort,
         gcs: Peer,
         tasks: TaskManager,
         actors: ActorManager,

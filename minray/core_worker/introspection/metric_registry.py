@@ -34,7 +34,7 @@ Tags = tuple[tuple[str, str], ...]
 """Sorted pairs of tag and value, so that equal tags are equal keys."""
 
 
-class Definition(NamedTuple):
+class MetricDefinition(NamedTuple):
     """The kind, name, description and boundaries of a metric."""
 
     kind: str
@@ -62,15 +62,15 @@ class MetricRegistry:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         """Reentrant lock: a destructor may record while its own thread holds the lock."""
-        self._families: dict[str, tuple[Definition, dict[Tags, _Series]]] = {}
+        self._families: dict[str, tuple[MetricDefinition, dict[Tags, _Series]]] = {}
         """First definition and values of each metric, by name."""
 
-    def fits(self, metric: Definition) -> bool:
+    def fits(self, metric: MetricDefinition) -> bool:
         """Whether no metric of another kind, or with other boundaries, has this name."""
         known = self._families.get(metric.name)
         return known is None or _is_same(known[0], metric)
 
-    def record(self, metric: Definition, tags: dict[str, str], value: float) -> None:
+    def record(self, metric: MetricDefinition, tags: dict[str, str], value: float) -> None:
         with self._lock:
             known, family = self._families.setdefault(metric.name, (metric, {}))
             if not _is_same(known, metric):
@@ -107,7 +107,7 @@ class MetricRegistry:
         return found, max(0, total - MOST_SERIES)
 
 
-def _is_same(one: Definition, other: Definition) -> bool:
+def _is_same(one: MetricDefinition, other: MetricDefinition) -> bool:
     """Whether two definitions of a name agree, so that their values belong to one metric."""
     return (one.kind, one.boundaries) == (other.kind, other.boundaries)
 

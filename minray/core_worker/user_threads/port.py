@@ -36,7 +36,7 @@ from minray.protocol.base import Address
 from minray.protocol.state import StateAnswers
 
 
-class Submission(Protocol):
+class TaskSubmission(Protocol):
     """Receives the tasks and definitions that user threads submit; all methods run on the loop."""
 
     def submit(self, task: PendingTask) -> None:
@@ -86,7 +86,7 @@ class UserPort:
     locator: ObjectLocator
     deletion: ObjectDeletion
     # --- tasks and actors
-    submission: Submission
+    submission: TaskSubmission
     tasks: TaskManager
     generators: Generators
     actors: ActorManager

@@ -19,7 +19,7 @@ from typing import Any
 from minray import cloudpickle
 from minray.common.config import FUNCTION_SIZE_ERROR_THRESHOLD
 from minray.common.ids import PUT_INDEX, return_id
-from minray.common.task_spec import RuntimeEnv, SchedulingStrategy, TaskTemplate
+from minray.common.task_spec import RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
 from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.fetching.store_provider import Fetched
 from minray.core_worker.ownership.memory_store import Waiter
@@ -142,7 +142,7 @@ class UserApi:
             )
         self._post(self._submission.export, export, pickled)
 
-    def base_environment(self) -> RuntimeEnv:
+    def base_environment(self) -> RuntimeEnvInfo:
         """Return the runtime environment that tasks submitted by this process inherit."""
         return self._context.environment
 

@@ -3,7 +3,7 @@
 Ray: src/ray/raylet/worker_pool.h (starting workers), src/ray/util/process.h, src/ray/util/pipe_logger.h (their output)
 
 The process that starts a node (a driver, or ``minray start``) owns its zygote (``start_zygote``, blocking). The raylet
-spawns workers through its control link (``ZygoteProcesses``, on its loop). Workers (``WorkerProcesses``) and drivers
+spawns workers through its control link (``ZygoteProcesses``, on its loop). Workers (``ChildlessProcesses``) and drivers
 (``PlainProcesses``) spawn no processes.
 
 Rules
@@ -38,7 +38,7 @@ from minray.platform.process.zygote_link import (
     MARK_BYTES,
     Detach,
     Exited,
-    Kill,
+    KillChild,
     Link,
     Message,
     NotSpawned,
@@ -218,7 +218,7 @@ class OwnedZygote:
 
     def kill(self, pid: int) -> None:
         """Send SIGKILL to a child of the owner; does nothing when it has ended."""
-        self._link.send(Kill(pid))
+        self._link.send(KillChild(pid))
 
     def detach(self) -> None:
         """Let the zygote live on when this process ends. Raises ``SpawnFailed`` if it is dead or does not answer."""
@@ -316,7 +316,7 @@ class PlainProcesses(_ThisProcess):
         raise SpawnFailed(f"{name}: only a raylet spawns processes")
 
 
-class WorkerProcesses(PlainProcesses):
+class ChildlessProcesses(PlainProcesses):
     """``Processes`` for workers and the gcs: no children. A worker's marks are read by its raylet."""
 
     def __init__(self, ends: ChildEnds) -> None:
@@ -411,7 +411,7 @@ class ZygoteProcesses(_ThisProcess):
     def kill_child(self, pid: int) -> None:
         """Send SIGKILL if ``pid`` is still a child: the system may give the pid to another process later."""
         if pid in self._children:
-            self._send(Kill(pid))
+            self._send(KillChild(pid))
 
 
 class ZygoteProcess:
@@ -448,7 +448,7 @@ class ZygoteProcess:
             self._loop.call_later(DRAIN_S, self._stop_reading)
 
     def abandon(self) -> None:
-        """Kill the process and close its pipes: its caller does not want it any more."""
+        """KillChild the process and close its pipes: its caller does not want it any more."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []

@@ -58,7 +58,7 @@ from minray.platform.process.zygote_link import (
     MARK_BYTES,
     Detach,
     Exited,
-    Kill,
+    KillChild,
     Link,
     Message,
     NotSpawned,
@@ -77,7 +77,7 @@ STEADY_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class ZygoteClient:
     """A process that may spawn: the owner, or a child with a control link."""
 
     link: Link
@@ -92,11 +92,11 @@ class Child:
     """A child, from its request until it was reaped for the last time."""
 
     request: Spawn
-    client: Client
+    client: ZygoteClient
     slot: int
     pid: int = 0
     """0 between two lives of a ``respawn`` child."""
-    control: Client | None = None
+    control: ZygoteClient | None = None
     ready_descriptor: int | None = None
     """The read end of its readiness pipe, until the child has closed the write end."""
     ready_payload: bytearray = field(default_factory=bytearray)
@@ -140,7 +140,7 @@ class Zygote:
     def __init__(self, owner: Link, owner_process: int | None, session_dir: str) -> None:
         self._pid = os.getpid()
         self._session_dir = session_dir
-        self._owner = Client(owner)
+        self._owner = ZygoteClient(owner)
         self._owner_process = owner_process
         """The owner's pidfd, readable when that process ends; None where pidfds do not exist, or after ``Detach``."""
         self._ending = False
@@ -181,7 +181,7 @@ class Zygote:
         return None
 
     def end(self) -> None:
-        """Kill and reap every descendant, then empty the session directory. Does nothing in a forked child."""
+        """KillChild and reap every descendant, then empty the session directory. Does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
         while True:
@@ -240,7 +240,7 @@ class Zygote:
                 _kill_group(pid)
                 self._on_child_end(child, os.waitstatus_to_exitcode(status))
 
-    def _on_client(self, client: Client) -> Birth | None:
+    def _on_client(self, client: ZygoteClient) -> Birth | None:
         if client.closed:  # It was closed earlier in this turn.
             return None
         client.link.flush()
@@ -257,10 +257,10 @@ class Zygote:
                 return birth
         return None
 
-    def _handle(self, client: Client, message: Message) -> Birth | None:
+    def _handle(self, client: ZygoteClient, message: Message) -> Birth | None:
         if isinstance(message, Spawn):
             return self._spawn(client, message)
-        if isinstance(message, Kill):
+        if isinstance(message, KillChild):
             child = self._children.get(message.pid)
             if child is not None and child.client is client:
                 os.kill(message.pid, signal.SIGKILL)
@@ -311,7 +311,7 @@ class Zygote:
         else:
             child.client.unreleased.add(child.slot)
 
-    def _drop_client(self, client: Client) -> None:
+    def _drop_client(self, client: ZygoteClient) -> None:
         if client.closed:
             return
         self._close(client)
@@ -331,7 +331,7 @@ class Zygote:
             os.close(self._owner_process)
             self._owner_process = None
 
-    def _close(self, client: Client) -> None:
+    def _close(self, client: ZygoteClient) -> None:
         client.closed = True
         client.link.close()
         self._clients.remove(client)
@@ -348,7 +348,7 @@ class Zygote:
 
     # --- Births ---
 
-    def _spawn(self, client: Client, request: Spawn) -> Birth | None:
+    def _spawn(self, client: ZygoteClient, request: Spawn) -> Birth | None:
         if not self._free_slots:
             client.link.send(NotSpawned(request.request_id, f"more than {MARK_SLOTS} children"))
             return None
@@ -413,7 +413,7 @@ class Zygote:
             child.ready_descriptor = ours.pop()
             os.set_blocking(child.ready_descriptor, False)
         if control is not None:
-            child.control = Client(Link(control))
+            child.control = ZygoteClient(Link(control))
             self._clients.append(child.control)
         self._children[pid] = child
         _tell(child.client, Spawned(child.request.request_id, pid, child.slot), tuple(ours))
@@ -460,12 +460,12 @@ def _open_log(path: str) -> int:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill the processes that a dead child has left in its group. macOS reports EPERM where only zombies are left."""
+    """KillChild the processes that a dead child has left in its group. macOS reports EPERM where only zombies are left."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def _tell(client: Client, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+def _tell(client: ZygoteClient, message: Message, descriptors: tuple[int, ...] = ()) -> None:
     if not client.closed:
         client.link.send(message, descriptors)
 

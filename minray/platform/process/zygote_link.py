@@ -58,7 +58,7 @@ class Spawn(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Whether this child is forked again, with the same config, when it ends."""
 
 
-class Kill(msgspec.Struct, array_like=True, frozen=True, tag=True):
+class KillChild(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Client to zygote: send SIGKILL to a child of this client. Nothing happens if it is gone."""
 
     pid: int
@@ -108,7 +108,7 @@ class Exited(msgspec.Struct, array_like=True, frozen=True, tag=True):
     signal: int | None
 
 
-Message = Spawn | Kill | Release | Detach | Spawned | NotSpawned | Ready | Exited
+Message = Spawn | KillChild | Release | Detach | Spawned | NotSpawned | Ready | Exited
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

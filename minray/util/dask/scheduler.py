@@ -24,7 +24,7 @@ import minray as ray
 from .callbacks import Listeners, local_ray_callbacks
 from .futures import Future
 from .graph import prepare
-from .submission import UNLIMITED, Submission
+from .submission import UNLIMITED, GraphSubmission
 
 SPLIT_RESULTS = "minray.split-results"
 """Key of Dask's configuration: whether tasks are merged with those that take their results apart."""
@@ -130,7 +130,7 @@ def _compute(dsk: Any, keys: Any, remote_args: Mapping[str, Any], listeners: Lis
     graph = prepare(dsk, keys, remote_args, may_split=not listeners and dask.config.get(SPLIT_RESULTS, True))
     del dsk
     _connect()
-    submission = Submission(graph, listeners, limit)
+    submission = GraphSubmission(graph, listeners, limit)
     done = False
     try:
         listeners.begin(graph)
@@ -150,7 +150,7 @@ def _submit(dsk: Any, keys: list[Any], remote_args: Mapping[str, Any], listeners
     """Submit the tasks of these keys and return their futures."""
     graph = prepare(dsk, keys, remote_args, may_split=not listeners and dask.config.get(SPLIT_RESULTS, True))
     _connect()
-    submission = Submission(graph, listeners, UNLIMITED)
+    submission = GraphSubmission(graph, listeners, UNLIMITED)
     done = False
     try:
         listeners.begin(graph)

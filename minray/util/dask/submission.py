@@ -41,7 +41,7 @@ SENT_AS_THEY_ARE = frozenset({type(None), bool, int, float, complex, str, slice}
 """Types of data that are sent with every task that needs them; other data is put once."""
 
 
-class Submission:
+class GraphSubmission:
     """Submits the tasks of a graph and fetches its results."""
 
     def __init__(self, graph: Graph, listeners: Listeners, limit: float | None = None) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minray.common.state_table import InvalidTransition
-from minray.common.task_spec import LeaseShape, RuntimeEnv, SchedulingStrategy
-from minray.gcs.actor_manager import ActorManager, ActorRow, describe
+from minray.common.task_spec import LeaseShape, RuntimeEnvInfo, SchedulingStrategy
+from minray.gcs.gcs_actor_manager import ActorRow, GcsActorManager, describe
 from minray.protocol import actor as protocol
 from minray.protocol.actor import (
     ALIVE,
@@ -31,7 +31,7 @@ LEASE = b"lease" * 4
 CRASH = DeathCause(protocol.WORKER_DIED, "its worker died")
 KILL = DeathCause(protocol.KILLED, "it was killed")
 OWNER = address("owner", "owners-node")
-CREATION = ActorCreation(b"t" * 24, LeaseShape((), SchedulingStrategy(), RuntimeEnv(), JOB), [], b"header", b"args")
+CREATION = ActorCreation(b"t" * 24, LeaseShape((), SchedulingStrategy(), RuntimeEnvInfo(), JOB), [], b"header", b"args")
 
 
 def id_of(number: int) -> bytes:
@@ -61,7 +61,7 @@ class Table:
 
     def __init__(self, max_dead_actors: int = 1000) -> None:
         self.steps: list[tuple[str, str]] = []
-        self.actors = ActorManager(lambda table, key, old, new: self.steps.append((old, new)), max_dead_actors)
+        self.actors = GcsActorManager(lambda table, key, old, new: self.steps.append((old, new)), max_dead_actors)
         self.published: list[tuple[bytes, str]] = []
         """Actor and state (empty: forgotten), as subscribers hear of them."""
 

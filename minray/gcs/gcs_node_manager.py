@@ -50,7 +50,7 @@ NEW leads to any state because a restarted gcs loads nodes from its tables. DRAI
 LIVING = (ALIVE, DRAINING)
 
 
-class NodeManager:
+class GcsNodeManager:
     """Holds the table of nodes, and decides each change of it."""
 
     def __init__(self, cluster_id: bytes, record: Record | None) -> None:

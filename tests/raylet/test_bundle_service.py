@@ -24,7 +24,7 @@ from minray.protocol.placement_group import (
     RemoveBundles,
     ReturnBundles,
 )
-from minray.raylet.placement_groups import REMOVED, PlacementGroups
+from minray.raylet.bundle_service import REMOVED, BundleService
 from minray.scheduling.local_resource_manager import LocalResourceManager
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.rpc.fake_network import run, turns
@@ -56,7 +56,7 @@ class Scene:
         self.peers = RecordingPeers()
         myself: Any = self
         gcs: Any = self.peers.local
-        self.groups = PlacementGroups(SimpleNamespace(record=None), gcs, myself)  # type: ignore[arg-type]
+        self.groups = BundleService(SimpleNamespace(record=None), gcs, myself)  # type: ignore[arg-type]
 
     # --- the broker
 

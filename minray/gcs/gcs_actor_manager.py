@@ -62,7 +62,7 @@ TRANSITIONS = {
 """Transitions of an actor's state. NEW leads to any state because a restarted gcs loads actors from its tables."""
 
 
-class Kill(Record, frozen=True):
+class ActorKill(Record, frozen=True):
     """A request to kill an incarnation, after which the next one may begin."""
 
     kill_id: bytes
@@ -80,7 +80,7 @@ class ActorRow(Record, frozen=True):
     """Lease of the present incarnation, also while it is being requested; empty: there is none, or it was given back."""
     raylet: Address | None = None
     """Raylet that has, or is asked for, that lease."""
-    kill: Kill | None = None
+    kill: ActorKill | None = None
     """Last request to kill an incarnation."""
 
     def is_to_be_killed(self) -> bool:
@@ -92,7 +92,7 @@ class ActorRow(Record, frozen=True):
         return not self.info.detached or self.info.state == DEPENDENCIES_UNREADY
 
 
-class ActorManager:
+class GcsActorManager:
     """Holds the table of actors, and decides each change of it."""
 
     def __init__(self, record: Recorder | None, max_dead_actors: int = MAX_DEAD_ACTORS) -> None:
@@ -191,7 +191,7 @@ class ActorManager:
         row = self._rows.get(actor_id)
         if row is None or row.info.state == DEAD or self.is_known_kill(kill_id):
             return None
-        return msgspec.structs.replace(row, kill=Kill(kill_id, row.lease_id))
+        return msgspec.structs.replace(row, kill=ActorKill(kill_id, row.lease_id))
 
     def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Return the row after the present incarnation's death: a restart if the actor may, else its end."""

@@ -41,7 +41,7 @@ REMOVED = "REMOVED"
 """State of a removed group, in which nothing may run any more."""
 
 
-class PlacementGroups:
+class BundleService:
     """Serves the messages about bundles, and follows the states of all groups."""
 
     def __init__(self, platform: Platform, gcs: Peer, broker: LeaseBroker) -> None:
