@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = [
     rules.import_arrows, rules.import_circles, rules.banned_calls, rules.libraries_of_extras, rules.headers, rules.sizes,
     rules.dead_files, rules.sleeping_tests, rules.unwanted_words, rules.missing_paths, rules.missing_commands,
-    rules.core_path, rules.plain_english,
+    rules.core_path, rules.plain_english, rules.class_names, rules.positional_fields,
 ]  # fmt: skip
 HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
 
@@ -144,6 +144,32 @@ def test_only_code_counts_as_size(tmp_path: Path) -> None:
     assert len(rules.sizes(plant(tmp_path, {"minray/a.py": free + "x = 1\n" * rules.FILE_CODE_LINES}))) == 1
     function = "def f():\n" + "    x = 1\n" * rules.FUNCTION_CODE_LINES
     assert len(rules.sizes(plant(tmp_path, {"minray/a.py": function}))) == 1
+
+
+def test_a_class_name_that_stands_for_two_classes_is_seen(tmp_path: Path) -> None:
+    files = {"a.py": "class A: pass\nclass B: pass", "b.py": "class B:\n    class C: pass", "c.py": "class D: pass"}
+    assert rules.class_names(plant(tmp_path, {f"minray/{name}": text for name, text in files.items()})) == [
+        "B: minray/a.py, minray/b.py"
+    ]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "class A(Record, frozen=True): pass",
+        "class A(Request[Done]): pass",
+        "class A(msgspec.Struct): pass",
+        "class A(NamedTuple): pass",
+        "@dataclass(slots=True)\nclass A: pass",
+    ],
+)
+def test_a_fifth_field_that_is_given_by_position_is_seen(tmp_path: Path, record: str) -> None:
+    base = "class Record(msgspec.Struct, gc=False): pass\nclass Request(Record, Generic[R]): pass\nclass Other: pass"
+    calls = "a.A(1, 2, 3, 4, 5)\nA(1, 2, 3, 4, e=5)\nOther(1, 2, 3, 4, 5)"
+    plant(tmp_path, {"minray/a.py": f"{base}\n{record}", "minray/b.py": calls})
+    assert rules.positional_fields(tmp_path, set()) == ["minray/b.py:1: A with 5 fields by position"]
+    assert rules.positional_fields(tmp_path, {"minray/b.py:A"}) == []
+    assert len(rules.positional_fields(tmp_path, {"minray/b.py:A", "minray/a.py:A"})) == 1
 
 
 def test_a_core_path_that_is_too_long_is_seen(tmp_path: Path) -> None:
