@@ -231,7 +231,7 @@ def test_g23_a_process_is_used_up_when_a_function_was_called_max_calls_times() -
     machine.of(raising(ValueError()), max_calls=2)
     assert not machine.executor.used_up, "that is another function"
     assert machine.of(lambda: 1, max_calls=2).values == [1] and machine.executor.used_up
-    assert machine.execute(machine.task(lambda: 1)) is None
+    assert machine.execute(machine.task(lambda: 1)) is None, "nothing else runs either"
 
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
@@ -350,7 +350,7 @@ class Refined(ValueError):
         ({"retry_exceptions": True, "retry_exception_types": b"no pickle"}, ValueError(), False),
     ],
 )
-def test_which_exceptions_are_retried(fields: Any, error: BaseException, expected: bool) -> None:
+def test_g18_the_executor_says_which_exceptions_are_retried(fields: Any, error: BaseException, expected: bool) -> None:
     assert Machine().of(raising(error), **fields).retryable is expected
 
 
