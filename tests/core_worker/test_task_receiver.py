@@ -40,7 +40,6 @@ from minray.protocol.core_worker import (
     CancelTask,
     CancelTaskReply,
     PushTask,
-    PushTaskReply,
     ReclaimTasks,
     RefInfo,
     Rerun,
@@ -54,6 +53,7 @@ from minray.values.serialization import ArgumentSlot
 from tests.core_worker.parts import OWN, WORKER, address, id_of, object_id, packed, stored, template
 from tests.core_worker.user_thread import WorkQueue
 from tests.platform_record import FakeProcesses, platform_record
+from tests.rpc.recording_call import RecordingCall
 
 OWNER, THIRD = OWN, address("third")
 LEASE, NEXT_LEASE = b"lease-1", b"lease-2"
@@ -62,20 +62,8 @@ NOBODY: Any = None
 """In place of a ``Call`` that is not used."""
 
 
-class Asked:
+class Asked(RecordingCall):
     """One arrival of a request, and what it was answered."""
-
-    def __init__(self) -> None:
-        self.replies: list[PushTaskReply] = []
-        self.buffers: Sequence[Any] = ()
-        self.failures: list[str] = []
-
-    def reply(self, record: PushTaskReply, buffers: Sequence[Any] = ()) -> None:
-        self.replies.append(record)
-        self.buffers = buffers
-
-    def fail(self, kind: str, message: str) -> None:
-        self.failures.append(kind)
 
     @property
     def status(self) -> int | None:
