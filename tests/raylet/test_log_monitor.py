@@ -20,7 +20,7 @@ DRIVER = Address(b"driver", b"node", "sim:driver")
 
 
 class File:
-    """Plays ``LogFile``: a text file of a node whose disk may be full."""
+    """Plays ``LogSink``: a file of a node whose disk may be full."""
 
     def __init__(self, node: Node, name: str) -> None:
         self._node = node
