@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import operator
 import pickle
 import subprocess
 import sys
@@ -47,7 +46,7 @@ def program() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["outer", "Account.withdraw"])
 def test_a_function_and_those_inside_of_it_keep_the_name_of_their_file(name: str, program: dict[str, Any]) -> None:
-    given = operator.attrgetter(name)(types.SimpleNamespace(**program))
+    given = eval(name, program)
     copy = pickle.loads(cloudpickle.dumps(given))
     assert {code.co_filename for code in codes(copy.__code__)} == {"/home/me/program.py"}
     assert copy.__code__ == given.__code__ and copy.__code__ is not given.__code__

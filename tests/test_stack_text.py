@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minray.observability import stack_text
 from minray.observability.state_reader import ClusterStacks
+from minray.protocol.base import Address
+from minray.protocol.gcs import NodeInfo
 from minray.protocol.state import ProcessStacks, Stack, StackFrame
 
 
@@ -22,9 +23,10 @@ def process(name: str, *stacks: Stack, node: bytes = b"node-b", is_driver: bool 
 
 
 def text(*processes: ProcessStacks) -> list[str]:
-    nodes: Any = {
-        b"node-a": SimpleNamespace(node_id=b"node-a", name="first", ip="10.0.0.1"),
-        b"node-b": SimpleNamespace(node_id=b"node-b", name="", ip="10.0.0.2"),
+    known = ((b"node-a", "first", "10.0.0.1"), (b"node-b", "", "10.0.0.2"))
+    nodes = {
+        node_id: NodeInfo(node_id, name, ip, "host", Address(node_id, node_id, ""), {}, {}, False)
+        for node_id, name, ip in known
     }
     return stack_text.stack_text(ClusterStacks(nodes, list(processes), [])).splitlines()
 

@@ -6,13 +6,13 @@ import io
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minray.node.worker_output import MOST_BEGUN, LinePrinter, TaskNamedStream
 from minray.protocol.core_worker import PrintLines
+from tests.core_worker.parts import received, template
 
 
 def lines(sequence: int, *texts: str, pid: int = 7, is_stderr: bool = False) -> PrintLines:
@@ -117,7 +117,7 @@ def test_what_a_terminal_cannot_show_is_shown_as_well_as_it_can(monkeypatch: pyt
 class Runs:
     """Who runs what, as an executor knows it."""
 
-    current: Any = SimpleNamespace(name="f")
+    current: Any = received(template())
 
     def __init__(self) -> None:
         self.unended: set[Any] = set()
@@ -129,7 +129,7 @@ class Runs:
         return threading.get_ident(), b""
 
     def shown_name(self, task: Any) -> str:
-        return str(task.name)
+        return str(task.header.template.name)
 
 
 @pytest.fixture

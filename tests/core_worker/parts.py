@@ -8,11 +8,15 @@ from typing import Any
 from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory, TaskIdFactory
 from minray.common.task_spec import LeaseShape, RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
-from minray.core_worker.records.pending_task import FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.records.pending_task import ActorClient, FunctionExport, PendingTask, PreparedTemplate
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, WorkerRequest
+from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, WorkerRequest
+from minray.core_worker.submission.task_manager import TaskManager
+from minray.errors.packed_exception import pack_exception
 from minray.protocol.base import Address, encode
-from minray.protocol.core_worker import RefInfo, TaskHeader
+from minray.protocol.core_worker import FIRST_RUN, RefInfo, TaskHeader
+from minray.protocol.raylet import GRANTED, LeaseReply
 
 JOB = b"job1"
 
@@ -29,8 +33,9 @@ def address(name: str) -> Address:
     return Address(id_of(name), id_of(f"node-of-{name}"), f"sim:{name}")
 
 
-OWN = address("owner")
+OWN, WORKER = address("owner"), address("worker")
 task_ids = TaskIdFactory(OWN.worker_id, JOB)
+RECEIVED_ID = task_ids.next()
 
 
 def shape(cpus: int = 1, **env_vars: str) -> LeaseShape:
@@ -52,9 +57,11 @@ def template(name: str = "f", **fields: Any) -> TaskTemplate:
     return TaskTemplate(**values)
 
 
-def prepare(name: str = "f", mean_us: float | None = None, exported: bool = True, **fields: Any) -> PreparedTemplate:
+def prepare(
+    name: str = "f", mean_us: float | None = None, exported: bool = True, client: ActorClient | None = None, **fields: Any
+) -> PreparedTemplate:
     made = template(name, **fields)
-    prepared = PreparedTemplate(made, encode(TaskHeader(made, OWN)), FunctionExport(made.function_id, exported))
+    prepared = PreparedTemplate(made, encode(TaskHeader(made, OWN)), FunctionExport(made.function_id, exported), client)
     prepared.mean_us = mean_us
     return prepared
 
@@ -68,6 +75,38 @@ def pending(
 ) -> PendingTask:
     retries = prepared.template.max_retries
     return PendingTask(task_ids.next(), prepared, b"args", slots, nested, (), parent_id, depth, retries)
+
+
+def submit(tasks: TaskManager, task: PendingTask, *steps: str) -> PendingTask:
+    """Note a task in the table, and take it through these states."""
+    tasks.add(task)
+    for step in steps:
+        tasks.move(task, step)
+    return task
+
+
+def leased(worker: Address = WORKER, granted_at: float = 0.0) -> LeasedWorker:
+    """Make a worker, of pid 5, that this process has leased."""
+    return LeasedWorker(request_for(), LeaseReply(GRANTED, worker, pid=5), granted_at)
+
+
+def request_for(raylet: Address | None = None) -> WorkerRequest:
+    """Make a request for a worker of a node."""
+    return WorkerRequest(id_of("lease"), KeyQueue(shape()), raylet, False, 0, 0)
+
+
+def received(made: TaskTemplate, owner: Address = OWN, **fields: Any) -> ReceivedTask:
+    """Make a task that was pushed to this process; ``fields`` are its own."""
+    values: dict[str, Any] = {
+        "task_id": RECEIVED_ID, "attempt": 2, "actor_id": b"", "lease_tag": 0, "sequence": 1, "depth": 0, "gpu_ids": (),
+        "rerun": FIRST_RUN, "takes_arguments": False, "calls": (), **fields,
+    }  # fmt: skip
+    return ReceivedTask(header=TaskHeader(made, owner), **values)
+
+
+def packed(error: BaseException, name: str = "f") -> bytes:
+    """Pack an error of a task as the process that runs it does."""
+    return pack_exception(error, task_name=name, pid=1, node_id="", ip="")
 
 
 def stored(data: bytes = b"value", is_error: bool = False, buffers: list[Any] | None = None) -> StoredObject:

@@ -1,7 +1,4 @@
-"""The ``Process`` record that a part is made with in a test: a real record, whose peers write down what they are asked.
-
-Whatever a test does not give is not there, so a part that reaches for it fails.
-"""
+"""The ``Process`` record that a part is made with in a test: a real record, whose peers write down what they are asked."""
 
 from __future__ import annotations
 
@@ -10,14 +7,12 @@ from typing import Any, cast
 
 from minray.common.config import WorkerConfig
 from minray.core_worker.ground.process import Process
-from minray.platform.base import Platform
 from minray.protocol.base import Address
 from minray.rpc.connection import Peer, Peers
 from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, config
 from tests.core_worker.peers import RecordingPeers
-
-ABSENT = cast(Any, None)
+from tests.platform_record import FakeHost, FakeProcesses, platform_record
 
 
 def clock() -> float:
@@ -29,25 +24,16 @@ def process_record(
     peers: RecordingPeers | None = None,
     *,
     address: Address = OWN,
-    user_code: Any = ABSENT,
-    processes: Any = ABSENT,
+    user_code: Any = None,
+    processes: Any = None,
     **system: Any,
 ) -> Process:
-    """``system`` overrides entries of the system configuration."""
+    """Make the record of a process at an address; ``system`` overrides entries of the system configuration."""
     asked = peers or RecordingPeers()
     local = cast(Peer, asked.local)
+    parts = {"user_code": user_code, "processes": processes or FakeProcesses(), "host": FakeHost()}
     return Process(
-        platform=Platform(
-            name="test",
-            identity=address.worker_id,
-            network=ABSENT,
-            processes=processes,
-            user_code=user_code,
-            host=ABSENT,
-            open_storage=ABSENT,
-            memory=ABSENT,
-            open_disk=ABSENT,
-        ),
+        platform=platform_record(identity=address.worker_id, **parts),
         config=WorkerConfig(
             worker_id=address.worker_id,
             node_id=address.node_id,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import FrameType, SimpleNamespace
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from minray.core_worker.user_threads import actor_api
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from minray.platform.threads import main_thread
-from minray.protocol.actor import ALIVE, DEAD, HandleSpec
+from minray.protocol.actor import ALIVE, DEAD, ActorInfo, HandleSpec
 from tests.core_worker.cores import Core, Cores, cores, let_pass, sent
 from tests.core_worker.parts import pending, prepare
 from tests.core_worker.process_record import process_record
@@ -143,16 +143,33 @@ def test_what_an_actor_does_is_told(driver: Core) -> None:
 
 
 class Registering:
-    """An ``UserApi`` whose actors are registered, refused for a reason, or not waited for because of an error."""
+    """Plays a ``UserApi``, and the parts of its port that create actors.
+
+    Its actors are registered, refused for a reason, or not waited for because of an error.
+    """
 
     def __init__(self, refused: str = "", error: BaseException | None = None) -> None:
+        self._refused = refused
         self._error = error
-        actors = SimpleNamespace(create="create", abandon="abandon")
-        named = SimpleNamespace(register=lambda info: HeldActor(info, None, refused))
-        self.port = SimpleNamespace(
-            process=process_record(), actors=actors, named_actors=named, drop_ref=lambda name: None
-        )
+        self.port = self.actors = self.named_actors = self
+        self.process = process_record()
         self.posted: list[str] = []
+
+    # --- as the port and its parts
+
+    def drop_ref(self, name: bytes) -> None:
+        """No reference of these tests counts."""
+
+    def register(self, info: ActorInfo) -> HeldActor:
+        return HeldActor(info, None, self._refused)
+
+    def create(self, *_arguments: Any) -> None:
+        self.posted.append("create")
+
+    def abandon(self, actor_id: bytes) -> None:
+        self.posted.append("abandon")
+
+    # --- as the API
 
     def make_task(self, prepared: Any, args: Any, kwargs: Any) -> Any:
         return pending(prepare()), []
@@ -162,10 +179,12 @@ class Registering:
             raise self._error
         return question()
 
-    def post(self, what: str, *_arguments: Any) -> None:
-        self.posted.append(what)
+    def post(self, work: Callable[..., None], *arguments: Any) -> None:
+        work(*arguments)
 
-    def create(self) -> Any:
+    # --- what a test says
+
+    def make(self) -> Any:
         myself: Any = self
         spec = HandleSpec("A", [], 0, -1, True, False)
         return ActorApi(myself).create(prepare(), (), {}, [], spec, name="n")
@@ -175,14 +194,14 @@ class Registering:
 def test_g31_who_does_not_wait_until_it_is_registered_gives_the_actor_up(error: BaseException) -> None:
     thread = Registering(error=error)
     with pytest.raises(type(error)):
-        thread.create()
+        thread.make()
     assert thread.posted == ["abandon"]
 
 
 def test_a_registration_that_is_refused_says_why() -> None:
     thread = Registering("its job has finished")
     with pytest.raises(ActorDiedError, match="its job has finished"):
-        thread.create()
+        thread.make()
     assert thread.posted == []
 
 
@@ -199,7 +218,7 @@ def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        thread.create()
+        thread.make()
     finally:
         sys.settrace(before)
     assert thread.posted == ["create"] and len(moments) > 10 and all(moments)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,9 +21,7 @@ from minray.core_worker.records.pending_task import (
     WAITING,
     ActorClient,
     Connection,
-    FunctionExport,
     PendingTask,
-    PreparedTemplate,
 )
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.submission.task_manager import TaskManager
@@ -41,8 +38,8 @@ from minray.protocol.actor import (
     ExplainActor,
     ExplainCall,
 )
-from minray.protocol.core_worker import FIRST_RUN, Explanation, TaskHeader
-from tests.core_worker.parts import OWN, address, id_of, object_id, pending, prepare, template
+from minray.protocol.core_worker import Explanation
+from tests.core_worker.parts import OWN, address, id_of, object_id, pending, prepare, received, submit, template
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, turns
@@ -51,6 +48,16 @@ OWNER, HOME, RAYLET = address("owner-of-the-actor"), address("home"), address("r
 ACTOR, GROUP = id_of("actor"), id_of("group")
 INFO = ActorInfo(ACTOR, ALIVE, "A", "", "", OWNER, False, 3, 0, b"", HOME, pid=5)
 ALIVE_TEXT = f"actor {short_actor(ACTOR)} (A), which lives in pid=5, node {short(HOME.node_id)}"
+
+
+class Group:
+    """Plays ``PlacementGroups``, of which there is one."""
+
+    says = "about its group", True
+
+    async def explain(self, group_id: bytes) -> tuple[str, bool]:
+        assert group_id == GROUP
+        return self.says
 
 
 class Caller:
@@ -72,18 +79,17 @@ class Caller:
             placement_groups=tables,
             actor_receiver=tables,
         ).ask
-        groups: Any = SimpleNamespace(explain=self.explain_group)
         self.client = ActorClient(ACTOR, OWNER, True)
-        self.group = "about its group", True
+        self.group = Group()
         self.raylet_says = "waits for CPU"
-        self.unanswered: list[ReceivedTask] = []
-        self.actor: Any = SimpleNamespace(actor_id=ACTOR)
-        self.actor_receiver: Any = SimpleNamespace(unanswered=lambda: self.unanswered, actor=self.actor)
-        self.actors = ActorExplainer(self, self.process.gcs, self.tasks, tables, groups, self.actor_receiver)
+        self.actor, self.actor_id = tables, ACTOR
+        self.calls: list[ReceivedTask] = []
+        """Of the actor that lives here."""
+        groups: Any = self.group
+        self.actors = ActorExplainer(self, self.process.gcs, self.tasks, tables, groups, tables)
 
-    async def explain_group(self, group_id: bytes) -> tuple[str, bool]:
-        assert group_id == GROUP
-        return self.group
+    def unanswered(self) -> list[ReceivedTask]:
+        return self.calls
 
     async def explain(self, object_id: bytes, owner: Any, hops: int = 0) -> list[str]:
         assert (object_id, owner) == (return_id(creation_task_of(ACTOR, OWNER.worker_id), 1), OWNER)
@@ -102,11 +108,7 @@ class Caller:
     # --- what happens
 
     def call(self, *steps: str, name: str = "A.f") -> PendingTask:
-        prepared = PreparedTemplate(template(name, method="f"), b"", FunctionExport(b"", True), self.client)
-        task = pending(prepared)
-        self.tasks.add(task)
-        for step in steps:
-            self.tasks.move(task, step)
+        task = submit(self.tasks, pending(prepare(name, method="f", client=self.client)), *steps)
         if PUSHED in steps:
             task.worker = self.client.connection
         else:
@@ -198,7 +200,7 @@ async def test_one_that_waits_for_a_worker_may_wait_for_its_group_first(
     group: bool | None, text: str, expected: list[str]
 ) -> None:
     caller = Caller()
-    caller.group, caller.raylet_says = ("about its group", bool(group)), text
+    caller.group.says, caller.raylet_says = ("about its group", bool(group)), text
     group_id = b"" if group is None else GROUP
     said = await caller.why(known(PENDING_CREATION, raylet=RAYLET, lease_id=id_of("lease"), group_id=group_id))
     assert said[1:] == expected
@@ -289,10 +291,8 @@ async def test_a_constructor_whose_arguments_are_there_is_the_gcs_affair() -> No
 # --- the actor's own process
 
 
-def received(name: str, runs: bool = False) -> ReceivedTask:
-    task = ReceivedTask(
-        id_of(name), 0, ACTOR, 0, 1, TaskHeader(template(f"A.{name}", method=name), OWN), 0, (), FIRST_RUN, False, ()
-    )
+def a_call(name: str, runs: bool = False) -> ReceivedTask:
+    task = received(template(f"A.{name}", method=name), task_id=id_of(name), attempt=0)
     if runs:
         task.claim()
     return task
@@ -301,18 +301,18 @@ def received(name: str, runs: bool = False) -> ReceivedTask:
 def test_what_an_actor_does_altogether() -> None:
     caller = Caller()
     assert caller.here() == "no call runs"
-    caller.unanswered = [received("a", True)]
+    caller.calls = [a_call("a", True)]
     assert caller.here() == "A.a runs"
-    caller.unanswered += [received("b", True), received("c")]
+    caller.calls += [a_call("b", True), a_call("c")]
     assert caller.here() == "A.a, A.b run, 1 call waits"
-    caller.unanswered += [received(name, True) for name in "def"] + [received("g")]
+    caller.calls += [a_call(name, True) for name in "def"] + [a_call("g")]
     assert MAX_NAMED == 3 and caller.here() == "A.a, A.b, A.d and 2 more run, 2 calls wait"
 
 
 def test_what_an_actor_does_with_one_call() -> None:
     caller = Caller()
-    caller.unanswered = [received("a", True), received("b"), received("c"), received("d"), received("e", True)]
-    caller.unanswered[1].fetching = [(object_id("x"), OWN), (object_id("y"), OWN)]
+    caller.calls = [a_call("a", True), a_call("b"), a_call("c"), a_call("d"), a_call("e", True)]
+    caller.calls[1].fetching = [(object_id("x"), OWN), (object_id("y"), OWN)]
     assert caller.here(id_of("a")) == "it runs"
     bringing = f"{short(object_id('x'))}, {short(object_id('y'))}"
     assert caller.here(id_of("b")) == f"its arguments are being brought to the actor's node: {bringing}"
@@ -324,17 +324,17 @@ def test_what_an_actor_does_with_one_call() -> None:
 @in_virtual_time
 async def test_what_the_call_that_runs_waits_for_goes_on_with_the_chain() -> None:
     caller = Caller()
-    caller.unanswered = [received("a", True), received("b")]
+    caller.calls = [a_call("a", True), a_call("b")]
     waits = f"about what {short(id_of('a'))} waits for, 4 hops from here"
     for call, text in [(b"", "A.a runs, 1 call waits"), (id_of("a"), "it runs"), (id_of("b"), None)]:
         said = await caller.actors.explain_here(ExplainCall(ACTOR, call, 0, 4))
         assert said == [text or "it waits for its turn: A.a runs, 0 calls wait before it", waits]
-    caller.unanswered.append(received("c", True))
+    caller.calls.append(a_call("c", True))
     assert len(await caller.actors.explain_here(ExplainCall(ACTOR, b"", 0, 4))) == 1, "which of them matters?"
 
 
 def test_where_an_actor_lives_no_more() -> None:
     caller = Caller()
     assert caller.here(actor=id_of("another")) == "it does not live there any more"
-    caller.actor_receiver.actor = None
+    caller.actor = None
     assert caller.here() == "it does not live there any more"

@@ -15,13 +15,12 @@ import pytest
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.actor_host import LOOK_AGAIN_S, ActorHost
 from minray.core_worker.records.received_task import Execution, ReceivedTask
-from minray.errors.packed_exception import pack_exception
 from minray.exceptions import RaySystemError
 from minray.protocol.actor import ReportActorEnding, ReportActorExit
 from minray.protocol.base import DONE
-from minray.protocol.core_worker import FAILED, FIRST_RUN, OK, PushTaskReply, TaskHeader
+from minray.protocol.core_worker import FAILED, OK, PushTaskReply
 from minray.protocol.gcs import GetWorkerDeath, GetWorkerDeathReply, WorkerDeath
-from tests.core_worker.parts import OWN, address, id_of, template
+from tests.core_worker.parts import OWN, address, id_of, packed, received, template
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, pass_time, turns
@@ -95,8 +94,7 @@ class Home:
     # --- what happens
 
     def construct(self) -> ReceivedTask:
-        header = TaskHeader(template("A.__init__", actor=ActorOptions()), OWN)
-        task = ReceivedTask(id_of("t"), 0, ACTOR_ID, 1, 1, header, 0, (), FIRST_RUN, False, ())
+        task = received(template("A.__init__", actor=ActorOptions()), actor_id=ACTOR_ID, lease_tag=1)
         self.host.run_constructor(task, lambda _task: self.log.append("constructed"))
         return task
 
@@ -130,8 +128,7 @@ def test_that_a_constructor_has_failed_is_said_before_it_is_answered(
     async def story() -> None:
         home = Home(report_unseen_errors=is_wanted)
         task = home.construct()
-        error = pack_exception(RaySystemError(reason="it was told to"), task_name="A", pid=1, node_id="", ip="")
-        task.execution = Execution(status, [], error, 0, False)
+        task.execution = Execution(status, [], packed(RaySystemError(reason="it was told to")), 0, False)
         home.user_is_done()
         assert home.log == ["constructor", "constructed"]
 

@@ -22,7 +22,7 @@ from minray.core_worker.records.pending_task import FAILED, PUSHED, QUEUED, WAIT
 from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager, error_of
 from minray.core_worker.submission.task_manager import TaskManager
-from minray.errors.packed_exception import pack_exception, text_alone
+from minray.errors.packed_exception import text_alone
 from minray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -53,16 +53,14 @@ from minray.protocol.actor import (
 from minray.protocol.base import DONE, Address, encode
 from minray.protocol.core_worker import NOT_STARTED, OK, Argument, PushTaskReply, RefInfo, Rerun, Value
 from minray.protocol.gcs import Poll, PollReply
-from tests.core_worker.parts import OWN, address, id_of, pending, prepare
+from tests.core_worker.parts import OWN, address, id_of, packed, pending, prepare, submit
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
 
 ACTOR_HOST, RAYLET = address("actor"), address("raylet")
-NO_ENVIRONMENT = pack_exception(
-    RuntimeEnvSetupError(reason="the directory is gone"), task_name="A.__init__", pid=1, node_id="", ip=""
-)
-ERROR = pack_exception(ValueError("no"), task_name="A", pid=1, node_id="", ip="")
+NO_ENVIRONMENT = packed(RuntimeEnvSetupError(reason="the directory is gone"), "A.__init__")
+ERROR = packed(ValueError("no"), "A")
 
 
 class Creator:
@@ -161,14 +159,8 @@ class Creator:
 
     def call(self, client: ActorClient) -> tuple[PendingTask, Connection]:
         """One that is on its way to the actor."""
-        prepared = prepare("A.f", max_retries=0)
-        prepared.client = client
-        task = pending(prepared)
-        connection = Connection(ACTOR_HOST, RAYLET, 0, 1)
-        client.connection = connection
-        self.tasks.add(task)
-        self.tasks.move(task, QUEUED)
-        self.tasks.move(task, PUSHED)
+        task = submit(self.tasks, pending(prepare("A.f", client=client, max_retries=0)), QUEUED, PUSHED)
+        connection = client.connection = Connection(ACTOR_HOST, RAYLET, 0, 1)
         task.worker, task.sequence = connection, 1
         connection.in_flight[1] = task
         self.actors.push(connection, task, True)
@@ -402,8 +394,7 @@ def test_g24_calls_keep_their_actor_until_the_last_of_them_has_ended(count: int)
     async def story(creator: Creator) -> None:
         actor_id = creator.create(registered=True)
         handle = handle_of(creator, actor_id)
-        prepared = prepare("A.f")
-        prepared.client = creator.actors.client(actor_id, OWN, True)
+        prepared = prepare("A.f", client=creator.actors.client(actor_id, OWN, True))
         calls = [pending(prepared) for _ in range(count)]
         for call in calls:
             call.handle_id = handle

@@ -10,27 +10,29 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.actor_process import WORKS_PER_TURN, ActorProcess
+from minray.core_worker.records.received_task import ReceivedTask
+from tests.core_worker.parts import received, template
+from tests.core_worker.user_thread import WorkQueue
+from tests.platform_record import platform_record
 from tests.rpc.fake_network import run, turns
 
 
-class Host:
+class Host(WorkQueue):
     """See the head of this file."""
 
     def __init__(self, **options: Any) -> None:
-        self.user_code = self
+        super().__init__()
         self.done: list[str] = []
         """What has run, and what was said to be over."""
         self.marked: list[str] = []
         """What is said to have begun, also where that is before its first step."""
-        self.due: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
-        """Work for the main thread, and what follows it."""
         self.beside: dict[str, Callable[[], None]] = {}
         """What runs in threads of its own: how to end it, by name."""
         self.open: list[Callable[[asyncio.AbstractEventLoop], None]] = []
@@ -40,11 +42,9 @@ class Host:
         self.coroutines: dict[str, asyncio.Future[None]] = {}
         """Running calls of an async actor."""
         self.cancelled: list[str] = []
-        self.constructor = self.task("A", actor=ActorOptions(**options))
-        platform: Any = self
         executor: Any = self
-        constructor: Any = self.constructor
-        self.actor = ActorProcess(platform, executor, constructor, self.on_over)
+        constructor = self.task("A", actor=ActorOptions(**options))
+        self.actor = ActorProcess(platform_record(user_code=self), executor, constructor, self.on_over)
 
     def on_cancelled(self, task: Any) -> None:
         """No call here is a generator."""
@@ -52,14 +52,13 @@ class Host:
     def mark(self, task: Any) -> None:
         self.marked.append(task.header.template.name)
 
-    def task(self, name: str, group: str = "", may_run: bool = True, actor: Any = None) -> Any:
-        template = SimpleNamespace(name=name, concurrency_group=group, actor=actor)
-        header = SimpleNamespace(template=template)
-        return SimpleNamespace(header=header, claim=lambda: may_run, actor_id=b"actor", gpu_ids=())
+    def task(self, name: str, group: str = "", **options: Any) -> ReceivedTask:
+        return received(template(name, concurrency_group=group, **options))
 
-    def call(self, name: str, group: str = "", may_run: bool = True) -> Any:
-        """A call arrives."""
-        task = self.task(name, group, may_run)
+    def call(self, name: str, group: str = "", is_claimed: bool = False) -> ReceivedTask:
+        """A call arrives, which may have been claimed meanwhile."""
+        task = self.task(name, group)
+        assert not is_claimed or task.claim()
         self.actor.run(task)
         return task
 
@@ -68,16 +67,9 @@ class Host:
 
     # --- as user code
 
-    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
-        self.due.append((partial(work, *args), partial(then, *args)))
-
-    def threads_beside(self, limit: int) -> Any:
+    def threads_beside(self, limit: int) -> Threads:
         self.limits.append(limit)
-        return SimpleNamespace(run=self.run_beside)
-
-    def run_beside(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
-        work(*args)
-        self.beside[self.done[-1]] = partial(then, *args)
+        return Threads(self)
 
     def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         self.open.append(on_open)
@@ -122,6 +114,17 @@ class Host:
 
     def shut_down_actor(self) -> None:
         self.done.append("shut down")
+
+
+class Threads:
+    """Plays ``base.Threads`` that are all idle: a call begins at once, and ends when the test says so."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        work(*args)
+        self._host.beside[self._host.done[-1]] = partial(then, *args)
 
 
 def test_calls_of_a_plain_actor_run_one_after_the_other_in_the_main_thread() -> None:
@@ -264,7 +267,7 @@ def test_a_call_that_was_cancelled_before_its_turn_does_not_begin_and_leaves_its
     async def story(host: Host) -> None:
         host.actor.construct(lambda _task: None)
         host.open_loops()
-        host.call("cancelled", "io", may_run=False)
+        host.call("cancelled", "io", is_claimed=True)
         host.call("next", "io")
         await turns()
         assert host.done == ["A", "cancelled is over", "next"]
@@ -294,44 +297,33 @@ def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplo
     assert not caplog.records
 
 
-def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too() -> None:
-    """Whoever cancels it has come between the claim and the coroutine, and so before its first step."""
+class Watched(ReceivedTask):
+    """A call, and what happens in the moment in which it is claimed."""
+
+    on_claim: Callable[[], object] | None = None
+
+    def claim(self) -> bool:
+        assert self.on_claim is not None
+        self.on_claim()
+        return True
+
+
+def cancel_all() -> None:
+    for running in asyncio.all_tasks():
+        if running.get_name() == "call":
+            running.cancel()
+
+
+@pytest.mark.parametrize("by_owner", [True, False])
+def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too(by_owner: bool) -> None:
+    """Its owner, or a method that cancels all tasks of its loop, comes between the claim and the coroutine's first step."""
 
     async def story(host: Host) -> None:
         host.actor.construct(lambda _task: None)
         host.open_loops()
-        task = host.task("call", "io")
-
-        def claim() -> bool:
-            host.actor.cancel(task)
-            return True
-
-        task.claim = claim
-        host.actor.run(task)
-        await turns()
-        assert host.cancelled == ["call, unstarted"] and host.done == ["A", "call is over"]
-
-    on_loop(story, groups=(("io", 1),))
-
-
-def test_a_coroutine_that_user_code_cancels_before_its_first_step_has_an_end_too() -> None:
-    """As a method does that cancels all tasks of its loop."""
-
-    def cancel_all() -> None:
-        for running in asyncio.all_tasks():
-            if running.get_name() == "call":
-                running.cancel()
-
-    async def story(host: Host) -> None:
-        host.actor.construct(lambda _task: None)
-        host.open_loops()
-        task = host.task("call", "io")
-
-        def claim() -> bool:
-            asyncio.get_running_loop().call_soon(cancel_all)
-            return True
-
-        task.claim = claim
+        task = Watched(**msgspec.structs.asdict(host.task("call", "io")))
+        loop = asyncio.get_running_loop()
+        task.on_claim = (lambda: host.actor.cancel(task)) if by_owner else (lambda: loop.call_soon(cancel_all))
         host.actor.run(task)
         await turns()
         assert host.cancelled == ["call, unstarted"] and host.done == ["A", "call is over"]

@@ -7,10 +7,7 @@ threads (``run_next``, or ``run_beside_next`` for an actor with several threads)
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +18,6 @@ from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution import actor_task_receiver
 from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.execution.actor_task_receiver import OVER_S, SILENT_S, ActorTaskReceiver
-from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ActorDiedError, TaskCancelledError
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
 from minray.protocol.base import Address, encode
@@ -40,38 +36,24 @@ from minray.protocol.core_worker import (
     Value,
 )
 from minray.values.serialization import ArgumentSlot
-from tests.core_worker.parts import address, id_of, object_id, stored, template
-from tests.core_worker.test_task_receiver import NOBODY, THIRD, WORKER, Asked, Worker
+from tests.core_worker.parts import WORKER, address, id_of, object_id, packed, received, stored, template
+from tests.core_worker.test_task_receiver import NOBODY, THIRD, Asked, Worker
+from tests.core_worker.user_thread import WorkQueue
 
-PLAIN = ActorOptions()
 ACTOR = id_of("actor")
 WAIT_S = 30.0
 PLAIN = ActorOptions()
 
 
-class Actor(Worker):
-    """See the head of this file."""
+class Clerk:
+    """An instance of the user's class: it writes down what it is called with."""
 
-    def __init__(self, options: ActorOptions = PLAIN) -> None:
-        super().__init__()
-        self.beside: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
-        """Work for further user threads."""
-        self.ended: list[str] = []
-        self.announced: list[Callable[[], None]] = []
-        """What follows when the gcs has heard that the actor is about to end."""
-        self.asked_about: list[Address] = []
-        platform: Any = SimpleNamespace(user_code=self, processes=self.executor._platform.processes)
-        constructor: Any = SimpleNamespace(
-            actor_id=ACTOR, gpu_ids=(), header=SimpleNamespace(template=template("A.__init__", actor=options))
-        )
-        myself: Any = self
-        self.calls = ActorTaskReceiver(platform, self.executor, self.intake, myself, WAIT_S)
-        self.calls.actor = ActorProcess(platform, self.executor, constructor, self.calls.on_executed)
-        self.executor.actor = SimpleNamespace(log=self.write, fail=self.fail, leave=self.leave)
+    def __init__(self, lines: list[Any]) -> None:
+        self.lines = lines
 
-    def write(self, *args: Any) -> Any:
-        self.log.append(args[0] if len(args) == 1 else args)
-        return args[0]
+    def log(self, line: Any) -> Any:
+        self.lines.append(line)
+        return line
 
     def fail(self) -> None:
         raise ValueError("no")
@@ -79,11 +61,27 @@ class Actor(Worker):
     def leave(self) -> None:
         raise SystemExit
 
-    def threads_beside(self, limit: int) -> SimpleNamespace:
-        def run(work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
-            self.beside.append((partial(work, *args), partial(then, *args)))
 
-        return SimpleNamespace(run=run)
+class Actor(Worker):
+    """See the head of this file."""
+
+    def __init__(self, options: ActorOptions = PLAIN) -> None:
+        super().__init__()
+        self.threads = WorkQueue()
+        """Further user threads."""
+        self.beside = self.threads.due
+        self.ended: list[str] = []
+        self.announced: list[Callable[[], None]] = []
+        """What follows when the gcs has heard that the actor is about to end."""
+        self.asked_about: list[Address] = []
+        constructor = received(template("A.__init__", actor=options), actor_id=ACTOR)
+        myself: Any = self
+        self.calls = ActorTaskReceiver(self.platform, self.executor, self.intake, myself, WAIT_S)
+        self.calls.actor = ActorProcess(self.platform, self.executor, constructor, self.calls.on_executed)
+        self.executor.actor = Clerk(self.log)
+
+    def threads_beside(self, limit: int) -> WorkQueue:
+        return self.threads
 
     def run_beside_next(self, index: int = 0) -> None:
         work, then = self.beside[index]
@@ -212,8 +210,7 @@ def test_g52_c1_a_retry_between_calls_in_order_holds_up_nobody(actor: Actor) -> 
 def test_an_argument_that_was_lost_fails_its_call_and_not_those_behind_it(actor: Actor) -> None:
     first = actor.call(1, arguments=[late("a")])
     actor.call(2)
-    lost = pack_exception(ValueError("lost"), task_name="f", pid=1, node_id="", ip="")
-    actor.argument_comes(stored(lost, is_error=True))
+    actor.argument_comes(stored(packed(ValueError("lost")), is_error=True))
     actor.run_all()
     assert first.status == ARGUMENT_FAILED and actor.log == ["owner 2"]
 
@@ -231,7 +228,7 @@ def test_a_dead_caller_is_forgotten_when_what_he_has_sent_has_run(actor: Actor) 
     actor.run_all()
     assert actor.log == ["owner 1", "owner 2", "other 1"]
     assert [stream.caller for stream in actor.calls._streams.values()] == [address("other")]
-    assert actor.arrive(late_push).failures == ["stale-stream"] and not actor.work
+    assert actor.arrive(late_push).failures == ["stale-stream"] and not actor.due
 
 
 def test_callers_of_a_dead_node_are_forgotten_at_once_if_nothing_is_left_to_run(actor: Actor) -> None:
@@ -316,7 +313,7 @@ def test_the_numbers_of_a_stream_may_end_in_any_order(threaded: Actor) -> None:
 
 def test_s3_s10_a_call_for_another_actor_is_refused(actor: Actor) -> None:
     assert actor.call(1, actor_id=id_of("predecessor")).failures == ["no-such-actor"]
-    assert not actor.work
+    assert not actor.due
 
 
 # --- streams
@@ -487,7 +484,7 @@ def test_g40_a_call_that_has_not_begun_is_cancelled_and_holds_up_nobody(actor: A
 def test_g45_a_running_call_sees_a_flag_and_its_children_are_cancelled_too(actor: Actor) -> None:
     seen = []
 
-    def look(*args: Any) -> str:
+    def look() -> str:
         request = actor.last_call
         assert actor.calls.cancel(CancelTask(request.task_id, 0, False, True)) is not None
         current = actor.executor.current
@@ -495,8 +492,8 @@ def test_g45_a_running_call_sees_a_flag_and_its_children_are_cancelled_too(actor
         seen.append(current.cancelled)
         return "done"
 
-    actor.executor.actor.log = look
-    asked = actor.call(1)
+    actor.executor.actor.look = look
+    asked = actor.call(1, method="look")
     actor.run_all()
     assert seen == [True] and actor.interrupts == []
     assert asked.status == CANCELLED and isinstance(asked.value, TaskCancelledError), "what it returns is lost"

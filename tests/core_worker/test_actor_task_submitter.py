@@ -72,9 +72,7 @@ class Caller:
         self.ended[self.names[task.task_id]] = how
 
     def submit(self, name: str, retries: int = 0, ready: bool = True) -> PendingTask:
-        prepared = prepare(name, max_retries=retries)
-        prepared.client = self.client
-        task = pending(prepared)
+        task = pending(prepare(name, client=self.client, max_retries=retries))
         self.names[task.task_id] = name
         self.tasks.add(task)
         self.submitter.on_submitted(self.client, task)

@@ -18,7 +18,7 @@ from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo, Value
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import Dependency
-from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored
+from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored, submit
 
 A, B = object_id("a"), object_id("b")
 OTHER = address("other")
@@ -47,9 +47,7 @@ class Scene:
 
     def resolve(self, *slots: tuple[bytes, Address], prepared: PreparedTemplate | None = None) -> PendingTask:
         task = pending(prepared or prepare(), slots=slots)
-        self.tasks.add(task)
-        self.tasks.move(task, WAITING)
-        self.resolver.resolve(task)
+        self.resolver.resolve(submit(self.tasks, task, WAITING))
         return task
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,21 +15,35 @@ from minray.common.ids import actor_of, return_id, short, short_actor, task_of
 from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, RuntimeEnvInfo, SchedulingStrategy
 from minray.core_worker.introspection.explainer import ANSWER_S, MAX_HOPS, PATIENCE_S, Explainer
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
+from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, WAITING, PendingTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, WorkerRequest
+from minray.core_worker.submission.normal_task_submitter import LeasedWorker, WorkerRequest
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import CREATION_TASK_FAILED, DEAD, ActorInfo, DeathCause
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Explain, ExplainRun, Explanation
 from minray.protocol.object_store import Place
-from minray.protocol.raylet import GRANTED, ExplainLease, LeaseExplanation, LeaseReply
-from tests.core_worker.parts import JOB, OWN, address, id_of, object_id, pending, prepare, shape, stored
+from minray.protocol.raylet import ExplainLease, LeaseExplanation
+from tests.core_worker.parts import (
+    JOB,
+    OWN,
+    WORKER,
+    address,
+    id_of,
+    leased,
+    object_id,
+    pending,
+    prepare,
+    request_for,
+    stored,
+    submit,
+)  # fmt: skip
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, pass_time, turns
 
-OTHER, RAYLET, WORKER = address("other"), address("raylet-2"), address("worker")
+OTHER, RAYLET = address("other"), address("raylet-2")
 A, B = object_id("a"), object_id("b")
 GROUP = id_of("group")
 
@@ -39,22 +52,20 @@ class Process:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.store, self.tasks = MemoryStore(), TaskManager(None)
+        self.store, self.tasks, self.references = MemoryStore(), TaskManager(None), ReferenceCounter()
         self.peers = RecordingPeers()
         self.infos: dict[bytes, ActorInfo] = {}
         """What is known of actors."""
         self.missing: dict[bytes, list[bytes]] = {}
         self.requests: dict[bytes, WorkerRequest] = {}
         self.workers: list[LeasedWorker] = []
-        self.borrowed: dict[bytes, Address] = {}
-        """Objects of others, and whose they are."""
         self.ready_groups: dict[bytes, bytes] = {}
         """Objects that are ready when a group is, and that."""
         self.group = "the group waits for room", False
         tables: Any = self
         self.explainer = Explainer(
             process=process_record(self.peers),
-            references=tables,
+            references=self.references,
             store=self.store,
             tasks=self.tasks,
             resolver=tables,
@@ -71,9 +82,6 @@ class Process:
 
     def request_of(self, task: PendingTask) -> WorkerRequest | None:
         return self.requests.get(task.task_id)
-
-    def get(self, key: bytes) -> Any:
-        return SimpleNamespace(owner=self.borrowed[key]) if key in self.borrowed else None
 
     def leased_workers(self) -> list[LeasedWorker]:
         return self.workers
@@ -93,32 +101,25 @@ class Process:
     def waits(self, name: str, *arguments: bytes, owner: Address = OWN) -> PendingTask:
         """For all of these, which are references or an id of a function."""
         slots = tuple((key, owner) for key in arguments if len(key) == len(A))
-        task = self._submit(pending(prepare(name), slots), WAITING)
+        task = submit(self.tasks, pending(prepare(name), slots), WAITING)
         self.missing[task.task_id] = list(arguments)
         return task
 
     def queued(self, name: str = "f", asks: Address | None = None, is_asking: bool = True, **options: Any) -> PendingTask:
-        task = self._submit(pending(prepare(name, **options)), QUEUED)
+        task = submit(self.tasks, pending(prepare(name, **options)), QUEUED)
         if is_asking:
-            self.requests[task.task_id] = WorkerRequest(id_of("lease"), KeyQueue(shape()), asks, False, 0, 0)
+            self.requests[task.task_id] = request_for(asks)
         return task
 
     def pushed(self, *names: str) -> list[PendingTask]:
         """To one worker, which has answered some before."""
-        request = WorkerRequest(id_of("lease"), KeyQueue(shape()), None, False, 0, 0)
-        worker = LeasedWorker(request, LeaseReply(GRANTED, WORKER, pid=5), asyncio.get_running_loop().time())
-        tasks = [self._submit(pending(prepare(name)), QUEUED, PUSHED) for name in names]
+        worker = leased(granted_at=asyncio.get_running_loop().time())
+        tasks = [submit(self.tasks, pending(prepare(name)), QUEUED, PUSHED) for name in names]
         for sequence, task in enumerate(tasks, 4):
             task.worker, task.sequence = worker, sequence
             worker.in_flight[sequence] = task
         self.workers.append(worker)
         return tasks
-
-    def _submit(self, task: PendingTask, *steps: str) -> PendingTask:
-        self.tasks.add(task)
-        for step in steps:
-            self.tasks.move(task, step)
-        return task
 
     # --- what it says
 
@@ -383,7 +384,7 @@ async def test_what_a_running_task_waits_for_is_explained_where_it_runs() -> Non
     assert said == ["it waits for 2 objects", f"{name_of(child)} waits for a worker: needs {{CPU: 1}}"]
     worker.store.stop_waiting([result_of(child), B], waiter)
     assert await worker.explainer.explain_wait(running, 1) == []
-    worker.borrowed[A] = OTHER
+    worker.references.add_submitted([A], [OTHER])
     asking = asyncio.get_running_loop().create_task(worker.explainer.explain_wait(id_of("another"), 4))
     await turns()
     asked = worker.peers.take(Explain)

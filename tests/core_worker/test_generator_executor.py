@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT, MAX_DIRECT_CALL_OB
 from minray.common.ids import item_id
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.execution.outgoing_stream import StreamingTask
-from minray.core_worker.records.received_task import Result
+from minray.core_worker.records.received_task import ReceivedTask, Result
 from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
@@ -25,13 +24,13 @@ from minray.protocol.object_store import Place
 from minray.rpc.patient_caller import PatientCaller
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import Serialized, deserialize
-from tests.core_worker.parts import OWN, address, object_id, task_ids
+from tests.core_worker.parts import OWN, RECEIVED_ID, address, object_id, received, template
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
 from tests.core_worker.user_thread import UserThread
+from tests.platform_record import platform_record
 from tests.rpc.fake_network import run, turns
 
 OWNER, OTHER = address("the-owner"), address("another")
-TASK_ID = task_ids.next()
 LARGE = "large"
 """An item that goes to the object store."""
 OURS, THEIRS = ObjectRef(object_id("ours"), OWN), ObjectRef(object_id("theirs"), OTHER)
@@ -61,17 +60,17 @@ class Stage:
         self.lenders: list[Any] = []
         """Tasks that stand still."""
         peers: Any = self.peers
-        platform: Any = SimpleNamespace(user_code=self.user)
+        platform = platform_record(user_code=self.user)
         myself: Any = self
         self.executor = GeneratorExecutor(platform, PatientCaller(peers, peers.local), myself, myself, self.lend_soon)
         values: dict[str, Any] = {"items_arrived": 0, "most_unread": 0, **fields}
-        self.task = StreamingTask(TASK_ID, 2, OWNER, **values)
+        self.task = StreamingTask(RECEIVED_ID, 2, OWNER, **values)
 
     # --- as the keeper of results
 
     def keep(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Result:
         assert (attempt, owner) == (2, OWNER)
-        assert not self.yielded or object_id == item_id(TASK_ID, self.yielded)
+        assert not self.yielded or object_id == item_id(RECEIVED_ID, self.yielded)
         item = deserialize(value.data, value.buffers, value.refs)
         place = Place(2, 1000, OWN) if item == LARGE else None
         return Result(StoredObject(value.data, value.buffers, False, (), place), value.refs)
@@ -118,13 +117,13 @@ class Stage:
         """The owner hears of items."""
         reports = self.peers.take_all(ReportGeneratorItem)
         for report in reports:
-            assert report.address == OWNER and (report.request.task_id, report.request.attempt) == (TASK_ID, 2)
+            assert report.address == OWNER and (report.request.task_id, report.request.attempt) == (RECEIVED_ID, 2)
         return reports
 
     def take_question(self, count: int) -> Asked:
         """The owner is asked to say when so many were read."""
         question = self.peers.take(WaitForReader)
-        assert question.address == OWNER and question.request == WaitForReader(TASK_ID, 2, count)
+        assert question.address == OWNER and question.request == WaitForReader(RECEIVED_ID, 2, count)
         return question
 
     def answer(self, *asked: Asked, read: int = 0, is_unwanted: bool = False) -> None:
@@ -211,18 +210,13 @@ def test_one_that_is_interrupted_waits_until_all_is_answered() -> None:
 # --- cancelled: a call of an actor, which is not interrupted
 
 
-def cancelled(stage: Stage, call: SimpleNamespace) -> None:
+def cancelled(stage: Stage, call: ReceivedTask) -> None:
     call.cancelled = True
-    received: Any = call
-    stage.executor.on_cancelled(received)
-
-
-def a_call() -> SimpleNamespace:
-    return SimpleNamespace(task_id=TASK_ID, attempt=2, cancelled=False)
+    stage.executor.on_cancelled(call)
 
 
 def test_g48_a_call_that_is_held_up_ends_when_it_is_cancelled_and_all_is_answered() -> None:
-    call = a_call()
+    call = received(template())
     stage = Stage(most_unread=1, call=call)
     closed: list[str] = []
 
@@ -243,7 +237,7 @@ def test_g48_a_call_that_is_held_up_ends_when_it_is_cancelled_and_all_is_answere
 
 
 def test_g48_a_call_that_nobody_holds_up_ends_before_its_next_item_when_it_is_cancelled() -> None:
-    call = a_call()
+    call = received(template())
     stage = Stage(call=call)
 
     def some() -> Iterator[int]:
@@ -260,7 +254,7 @@ def test_g48_a_call_that_nobody_holds_up_ends_before_its_next_item_when_it_is_ca
 
 
 def test_a_cancelled_call_closes_also_what_is_no_generator() -> None:
-    call = a_call()
+    call = received(template())
     stage = Stage(most_unread=1, call=call)
     stage.begin(iter([1, 2]))
     reports = stage.take_reports()
@@ -466,7 +460,7 @@ def test_what_waits_when_nobody_will_read_is_taken_back() -> None:
         await turns()
         reports = stage.take_reports()
         assert numbers(reports) == [2] and not stage.is_over()
-        assert stage.discarded == [item_id(TASK_ID, 3)] and len(stage.lending) == 1 and stage.lent == []
+        assert stage.discarded == [item_id(RECEIVED_ID, 3)] and len(stage.lending) == 1 and stage.lent == []
         stage.answer(*reports)
         assert stage.is_over()
 

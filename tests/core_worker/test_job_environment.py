@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ from minray.protocol.gcs import GetJob, GetJobReply, JobConfig, JobInfo
 from tests.core_worker.parts import JOB, OWN, address, template
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.core_worker.process_record import process_record
+from tests.core_worker.user_thread import WorkQueue
 from tests.rpc.fake_network import in_virtual_time, turns
 
 calls: list[str] = []
@@ -49,17 +49,16 @@ def interrupted_hook() -> None:
     raise KeyboardInterrupt
 
 
-class Worker:
+class Worker(WorkQueue):
     """See the head of this file."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked = RecordingPeers()
         self.process = process_record(self.asked, user_code=self)
         self.context = JobContext(OWN.worker_id)
         self.entered: list[Any] = []
         self.has_directory = True
-        self.works: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        """In the user thread."""
 
     def enter_environment(
         self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
@@ -67,9 +66,6 @@ class Worker:
         if not self.has_directory:
             raise FileNotFoundError(2, os.strerror(2), working_dir)
         self.entered.append(([*leading, *sys_path], working_dir, env_vars))
-
-    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
-        self.works.append((partial(work, *args), partial(then, *args)))
 
     # --- what a test says
 
@@ -84,8 +80,8 @@ class Worker:
         return taking
 
     async def run_hook(self) -> None:
-        ((work, then),) = self.works
-        self.works.clear()
+        ((work, then),) = self.due
+        self.due.clear()
         work()
         then()
         await turns()

@@ -22,7 +22,7 @@ from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import ObjectLostError, ObjectReconstructionFailedError, ReconstructionFailure
 from minray.protocol.core_worker import Argument, RefInfo
 from minray.protocol.object_store import Place
-from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored
+from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored, submit
 from tests.core_worker.process_record import process_record
 
 OTHER = address("other")
@@ -92,9 +92,7 @@ class Owner:
         for key in task.result_ids():
             self.references.add_owned(key)
         self.references.add_submitted(slots, [None] * len(slots))
-        self.tasks.add(task)
-        self.tasks.move(task, QUEUED)
-        return task
+        return submit(self.tasks, task, QUEUED)
 
     def end(self, task: PendingTask, *values: StoredObject | None) -> list[bytes]:
         """As ``TaskOutcomes._finish``; large values, unless others are named."""

@@ -7,7 +7,6 @@ task that is ``pushed`` is with ``WORKER``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from minray.common.task_spec import ActorOptions
 from minray.core_worker.fetching.future_resolver import OnLarge
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.object_ref_streams import ObjectRefStream
 from minray.core_worker.records.pending_task import (
     FAILED,
     FINISHED,
@@ -32,7 +32,7 @@ from minray.core_worker.submission.dependency_resolver import DependencyResolver
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter, WorkerRequest
 from minray.core_worker.submission.outcomes import MAX_MEMORY_DELAY_S, TaskOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
-from minray.errors.packed_exception import pack_exception, unpack_exception
+from minray.errors.packed_exception import unpack_exception
 from minray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
@@ -60,7 +60,20 @@ from minray.protocol.raylet import (
     LeaseFailure,
     LeaseReply,
 )
-from tests.core_worker.parts import OWN, Asked, address, config, id_of, lease_ids, object_id, pending, prepare, stored
+from tests.core_worker.parts import (
+    OWN,
+    Asked,
+    address,
+    config,
+    id_of,
+    lease_ids,
+    object_id,
+    packed,
+    pending,
+    prepare,
+    stored,
+    submit,
+)
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
@@ -120,7 +133,7 @@ class Owner:
     # --- the other parts, and the ports
 
     def as_error(self, failure: RayError, name: str = "") -> StoredObject:
-        return StoredObject(pack_exception(failure, task_name=name, pid=1, node_id="", ip=""), (), True, ())
+        return stored(packed(failure, name), is_error=True)
 
     def put_error(self, key: bytes, failure: RayError) -> None:
         self.store.put(key, self.as_error(failure))
@@ -167,7 +180,7 @@ class Owner:
 
     def begin(self, task: PendingTask) -> None:
         self.log.append("stream begins")
-        task.stream = SimpleNamespace()  # type: ignore[assignment]
+        task.stream = ObjectRefStream()
 
     def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
         self.log.append("stream ends")
@@ -207,9 +220,7 @@ class Owner:
         for key in (*task.result_ids(), *(slot for slot in slots if owner is OWN and self.references.get(slot) is None)):
             self.references.add_owned(key)
         self.references.add_submitted(task.held_ids(), [None] * len(slots))
-        self.tasks.add(task)
-        self.tasks.move(task, WAITING)
-        self.resolver.resolve(task)
+        self.resolver.resolve(submit(self.tasks, task, WAITING))
         return task
 
     def pushed(self, *slots: bytes, owner: Address = OWN, node: bytes = WORKER.node_id, **options: Any) -> PendingTask:
@@ -225,9 +236,7 @@ class Owner:
 
     def call(self, state: str = PUSHED, **options: Any) -> PendingTask:
         """Of an actor."""
-        prepared = prepare("A.f", **options)
-        prepared.client = ActorClient(id_of("actor"), OWN, True)
-        task = self.submit(prepared=prepared)
+        task = self.submit(name="A.f", client=ActorClient(id_of("actor"), OWN, True), **options)
         if state is not WAITING:
             self.tasks.move(task, QUEUED)
         if state is PUSHED:
@@ -273,8 +282,8 @@ def kind_of(packed: bytes) -> str:
     return type(error(packed)).__name__
 
 
-def failed(failure: RayError) -> Value:
-    return Value(pack_exception(failure, task_name="f", pid=1, node_id="", ip=""), True)
+def failed(failure: Exception) -> Value:
+    return Value(packed(failure), True)
 
 
 FAILURE = RaySystemError(reason="it was told to")
@@ -291,17 +300,13 @@ def owner() -> Owner:
 def test_what_is_ready_goes_to_whoever_pushes_its_kind(owner: Owner) -> None:
     assert owner.submit().state is QUEUED and owner.log == []
     owner.submit(actor=ActorOptions())
-    prepared = prepare()
-    prepared.client = ActorClient(id_of("actor"), OWN, True)
-    owner.submit(prepared=prepared)
+    owner.submit(client=ActorClient(id_of("actor"), OWN, True))
     assert owner.log == ["constructor", "call"]
 
 
 def test_g1_a_failed_argument_fails_the_task_and_the_calls_behind_it_go_on(owner: Owner) -> None:
     plain, constructor = owner.submit(object_id("a")), owner.submit(object_id("a"), actor=ActorOptions())
-    prepared = prepare()
-    prepared.client = ActorClient(id_of("actor"), OWN, True)
-    call = owner.submit(object_id("a"), prepared=prepared)
+    call = owner.submit(object_id("a"), client=ActorClient(id_of("actor"), OWN, True))
     owner.put_error(object_id("a"), FAILURE)
     for task in (plain, call):
         assert isinstance(owner.error(task), RayTaskError) and isinstance(owner.error(task), RaySystemError)
@@ -362,7 +367,7 @@ def test_what_was_lost_while_a_task_ran_is_looked_after_when_it_has_ended(owner:
 def test_g95_a_stream_that_contradicts_its_task_is_an_error(owner: Owner) -> None:
     good, bad = owner.pushed(), owner.pushed()
     for task in (good, bad):
-        task.stream = SimpleNamespace()  # type: ignore[assignment]
+        task.stream = ObjectRefStream()
     owner.reply(good, protocol.OK, Value(b"v"))
     owner.contradicts = StreamingGeneratorReplayInconsistentError(reason="two items, then three")
     owner.reply(bad, protocol.OK, Value(b"v"))
@@ -441,7 +446,8 @@ def test_a_task_that_runs_again_is_told_what_is_lost_and_what_its_owner_has(owne
     assert owner.outcomes.rerun(task) == FIRST_RUN, "its worker died: it has made nothing yet"
     task.needs = ()
     assert owner.outcomes.rerun(task) == Rerun([1], 0, []) and task.items_lost is None
-    task.stream = SimpleNamespace(arrived=5)  # type: ignore[assignment]
+    task.stream = ObjectRefStream()
+    task.stream.arrived = 5
     assert owner.outcomes.rerun(task) == Rerun([1], 5, [2, 4])
     assert task.unwanted == (1,) and list(task.items_lost or ()) == [2, 4]
 
@@ -537,7 +543,7 @@ def test_a_task_that_is_not_pushed_any_more_is_not_touched_by_its_workers_death(
 def test_what_a_dead_attempt_has_left_in_its_store_goes_but_for_what_it_was_not_to_make(owner: Owner) -> None:
     """Also if its node was given up: that may live, and only be out of our reach. Of dead ones the directory knows."""
     task, of_lost_node = owner.pushed(num_returns=2), owner.pushed()
-    task.unwanted, task.stream = (1,), SimpleNamespace()  # type: ignore[assignment]
+    task.unwanted, task.stream = (1,), ObjectRefStream()
     owner.died(task)
     assert owner.discarded == [([task.result_ids()[1], object_id("unreported")], 0, RAYLET)]
     owner.died(of_lost_node, None)
@@ -637,10 +643,9 @@ def test_a_call_that_its_actor_does_not_answer_fails_or_is_cancelled(owner: Owne
 
 
 def test_what_the_body_of_a_call_has_raised_is_news_and_that_its_actor_exits_is_none(owner: Owner) -> None:
-    raised = Value(pack_exception(ValueError("no"), task_name="A.f", pid=1, node_id="", ip=""), True)
     calls = [owner.call(), owner.call()]
-    for call, value in zip(calls, (raised, failed(FAILURE)), strict=True):
-        owner.outcomes.on_reply(call, PushTaskReply(protocol.FAILED, [value], 500), ())
+    for call, failure in zip(calls, (ValueError("no"), FAILURE), strict=True):
+        owner.outcomes.on_reply(call, PushTaskReply(protocol.FAILED, [failed(failure)], 500), ())
     assert [owner.store.objects[call.result_ids()[0]].unseen for call in calls] == [1, 0]
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,8 +44,6 @@ class Asker:
     def __init__(self) -> None:
         self.peers = RecordingPeers()
         self.process = process_record(self.peers)
-        host: Any = self
-        self.process.platform = replace(self.process.platform, host=host)
         context = JobContext(OWN.worker_id)
         context.enter(JobInfo(JOB, OWN, 1, JobConfig([], "", "here", ""), 0.0))
         self.actor_id = b""
@@ -55,9 +52,6 @@ class Asker:
         """What ``begin_ready`` has brought: values, and exceptions."""
         tables: Any = self
         self.groups = PlacementGroups(self.process, context, tables, tables, lambda: self.actor_id)
-
-    def random_bytes(self, size: int) -> bytes:
-        return b"g" * size
 
     def add_owned(self, object_id: bytes) -> None:
         self.owned.append(object_id)

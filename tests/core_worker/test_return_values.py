@@ -5,27 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
 
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
+from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.return_values import BrokenOff, ReturnValues
 from minray.core_worker.fetching import results
 from minray.core_worker.fetching.results import UNWANTED
-from minray.core_worker.records.received_task import Result
+from minray.core_worker.records.received_task import ReceivedTask, Result
 from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ObjectStoreFullError
 from minray.protocol.base import Address
+from minray.protocol.core_worker import Rerun
 from minray.values import serialization
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import Serialized
-from tests.core_worker.parts import OWN, id_of
+from tests.core_worker.parts import OWN, RECEIVED_ID, id_of, received, template
 
-TASK_ID = id_of("task")[:12] + id_of("task")[:12]
 ATTEMPT = 2
 
 
@@ -57,13 +58,12 @@ class Shelf:
 
     def has(self, *values: Any, beginning: int = 1) -> bool:
         """These, as the results of the task, and nothing else."""
-        return self.kept == {return_id(TASK_ID, index): value for index, value in enumerate(values, beginning)}
+        return self.kept == {return_id(RECEIVED_ID, index): value for index, value in enumerate(values, beginning)}
 
 
-def task(num_returns: int, unwanted: Any = (), actor: Any = None) -> Any:
-    template = SimpleNamespace(name="f", num_returns=num_returns, actor=actor)
-    header = SimpleNamespace(template=template, owner=OWN)
-    return SimpleNamespace(header=header, task_id=TASK_ID, attempt=ATTEMPT, rerun=SimpleNamespace(unwanted=unwanted))
+def task(num_returns: int, unwanted: Sequence[int] = (), actor: ActorOptions | None = None) -> ReceivedTask:
+    made = template(num_returns=num_returns, actor=actor)
+    return received(made, attempt=ATTEMPT, rerun=Rerun(list(unwanted), 0, []))
 
 
 def shown(results: list[Result]) -> list[Any]:
@@ -93,27 +93,35 @@ def test_several_results_hold_no_more_references_than_one_answer_carries(monkeyp
 
 
 def test_a_call_has_one_result_none_or_several() -> None:
-    for count, returned, expected in [
+    for num_returns, returned, expected in [
         (1, [1, 2], [[1, 2]]),
         (0, "ignored", []),
         (2, (1, 2), [1, 2]),
         (2, {3: 4, 5: 6}, [3, 5]),
+        (2, iter([1, 2]), [1, 2]),
     ]:
         shelf = Shelf()
-        assert shown(shelf.returns.keep(task(count), returned)) == expected and shelf.has(*expected)
+        assert shown(shelf.returns.keep(task(num_returns), returned)) == expected and shelf.has(*expected)
 
 
 def test_nobody_gets_what_a_constructor_returns() -> None:
     shelf = Shelf()
-    assert shelf.returns.keep(task(1, actor=object()), yielding(1)) == [] and shelf.has()
+    assert shelf.returns.keep(task(1, actor=ActorOptions()), yielding(1)) == [] and shelf.has()
 
 
-@pytest.mark.parametrize(("returned", "words"), [((1, 2, 3), "returned 3 objects"), (7, "one object of type int")])
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ((1, 2, 3), "3 objects"),
+        (iter([1]), "1 objects"),
+        (range(10**12), "1000000000000 objects"),
+        (count(), "more objects"),
+        (7, "one object of type int"),
+    ],
+)
 def test_another_number_of_results_is_an_error_and_nothing_is_kept(returned: Any, words: str) -> None:
     shelf = Shelf()
-    with pytest.raises(
-        ValueError, match=f"task f has num_returns=2, but returned {words.removeprefix('returned ')}"
-    ) as raised:
+    with pytest.raises(ValueError, match=f"task f has num_returns=2, but returned {words}") as raised:
         shelf.returns.keep(task(2), returned)
     assert raised.value.__cause__ is None and raised.value.__suppress_context__ == (returned == 7)
     assert shelf.has()
@@ -132,7 +140,7 @@ def test_the_results_of_one_call_share_the_room_of_its_answer(kind: Any) -> None
 @pytest.mark.parametrize("kind", [tuple, yielding])
 def test_what_the_owner_does_not_need_is_not_kept(kind: Any) -> None:
     shelf = Shelf()
-    results = shelf.returns.keep(task(3, unwanted={1, 3}), yielding(1, 2, 3) if kind is yielding else (1, 2, 3))
+    results = shelf.returns.keep(task(3, unwanted=[1, 3]), yielding(1, 2, 3) if kind is yielding else (1, 2, 3))
     assert [result is UNWANTED for result in results] == [True, False, True] and shelf.has(2, beginning=2)
 
 
@@ -220,7 +228,7 @@ def test_what_was_about_to_be_kept_is_taken_back_too() -> None:
 
 def test_g67_a_rerun_that_fails_leaves_what_its_owner_has_from_an_earlier_attempt() -> None:
     shelf = Shelf()
-    shelf.kept[return_id(TASK_ID, 2)] = "of an earlier attempt"
+    shelf.kept[return_id(RECEIVED_ID, 2)] = "of an earlier attempt"
     rerun = task(3, unwanted=[2])
     with pytest.raises(BrokenOff) as error:
         shelf.returns.keep(rerun, yielding("a", "b", then=ValueError("no")))

@@ -34,6 +34,7 @@ from minray.protocol.object_store import Place
 from tests.core_worker.parts import OWN, address, object_id, stored
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
+from tests.rpc.recording_call import RecordingCall
 
 OTHER, READER, RAYLET = address("other"), address("reader"), address("raylet")
 A, B, C, D = map(object_id, "abcd")
@@ -80,22 +81,10 @@ class Owner:
 
     async def get(self, key: bytes, limit: int = NO_LIMIT, timeout_s: float = 5.0) -> tuple[ObjectReply, Sequence[Any]]:
         """The one answer, and what came beside it."""
-        call: Any = Asked()
+        call: Any = RecordingCall()
         returned = await self.service.handle_GetObject(GetObject(key, READER, limit, timeout_s, b"question"), call)
         assert [returned, *call.replies].count(None) == len(call.replies)
         return returned or call.replies[0], call.buffers
-
-
-class Asked:
-    """The way to answer."""
-
-    def __init__(self) -> None:
-        self.replies: list[Any] = []
-        self.buffers: Sequence[Any] = ()
-
-    def reply(self, reply: Any, buffers: Sequence[Any] = ()) -> None:
-        self.replies.append(reply)
-        self.buffers = list(buffers)
 
 
 def holding(*refs: tuple[bytes, Address]) -> StoredObject:
@@ -203,7 +192,7 @@ def test_many_are_answered_at_once_each_in_its_place() -> None:
         owner.own(B)
         owner.own(C, holding((D, OWN)))
         freed = object_id("freed")
-        call: Any = Asked()
+        call: Any = RecordingCall()
         questions = [
             ObjectQuestion(A, LIMIT, b"1"),
             ObjectQuestion(B, LIMIT, b"2"),
@@ -223,7 +212,7 @@ def test_many_are_answered_at_once_each_in_its_place() -> None:
 def test_large_parts_of_many_travel_beside_their_message() -> None:
     async def story(owner: Owner) -> None:
         owner.own(A, stored(b"stream", buffers=[b"x" * 200_000]))
-        call: Any = Asked()
+        call: Any = RecordingCall()
         await owner.service.handle_GetObjects(GetObjects(READER, [ObjectQuestion(A, NO_LIMIT, b"1")]), call)
         assert [len(part) for part in call.buffers] == [200_000]
 
@@ -234,7 +223,7 @@ def test_large_parts_of_many_travel_beside_their_message() -> None:
 
 
 def test_g47_who_borrows_an_object_may_have_its_task_cancelled() -> None:
-    owner, call = Owner(), Asked()
+    owner, call = Owner(), RecordingCall()
     owner.service.handle_CancelObject(CancelObject(A, True, False), call)  # type: ignore[arg-type]
     assert owner.said == ["cancel True False"]
 
@@ -243,7 +232,7 @@ def test_g47_who_borrows_an_object_may_have_its_task_cancelled() -> None:
 def test_g64_a_worker_agrees_to_end_if_nobody_needs_it_or_it_must(needed: bool, force: bool, agrees: bool) -> None:
     async def story(owner: Owner) -> None:
         owner.needed = needed
-        call: Any = Asked()
+        call: Any = RecordingCall()
         reply = owner.service.handle_ExitWorker(ExitWorker(force), call)
         assert (reply.agreed, owner.process.is_exiting, owner.said) == (agrees, agrees, [])
         await pass_time(1)
@@ -254,7 +243,7 @@ def test_g64_a_worker_agrees_to_end_if_nobody_needs_it_or_it_must(needed: bool, 
 
 def test_lines_of_workers_are_for_whoever_prints_them() -> None:
     owner = Owner()
-    call: Any = Asked()
+    call: Any = RecordingCall()
     request = PrintLines(b"node", "", 1, False, [("", "text")], 1)
     owner.service.handle_PrintLines(request, call)
     printed: list[PrintLines] = []

@@ -19,7 +19,7 @@ from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.core_worker import GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import Place
-from tests.core_worker.parts import OWN, address, object_id, pending, prepare
+from tests.core_worker.parts import OWN, address, object_id, pending, prepare, submit
 from tests.core_worker.process_record import process_record
 
 X, Y = object_id("x"), object_id("y")
@@ -33,9 +33,8 @@ class Tables:
         self.store = MemoryStore()
         self.tasks = TaskManager(None)
         self.call_sites: CallSites | None = None
-        self.process = process_record(processes=self)
+        self.process = process_record()
         self.process.config = msgspec.structs.replace(self.process.config, is_driver=True)
-        self.pid = 7
 
     def own(self, known_as: bytes, value: bytes | None = None, **fields: Any) -> None:
         """An object of this process, with its value if it is there."""
@@ -113,9 +112,7 @@ def test_what_was_put_has_no_task(tables: Tables) -> None:
 
 
 def test_the_state_and_the_attempt_of_a_task_that_goes_on_are_told(tables: Tables) -> None:
-    task = pending(prepare())
-    tables.tasks.add(task)
-    tables.tasks.move(task, QUEUED)
+    task = submit(tables.tasks, pending(prepare()), QUEUED)
     task.attempt = 3
     tables.own(task.task_id + b"\0\0\0\1")
     (told,) = tables.told()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from minray.common.ids import actor_of, return_id
-from minray.common.task_spec import ActorOptions, TaskTemplate
+from minray.common.task_spec import ActorOptions
 from minray.core_worker.introspection import task_account
 from minray.core_worker.introspection.task_account import MAX_ERROR_CHARACTERS, TaskAccount
 from minray.core_worker.ownership.memory_store import MemoryStore
@@ -20,23 +19,33 @@ from minray.core_worker.records.pending_task import (
     QUEUED,
     ActorClient,
     Connection,
-    FunctionExport,
     PendingTask,
-    PreparedTemplate,
 )
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, WorkerRequest
 from minray.core_worker.submission.task_manager import TaskManager
-from minray.errors.packed_exception import pack_exception
 from minray.exceptions import ObjectFreedError, RaySystemError
-from minray.protocol.core_worker import FIRST_RUN, TaskHeader
-from minray.protocol.raylet import GRANTED, LeaseReply
+from minray.protocol.actor import ALIVE, ActorInfo
 from minray.protocol.state import GetTasksInfo, ReceivedInfo, TaskInfo, TasksInfo
-from tests.core_worker.parts import OWN, address, id_of, object_id, pending, prepare, shape, stored, template
+from tests.core_worker.parts import (
+    OWN,
+    RECEIVED_ID,
+    WORKER,
+    id_of,
+    leased,
+    object_id,
+    packed,
+    pending,
+    prepare,
+    received,
+    shape,
+    stored,
+    submit,
+    template,
+)  # fmt: skip
 from tests.core_worker.process_record import process_record
 
-ACTOR_ID, WORKER = id_of("actor"), address("worker")
+ACTOR_ID = id_of("actor")
 
 
 class Tables:
@@ -44,21 +53,16 @@ class Tables:
 
     def __init__(self) -> None:
         self.store, self.tasks = MemoryStore(), TaskManager(None)
-        self.process = process_record(processes=self)
+        self.process = process_record()
         self.process.config = msgspec.structs.replace(self.process.config, is_driver=True)
-        self.pid = 7
         self.received: list[ReceivedTask] = []
         self.calls: list[ReceivedTask] = []
 
-    def submit(self, *steps: str, task: PendingTask | None = None, **options: Any) -> PendingTask:
-        task = task or pending(prepare(**options))
-        self.tasks.add(task)
-        for step in steps:
-            self.tasks.move(task, step)
-        return task
+    def submit(self, *steps: str, **options: Any) -> PendingTask:
+        return submit(self.tasks, pending(prepare(**options)), *steps)
 
     def call(self, *steps: str, client: ActorClient) -> PendingTask:
-        return self.submit(*steps, task=pending(PreparedTemplate(method(), b"", FunctionExport(b"", True), client)))
+        return self.submit(*steps, name="A.f", method="f", client=client)
 
     def told(self, request: GetTasksInfo | None = None) -> TasksInfo:
         account = TaskAccount(self.process, self.tasks, self.store, lambda: self.received + self.calls)
@@ -68,20 +72,7 @@ class Tables:
         return [info.name for info in self.told(GetTasksInfo(**request)).tasks]
 
     def store_error(self, task: PendingTask, error: Any, is_freed: bool = False, index: int = 1) -> None:
-        packed = pack_exception(error, task_name="f", pid=1, node_id="", ip="")
-        self.store.put(return_id(task.task_id, index), StoredObject(packed, (), True, (), is_freed=is_freed))
-
-
-def method() -> TaskTemplate:
-    return template("A.f", method="f")
-
-
-def actor_options() -> ActorOptions:
-    return ActorOptions()
-
-
-def received(made_of: TaskTemplate, attempt: int = 0) -> ReceivedTask:
-    return ReceivedTask(id_of("t"), attempt, b"", 0, 1, TaskHeader(made_of, OWN), 0, (), FIRST_RUN, False, ())
+        self.store.put(return_id(task.task_id, index), StoredObject(packed(error), (), True, (), is_freed=is_freed))
 
 
 @pytest.fixture
@@ -133,8 +124,7 @@ def test_of_a_task_that_waits_all_is_told_but_a_place(tables: Tables) -> None:
 
 def test_where_a_task_runs_is_told_as_long_as_it_is_there(tables: Tables) -> None:
     task = tables.submit(QUEUED, PUSHED)
-    request = WorkerRequest(id_of("lease"), KeyQueue(shape()), None, False, 0, 0)
-    task.worker = LeasedWorker(request, LeaseReply(GRANTED, WORKER, pid=5), 0.0)
+    task.worker = leased()
     (info,) = tables.told().tasks
     assert (info.state, info.node_id, info.worker_id, info.pid) == (PUSHED, WORKER.node_id, WORKER.worker_id, 5)
     task.worker = None
@@ -145,8 +135,7 @@ def test_where_a_task_runs_is_told_as_long_as_it_is_there(tables: Tables) -> Non
 @pytest.mark.parametrize("pid", [0, 6])
 def test_a_call_is_told_with_its_actor_and_where_that_lives(tables: Tables, pid: int) -> None:
     client = ActorClient(ACTOR_ID, OWN, True)
-    info: Any = SimpleNamespace(pid=pid)
-    client.info = info if pid else None
+    client.info = ActorInfo(ACTOR_ID, ALIVE, "A", "", "", OWN, False, 0, 0, b"", WORKER, pid=pid) if pid else None
     task = tables.call(QUEUED, PUSHED, client=client)
     task.worker = Connection(WORKER, None, 0, 1)
     (told,) = tables.told().tasks
@@ -155,7 +144,7 @@ def test_a_call_is_told_with_its_actor_and_where_that_lives(tables: Tables, pid:
 
 
 def test_a_constructor_is_told_with_the_actor_that_it_makes(tables: Tables) -> None:
-    running, ended = (tables.submit(QUEUED, name="A.__init__", actor=actor_options()) for _ in range(2))
+    running, ended = (tables.submit(QUEUED, name="A.__init__", actor=ActorOptions()) for _ in range(2))
     tables.tasks.move(ended, FAILED)
     told = tables.told().tasks
     assert [info.kind for info in told] == ["ACTOR_CREATION_TASK"] * 2
@@ -211,8 +200,8 @@ def test_what_became_of_a_result_later_is_no_error_of_its_task(tables: Tables) -
 
 
 def test_what_was_sent_here_is_told_with_what_is_done_with_it(tables: Tables) -> None:
-    running, fetching, waiting = (received(template(), attempt) for attempt in range(3))
-    called, bringing, ordered = (received(method(), attempt) for attempt in range(3, 6))
+    running, fetching, waiting = (received(template(), attempt=attempt) for attempt in range(3))
+    called, bringing, ordered = (received(template(method="f"), attempt=attempt) for attempt in range(3, 6))
     for task in (running, called):
         task.claim()
     for task in (fetching, bringing, running):
@@ -226,4 +215,4 @@ def test_what_was_sent_here_is_told_with_what_is_done_with_it(tables: Tables) ->
         "PENDING_ACTOR_TASK_ARGS_FETCH",
         "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY",
     )
-    assert tables.told().received == [ReceivedInfo(id_of("t"), attempt, state) for attempt, state in enumerate(states)]
+    assert tables.told().received == [ReceivedInfo(RECEIVED_ID, attempt, state) for attempt, state in enumerate(states)]

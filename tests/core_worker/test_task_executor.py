@@ -10,41 +10,43 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partialmethod
-from types import SimpleNamespace
 from typing import Any, cast
 
 import cloudpickle
 import pytest
 
+from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import BrokenOff
 from minray.core_worker.execution.task_executor import MARKS, TaskExecutor, method_of
-from minray.core_worker.records.received_task import Execution
+from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import unpack_exception
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, RaySystemError, TaskCancelledError
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
 from minray.values import serialization
-from tests.core_worker.parts import OWN, id_of, task_ids
+from tests.core_worker.parts import OWN, RECEIVED_ID, id_of, received, template
+from tests.platform_record import FakeProcesses, platform_record
 from tests.rpc.fake_network import run, turns
-
-TASK_ID = task_ids.next()
 
 
 class Exited(BaseException):
     """The process has ended; nothing after that happens."""
 
 
+class ExitingProcesses(FakeProcesses):
+    """Plays the processes of one that is gone when it has ended."""
+
+    def exit(self, code: int) -> None:
+        super().exit(code)
+        raise Exited
+
+
 class Machine:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.marks = bytearray(MARKS.size)
-        self.pid = 7
-        self.is_copy = False
-        self.processes = self.user_code = self
-        self.codes: list[int] = []
-        """With which the process has ended."""
+        self.processes = ExitingProcesses()
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.discarded: list[Any] = []
         """Results that were taken back."""
@@ -56,15 +58,15 @@ class Machine:
         """and garbage was to be collected."""
         self.notes: list[Any] = []
         """What has run, as it is noted."""
-        self.profile: Any = SimpleNamespace(note=lambda *noted: self.notes.append(noted))
         myself: Any = self
-        self.executor = TaskExecutor(myself, myself, self.make_refs, myself, myself, self.profile, "node", "10.0.0.7")
+        platform = platform_record(processes=self.processes, user_code=self)
+        self.executor = TaskExecutor(platform, myself, self.make_refs, myself, myself, myself, "node", "10.0.0.7")
 
-    # --- as the platform
+    def note(self, *noted: Any) -> None:
+        """As the profile."""
+        self.notes.append(noted)
 
-    def exit(self, code: int) -> None:
-        self.codes.append(code)
-        raise Exited
+    # --- as user code
 
     def run_exit_handlers(self) -> None:
         self.cleaned += 1
@@ -96,51 +98,42 @@ class Machine:
 
     # --- what a test says
 
-    def task(
-        self, function: Any = None, *args: Any, slots: Any = (), method: str = "", may_run: bool = True, **fields: Any
-    ) -> Any:
-        """A task that calls a function, or a method of the actor that lives here."""
+    def task(self, function: Any = None, *args: Any, slots: Any = (), method: str = "", **fields: Any) -> ReceivedTask:
+        """Make a task that calls a function, or a method of the actor that lives here."""
         name = method or getattr(function, "__name__", "f")
         self.functions[id_of(name)] = function
-        template: dict[str, Any] = {
-            "function_id": id_of(name),
-            "name": name,
-            "method": method,
-            "actor": None,
-            "is_streaming": False,
-            "most_unread": 0,
-            "max_calls": 0,
-            "retry_exceptions": False,
-            "retry_exception_types": b"",
-            "is_recorded": True,
-        }
-        template.update({key: fields.pop(key) for key in list(fields) if key in template})
-        values: dict[str, Any] = {
-            "lease_tag": 0,
-            "sequence": 1,
-            "cancelled": False,
-            "actor_id": b"",
-            "rerun": Rerun([], 0, []),
-            "takes_arguments": bool(args or slots),
-            "stored_args": serialized((args, {})) if args else None,
-            "slots": [serialized(slot) for slot in slots],
-            **fields,
-        }
-        header = SimpleNamespace(template=SimpleNamespace(**template), owner=OWN)
-        return SimpleNamespace(task_id=TASK_ID, attempt=2, header=header, claim=lambda: may_run, execution=None, **values)
+        options = {key: fields.pop(key) for key in list(fields) if key in TaskTemplate.__struct_fields__}
+        task = received(template(**{"name": name, "function_id": id_of(name), "method": method, **options}), **fields)
+        task.takes_arguments = bool(args or slots)
+        task.stored_args = serialized((args, {})) if args else None
+        task.slots = [serialized(slot) for slot in slots]
+        return task
 
-    def execute(self, task: Any) -> Execution:
-        self.executor.execute(task)
+    def call(self, method: Callable[..., Any], *args: Any, **fields: Any) -> ReceivedTask:
+        """Make a call of the actor that lives here from now on."""
+        self.executor.actor = Actor(method)
+        return self.task(None, *args, method="method", **{"actor_id": b"actor", **fields})
+
+    def execute(self, task: ReceivedTask, kind: str = "execute") -> Execution:
+        """Run a task by this method of the executor."""
+        ran = getattr(self.executor, kind)(task)
+        if ran is not None:
+            run(lambda: ran)
         return cast(Execution, task.execution)
 
     def of(self, function: Any, *args: Any, **fields: Any) -> Execution:
         """What becomes of a task."""
         return self.execute(self.task(function, *args, **fields))
 
-    def of_coroutine(self, method: str, **fields: Any) -> Execution:
-        task = self.task(method=method, **fields)
-        run(lambda: self.executor.execute_async(task))
-        return cast(Execution, task.execution)
+
+class Actor:
+    """An actor with one method, which the test gives it, and another."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+
+    def other(self) -> str:
+        return "a value"
 
 
 def serialized(value: Any) -> StoredObject:
@@ -152,9 +145,13 @@ def error_of(execution: Execution) -> Any:
     return unpack_exception(execution.error)
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def function() -> None:
-        raise error
+def raising(error: BaseException | None) -> Callable[[], Any]:
+    """Make a function that raises this, or returns something if it is None."""
+
+    def function() -> Any:
+        if error is not None:
+            raise error
+        return "a value"
 
     return function
 
@@ -177,17 +174,17 @@ def test_where_an_argument_is_a_reference_its_value_is() -> None:
 @pytest.mark.parametrize("kind", ["execute", "execute_beside"])
 def test_what_somebody_else_has_claimed_does_not_run(kind: str) -> None:
     machine = Machine()
-    task = machine.task(lambda: 1, may_run=False, lease_tag=5)
-    getattr(machine.executor, kind)(task)
-    assert task.execution is None and machine.marks == bytes(MARKS.size)
+    task = machine.task(lambda: 1, lease_tag=5)
+    assert task.claim()
+    assert machine.execute(task, kind) is None and not any(machine.processes.marks) and machine.notes == []
 
 
 def test_the_beginning_of_a_leased_task_is_marked() -> None:
     machine = Machine()
     seen: list[tuple[int, ...]] = []
-    machine.of(lambda: seen.append(MARKS.unpack(machine.marks)), lease_tag=5, sequence=3)
+    machine.of(lambda: seen.append(MARKS.unpack_from(machine.processes.marks)), lease_tag=5, sequence=3)
     machine.of(lambda: None, lease_tag=0, sequence=9)
-    assert seen == [(3, 5)] and MARKS.unpack(machine.marks) == (3, 5)
+    assert seen == [(3, 5)] and MARKS.unpack_from(machine.processes.marks) == (3, 5)
 
 
 def test_the_running_task_is_known_in_its_thread_until_it_ends() -> None:
@@ -216,16 +213,15 @@ def test_a_call_beside_the_main_thread_is_known_there_alone() -> None:
 
     task = machine.task(outer)
     machine.execute(task)
-    assert inner.execution.values == [inner] and outer_saw == [task]
+    assert inner.execution is not None and inner.execution.values == [inner] and outer_saw == [task]
 
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside"])
 def test_an_exception_of_the_user_is_packed(kind: str) -> None:
     machine = Machine()
-    task = machine.task(raising(ValueError("no")))
-    getattr(machine.executor, kind)(task)
-    error = error_of(task.execution)
-    assert (task.execution.status, task.execution.values, task.execution.retryable) == (FAILED, [], False)
+    execution = machine.execute(machine.task(raising(ValueError("no"))), kind)
+    error = error_of(execution)
+    assert (execution.status, execution.values, execution.retryable) == (FAILED, [], False)
     assert isinstance(error, ValueError) and "no" in str(error)
 
 
@@ -235,7 +231,7 @@ def test_g23_a_process_is_used_up_when_a_function_was_called_max_calls_times() -
     machine.of(raising(ValueError()), max_calls=2)
     assert not machine.executor.used_up, "that is another function"
     assert machine.of(lambda: 1, max_calls=2).values == [1] and machine.executor.used_up
-    assert machine.execute(machine.task(lambda: 1)) is None
+    assert machine.execute(machine.task(lambda: 1)) is None, "nothing else runs either"
 
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
@@ -243,13 +239,11 @@ def test_the_name_under_which_output_is_shown_is_forgotten_when_another_task_beg
     machine = Machine()
     forgotten: list[str] = []
     machine.executor.forget_names = [lambda: forgotten.append("once"), raising(OSError())]
-    machine.executor.actor = SimpleNamespace(speaks=lambda: 1, other=lambda: 1)
-    for name in ("speaks", "speaks", "other", "other"):
-        if name == "speaks":
+    machine.executor.actor = Actor(lambda: 1)
+    for name in ("method", "method", "other", "other"):
+        if name == "method":
             machine.executor.named = name
-        ran = getattr(machine.executor, kind)(machine.task(method=name, actor_id=b"actor"))
-        if ran is not None:
-            run(lambda ran=ran: ran)
+        machine.execute(machine.task(method=name, actor_id=b"actor"), kind)
     assert forgotten == ["once"] and machine.executor.named == ""
 
 
@@ -266,12 +260,9 @@ def test_what_has_run_is_noted_once_with_its_times(kind: str, error: BaseExcepti
             task.cancelled = True
             raise error
 
-    machine.executor.actor = SimpleNamespace(method=method)
-    task = machine.task(method="method", actor_id=b"actor")
+    task = machine.call(method)
     before = time.perf_counter_ns()
-    ran = getattr(machine.executor, kind)(task)
-    if ran is not None:
-        run(lambda: ran)
+    machine.execute(task, kind)
     ((noted, started, execution),) = machine.notes
     if kind == "execute_async" and error is not None:
         status = CANCELLED  # of a coroutine that was cancelled nobody asks how it has ended
@@ -283,29 +274,15 @@ def test_what_has_run_is_noted_once_with_its_times(kind: str, error: BaseExcepti
 @pytest.mark.parametrize(("error", "collections"), [(None, 0), (ValueError(), 1)])
 def test_what_a_failed_task_may_have_left_is_collected(kind: str, error: BaseException | None, collections: int) -> None:
     machine = Machine()
-    machine.executor.actor = SimpleNamespace(method=raising(error) if error is not None else lambda: 1)
-    ran = getattr(machine.executor, kind)(machine.task(method="method", actor_id=b"actor"))
-    if ran is not None:
-        run(lambda: ran)
+    machine.execute(machine.call(raising(error)), kind)
     assert machine.collections == collections
 
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
 def test_what_was_not_to_be_recorded_is_not(kind: str) -> None:
     machine = Machine()
-    machine.executor.actor = SimpleNamespace(method=lambda: 1)
-    task = machine.task(method="method", is_recorded=False)
-    ran = getattr(machine.executor, kind)(task)
-    if ran is not None:
-        run(lambda: ran)
-    assert task.execution.values == [1] and machine.notes == []
-
-
-@pytest.mark.parametrize("kind", ["execute", "execute_beside"])
-def test_what_has_not_run_is_not_noted(kind: str) -> None:
-    machine = Machine()
-    getattr(machine.executor, kind)(machine.task(lambda: 1, may_run=False))
-    assert machine.notes == []
+    execution = machine.execute(machine.call(lambda: 1, is_recorded=False), kind)
+    assert execution.values == [1] and machine.notes == []
 
 
 # --- cancellation
@@ -338,8 +315,7 @@ def test_a_cancelled_call_has_no_value_and_a_cancelled_task_that_ends_has() -> N
         task.cancelled = True
         return 1
 
-    machine.executor.actor = SimpleNamespace(method=function)
-    task = machine.task(method="method")
+    task = machine.call(function)
     assert machine.execute(task).status == CANCELLED
     task = machine.task(function)
     assert machine.execute(task).values == [1]
@@ -374,7 +350,7 @@ class Refined(ValueError):
         ({"retry_exceptions": True, "retry_exception_types": b"no pickle"}, ValueError(), False),
     ],
 )
-def test_which_exceptions_are_retried(fields: Any, error: BaseException, expected: bool) -> None:
+def test_g18_the_executor_says_which_exceptions_are_retried(fields: Any, error: BaseException, expected: bool) -> None:
     assert Machine().of(raising(error), **fields).retryable is expected
 
 
@@ -389,16 +365,12 @@ def test_what_a_generator_has_yielded_before_its_error_stays_unless_it_runs_agai
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
 def test_a_call_is_answered_although_its_process_cannot_note_it_or_tell_its_error(kind: str) -> None:
-    for method, status in ((lambda: "value", OK), (raising(Strange()), FAILED)):
+    for error, status in ((None, OK), (Strange(), FAILED)):
         machine = Machine()
-        machine.executor.actor = SimpleNamespace(method=method)
         machine.executor._note = raising(ValueError("no room"))  # type: ignore[assignment]
-        task = machine.task(method="method", actor_id=b"actor")
-        ran = getattr(machine.executor, kind)(task)
-        if ran is not None:
-            run(lambda ran=ran: ran)
-        assert task.execution.status == status
-        assert status == OK or isinstance(error_of(task.execution), RaySystemError)
+        execution = machine.execute(machine.call(raising(error)), kind)
+        assert execution.status == status
+        assert status == OK or isinstance(error_of(execution), RaySystemError)
 
 
 class Strange(Exception):
@@ -429,7 +401,7 @@ def test_a_task_that_exits_ends_its_process(code: Any, expected: int, capsys: An
     machine = Machine()
     with pytest.raises(Exited):
         machine.of(raising(SystemExit(code)))
-    assert machine.codes == [expected] and capsys.readouterr().err == ("words\n" if code == "words" else "")
+    assert machine.processes.codes == [expected] and capsys.readouterr().err == ("words\n" if code == "words" else "")
 
 
 @pytest.mark.parametrize(
@@ -443,15 +415,12 @@ def test_a_task_that_exits_ends_its_process(code: Any, expected: int, capsys: An
 )
 def test_an_actor_that_exits_without_an_error_ends_in_an_orderly_way(error: BaseException, reason: str) -> None:
     machine = Machine()
-    machine.executor.actor = SimpleNamespace(method=raising(error))
-    execution = machine.of(None, method="method", actor_id=b"actor", retry_exceptions=True)
+    execution = machine.execute(machine.call(raising(error), retry_exceptions=True))
     assert execution.status == FAILED and isinstance(error_of(execution), ActorDiedError)
     assert not execution.retryable, "it would wait for an actor that is never there again"
-    assert machine.executor.wants_exit == reason and reason in str(error_of(execution)) and machine.codes == []
+    assert machine.executor.wants_exit == reason and reason in str(error_of(execution)) and machine.processes.codes == []
     for kind in ("execute", "execute_beside"):
-        task = machine.task(lambda: 1)
-        getattr(machine.executor, kind)(task)
-        assert task.execution is None, "nothing begins after that"
+        assert machine.execute(machine.task(lambda: 1), kind) is None, "nothing begins after that"
 
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
@@ -465,15 +434,13 @@ def test_a_call_that_has_asked_for_the_end_of_its_actor_has_no_value_however_it_
             raise ValueError("of a finally clause")
         return iter([1])
 
-    machine.of(lambda: SimpleNamespace(method=method, other=lambda: "a value"), actor=True)
-    task = machine.task(None, method="method", actor_id=b"actor", is_streaming=end == "yields", retry_exceptions=True)
-    ran = getattr(machine.executor, kind)(task)
-    if ran is not None:
-        run(lambda: ran)
-    error = error_of(task.execution)
-    assert task.execution.status == FAILED and isinstance(error, ActorDiedError) and "it is done" in str(error)
-    assert not task.execution.retryable and machine.executor.wants_exit == "it is done"
-    running = machine.of_coroutine("other", actor_id=b"actor", sequence=2)
+    machine.of(lambda: Actor(method), actor=ActorOptions())
+    task = machine.task(method="method", actor_id=b"actor", is_streaming=end == "yields", retry_exceptions=True)
+    execution = machine.execute(task, kind)
+    error = error_of(execution)
+    assert execution.status == FAILED and isinstance(error, ActorDiedError) and "it is done" in str(error)
+    assert not execution.retryable and machine.executor.wants_exit == "it is done"
+    running = machine.execute(machine.task(method="other", actor_id=b"actor", sequence=2), "execute_async")
     assert running.values == ["a value"], "running calls finish"
 
 
@@ -486,47 +453,45 @@ def test_a_constructor_that_asks_for_the_end_does_not_succeed(is_swallowed: bool
         if not is_swallowed:
             raise SystemExit(0)
 
-    execution = machine.of(construct, actor=True, actor_id=b"actor")
-    assert execution.status == FAILED and isinstance(error_of(execution), AsyncioActorExit) and machine.codes == []
+    execution = machine.of(construct, actor=ActorOptions(), actor_id=b"actor")
+    assert execution.status == FAILED and isinstance(error_of(execution), AsyncioActorExit) and machine.processes.codes == []
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", ["execute", "execute_async"])
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [(None, 0, ""), (SystemExit(0), 0, ""), (SystemExit("words"), 1, "words\n"), (ValueError("no"), 1, "ValueError: no\n")],
 )
 def test_a_copy_that_user_code_has_forked_ends_as_a_program_does(
-    error: BaseException | None, code: int, words: str, is_async: bool, capsys: Any
+    error: BaseException | None, code: int, words: str, kind: str, capsys: Any
 ) -> None:
     machine = Machine()
-    machine.is_copy = True
-    machine.executor.actor = SimpleNamespace(method=raising(error) if error is not None else lambda: "the child's")
-    task = machine.task(None, method="method", actor_id=b"actor")
+    machine.processes.is_copy = True
+    task = machine.call(raising(error))
     with pytest.raises(Exited):
-        run(lambda: machine.executor.execute_async(task)) if is_async else machine.execute(task)
-    assert machine.codes == [code] and capsys.readouterr().err.endswith(words)
+        machine.execute(task, kind)
+    assert machine.processes.codes == [code] and capsys.readouterr().err.endswith(words)
     assert task.execution is None and not machine.executor.wants_exit
 
 
 def test_an_actor_that_exits_with_an_error_is_gone() -> None:
     machine = Machine()
-    machine.executor.actor = SimpleNamespace(method=raising(SystemExit(4)))
     with pytest.raises(Exited):
-        machine.of(None, method="method")
-    assert machine.codes == [4] and machine.cleaned == 1, "its exit handlers have run"
+        machine.execute(machine.call(raising(SystemExit(4))))
+    assert machine.processes.codes == [4] and machine.cleaned == 1, "its exit handlers have run"
 
 
 @pytest.mark.parametrize("has_failed", [False, True])
 def test_an_actor_cleans_up_before_its_interpreter_does(has_failed: bool, caplog: Any) -> None:
-    machine = Machine()
-    cleaned: list[int] = []
+    machine, cleaned = Machine(), []
 
-    def clean_up() -> None:
-        cleaned.append(machine.cleaned)
-        if has_failed:
-            raise ValueError
+    class Tidy:
+        def __ray_shutdown__(self) -> None:
+            cleaned.append(machine.cleaned)
+            if has_failed:
+                raise ValueError
 
-    machine.executor.actor = SimpleNamespace(__ray_shutdown__=clean_up)
+    machine.executor.actor = Tidy()
     machine.executor.shut_down_actor()
     assert cleaned == [0] and machine.cleaned == 1 and ("__ray_shutdown__ failed" in caplog.text) == has_failed
     machine.executor.actor = None
@@ -586,7 +551,7 @@ def test_g27_an_actor_is_destroyed_when_the_exit_handlers_have_run() -> None:
 
 def test_a_constructor_makes_the_actor_and_has_no_value() -> None:
     machine = Machine()
-    assert machine.of(lambda value: ("actor", value), 5, actor=object()).values == [None]
+    assert machine.of(lambda value: ("actor", value), 5, actor=ActorOptions()).values == [None]
     assert machine.executor.actor == ("actor", 5)
 
 
@@ -611,7 +576,7 @@ class Described:
 )
 def test_a_call_is_shown_with_the_words_of_its_actor(actor: Any, shown: str) -> None:
     machine = Machine()
-    machine.of(lambda: actor, name="A.__init__", actor=object())
+    machine.of(lambda: actor, name="A.__init__", actor=ActorOptions())
     assert machine.executor.shown_name(machine.task(method="f", name="A.f")) == shown
     assert machine.executor.shown_name(machine.task(method="f", name="named by the user")) == "named by the user"
 
@@ -634,8 +599,8 @@ def test_a_generator_runs_until_it_is_through_and_its_task_has_no_value() -> Non
     execution = machine.of(lambda: iter([1, 2]), is_streaming=True, most_unread=4, rerun=rerun)
     assert execution.values == [None]
     ((stream, items),) = machine.streams
-    assert stream == StreamingTask(TASK_ID, 2, OWN, 3, 4, frozenset({2}), stream.lender) and items == [1, 2]
-    assert stream.lender is not None and stream.lender.task_id == TASK_ID
+    assert stream == StreamingTask(RECEIVED_ID, 2, OWN, 3, 4, frozenset({2}), stream.lender) and items == [1, 2]
+    assert stream.lender is not None and stream.lender.task_id == RECEIVED_ID
     method: dict[str, Any] = {"method": "__ray_call__", "actor_id": b"actor"}
     machine.of(None, lambda actor: iter([1]), is_streaming=True, most_unread=1, **method)
     assert machine.streams[-1][0].lender is None, "actors' calls lend nothing"
@@ -656,8 +621,8 @@ def made() -> Argument:
     return argument
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_the_executor_holds_no_arguments_while_a_generator_runs(is_async: bool) -> None:
+@pytest.mark.parametrize("kind", ["execute", "execute_async"])
+def test_the_executor_holds_no_arguments_while_a_generator_runs(kind: str) -> None:
     machine = Machine()
     had: list[int] = []
 
@@ -669,13 +634,8 @@ def test_the_executor_holds_no_arguments_while_a_generator_runs(is_async: bool) 
         had.append(len(Argument.alive))
         return items()
 
-    machine.executor.actor = SimpleNamespace(method=method)
-    task = machine.task(None, Argument(), method="method", is_streaming=True)
-    if is_async:
-        run(lambda: machine.executor.execute_async(task))
-    else:
-        machine.execute(task)
-    assert task.execution.status == OK and had == [1, 0]
+    execution = machine.execute(machine.call(method, Argument(), is_streaming=True), kind)
+    assert execution.status == OK and had == [1, 0]
 
 
 # --- coroutines
@@ -688,9 +648,8 @@ def test_a_coroutine_of_an_actor_is_awaited_and_a_plain_method_is_not() -> None:
         await turns()
         return machine.executor.current.header.template.name  # type: ignore[union-attr]
 
-    machine.executor.actor = SimpleNamespace(method=method, plain=lambda: "plain")
-    assert machine.of_coroutine("method").values == ["method"]
-    assert machine.of_coroutine("plain").values == ["plain"]
+    for called, value in ((method, "method"), (lambda: "plain", "plain")):
+        assert machine.execute(machine.call(called), "execute_async").values == [value]
 
 
 def test_an_asynchronous_generator_streams() -> None:
@@ -700,16 +659,14 @@ def test_an_asynchronous_generator_streams() -> None:
         yield 1
         yield 2
 
-    machine.executor.actor = SimpleNamespace(method=method)
-    assert machine.of_coroutine("method", is_streaming=True).values == [None]
+    assert machine.execute(machine.call(method, is_streaming=True), "execute_async").values == [None]
     assert [items for _, items in machine.streams] == [[1, 2]]
 
 
 @pytest.mark.parametrize("error", [None, ValueError(), asyncio.CancelledError()])
 def test_a_cancelled_coroutine_is_cancelled_however_it_ends(error: BaseException | None) -> None:
     machine = Machine()
-    machine.executor.actor = SimpleNamespace(method=raising(error) if error else lambda: 1)
-    execution = machine.of_coroutine("method", cancelled=True)
+    execution = machine.execute(machine.call(raising(error), cancelled=True), "execute_async")
     assert execution.status == CANCELLED and isinstance(error_of(execution), TaskCancelledError)
 
 
@@ -718,13 +675,12 @@ def test_g45_what_was_cancelled_before_its_first_step_is_cancelled_as_what_has_b
     for cancelled, status in ((True, CANCELLED), (False, FAILED)):
         task = machine.task(method="method", cancelled=cancelled)
         machine.executor.end_unstarted(task)
-        assert task.execution.status == status
+        assert task.execution is not None and task.execution.status == status
         error = error_of(task.execution)
         assert isinstance(error, TaskCancelledError) == cancelled and isinstance(error, RayError)
 
 
 def test_a_coroutine_that_raises_has_failed() -> None:
     machine = Machine()
-    machine.executor.actor = SimpleNamespace(method=raising(ValueError("no")))
-    execution = machine.of_coroutine("method")
+    execution = machine.execute(machine.call(raising(ValueError("no"))), "execute_async")
     assert execution.status == FAILED and isinstance(error_of(execution), ValueError)

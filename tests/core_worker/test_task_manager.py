@@ -19,7 +19,7 @@ from minray.core_worker.records.pending_task import (
 )
 from minray.core_worker.submission.task_manager import TRANSITIONS, TaskManager
 from minray.protocol.core_worker import RefInfo
-from tests.core_worker.parts import OWN, object_id, pending, prepare
+from tests.core_worker.parts import OWN, object_id, pending, prepare, submit
 
 STATES = (NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED)
 PATHS = {NEW: [], WAITING: [WAITING], QUEUED: [QUEUED], PUSHED: [QUEUED, PUSHED]}
@@ -27,11 +27,7 @@ PATHS = {NEW: [], WAITING: [WAITING], QUEUED: [QUEUED], PUSHED: [QUEUED, PUSHED]
 
 
 def task_in(tasks: TaskManager, state: str) -> PendingTask:
-    task = pending(prepare())
-    tasks.add(task)
-    for step in PATHS[state]:
-        tasks.move(task, step)
-    return task
+    return submit(tasks, pending(prepare()), *PATHS[state])
 
 
 @pytest.mark.parametrize("new", STATES)
@@ -77,10 +73,7 @@ def test_of_a_task_that_has_ended_people_are_told_what_it_was() -> None:
 def test_a_task_that_is_made_again_is_here_again_and_takes_what_it_is_said_to_need() -> None:
     tasks = TaskManager(None)
     task = pending(prepare(), slots=((object_id("small"), OWN), (object_id("large"), OWN)))
-    for step in (QUEUED, PUSHED, FINISHED):
-        if step is QUEUED:
-            tasks.add(task)
-        tasks.move(task, step)
+    submit(tasks, task, QUEUED, PUSHED, FINISHED)
     tasks.begin_again(task, (object_id("large"),))
     assert tasks.tasks == {task.task_id: task} and task.state is WAITING
     assert task.held_ids() == (object_id("large"),)

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
-import msgspec
 import pytest
 
 from minray.common.clock import Clock
-from minray.common.ids import TASK_ID_BYTES, UNIQUE_ID_BYTES
+from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution import task_profile
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.records.received_task import Execution
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.protocol.state import ProfileEvent, ProfileEvents
-from tests.core_worker.parts import OWN, template
+from tests.core_worker.parts import OWN, RECEIVED_ID, received, template
 from tests.core_worker.process_record import process_record
+from tests.platform_record import FakeHost
 
-TASK, ACTOR = b"t" * TASK_ID_BYTES, b"a" * UNIQUE_ID_BYTES
+ACTOR = b"a" * UNIQUE_ID_BYTES
 
 
 def told(profile: TaskProfile, wall_s: float = 0.0) -> ProfileEvents:
     """What it answers, when the wall clock says this."""
-    host: Any = SimpleNamespace(time=lambda: wall_s)
-    process = process_record(processes=SimpleNamespace(pid=7))
-    process.platform = replace(process.platform, host=host)
-    process.config = msgspec.structs.replace(process.config, node_ip="10.0.0.7")
+    process = process_record()
+    process.platform = replace(process.platform, host=FakeHost(wall_s))
     return profile.events(process)
 
 
 def note(profile: TaskProfile, made: TaskTemplate, actor_id: bytes = b"", began: int = 0, status: int = OK) -> None:
-    task: Any = SimpleNamespace(task_id=TASK, attempt=2, actor_id=actor_id, header=SimpleNamespace(template=made))
-    profile.note(task, began, Execution(status, [], b"", 5, False))
+    profile.note(received(made, actor_id=actor_id), began, Execution(status, [], b"", 5, False))
 
 
 def test_a_process_says_who_it_is() -> None:
-    assert told(TaskProfile()) == ProfileEvents(OWN.node_id, "10.0.0.7", OWN.worker_id, 7, [])
+    assert told(TaskProfile()) == ProfileEvents(OWN.node_id, "10.0.0.9", OWN.worker_id, 7, [])
 
 
 def test_times_are_told_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +41,7 @@ def test_times_are_told_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> No
     profile = TaskProfile()
     note(profile, template("f"), began=7_000_123_456)
     (event,) = told(profile, wall_s=1_000_000.0).events
-    assert event == ProfileEvent(TASK, 2, "f", "NORMAL_TASK", b"", 999_998_000_123, 5, "FINISHED")
+    assert event == ProfileEvent(RECEIVED_ID, 2, "f", "NORMAL_TASK", b"", 999_998_000_123, 5, "FINISHED")
 
 
 def test_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -30,7 +27,7 @@ from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.errors.packed_exception import describe_packed, pack_exception, unpack_exception
+from minray.errors.packed_exception import describe_packed, unpack_exception
 from minray.exceptions import OwnerDiedError, RayTaskError, RuntimeEnvSetupError, TaskCancelledError
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import (
@@ -43,7 +40,6 @@ from minray.protocol.core_worker import (
     CancelTask,
     CancelTaskReply,
     PushTask,
-    PushTaskReply,
     ReclaimTasks,
     RefInfo,
     Rerun,
@@ -54,29 +50,20 @@ from minray.protocol.object_store import Place
 from minray.simulation.loop import SimLoop
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import ArgumentSlot
-from tests.core_worker.parts import address, id_of, object_id, stored, template
+from tests.core_worker.parts import OWN, WORKER, address, id_of, object_id, packed, stored, template
+from tests.core_worker.user_thread import WorkQueue
+from tests.platform_record import FakeProcesses, platform_record
+from tests.rpc.recording_call import RecordingCall
 
-OWNER, WORKER, THIRD = address("owner"), address("worker"), address("third")
+OWNER, THIRD = OWN, address("third")
 LEASE, NEXT_LEASE = b"lease-1", b"lease-2"
 FORCE_DELAY_S = 0.03
 NOBODY: Any = None
 """In place of a ``Call`` that is not used."""
 
 
-class Asked:
+class Asked(RecordingCall):
     """One arrival of a request, and what it was answered."""
-
-    def __init__(self) -> None:
-        self.replies: list[PushTaskReply] = []
-        self.buffers: Sequence[Any] = ()
-        self.failures: list[str] = []
-
-    def reply(self, record: PushTaskReply, buffers: Sequence[Any] = ()) -> None:
-        self.replies.append(record)
-        self.buffers = buffers
-
-    def fail(self, kind: str, message: str) -> None:
-        self.failures.append(kind)
 
     @property
     def status(self) -> int | None:
@@ -120,13 +107,12 @@ class Lending:
         return [RefInfo(object_id_, owner, b"ticket") for object_id_, owner in refs]
 
 
-class Worker:
+class Worker(WorkQueue):
     """See the head of this file; it is the platform, the functions and the surroundings, too."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.loop = SimLoop()
-        self.work: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
-        """Handed to the user thread, with what follows on the loop."""
         self.interrupts: list[Callable[[], bool]] = []
         self.log: list[Any] = []
         """What user code did."""
@@ -140,20 +126,19 @@ class Worker:
         self.cancelled_children: list[tuple[bytes, bool]] = []
         self.told_generators: list[Any] = []
         """Running calls that were cancelled: generators look whether they are meant."""
-        self.exits: list[int] = []
         self.over: list[int] = []
         self.freed: list[bytes] = []
-        self.marks = memoryview(bytearray(64))
         self.references, self.store = ReferenceCounter(), MemoryStore()
         self.lending = Lending(self.loop, self.references, self.freed)
-        processes = SimpleNamespace(pid=7, marks=self.marks, is_copy=False, exit=self.exits.append)
-        platform: Any = SimpleNamespace(user_code=self, processes=processes)
+        self.processes = FakeProcesses()
+        self.platform = platform_record(user_code=self, processes=self.processes)
         myself: Any = self
         lending: Any = self.lending
         returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE))
-        self.executor = TaskExecutor(platform, myself, self.make_refs, returns, myself, TaskProfile(), "00", "127.0.0.1")
-        self.intake = TaskIntake(platform, WORKER, self.references, self.store, lending, myself, "127.0.0.1")
-        self.receiver = TaskReceiver(platform, self.executor, myself, self.intake, myself)
+        own, profile, ip = self.platform, TaskProfile(), "127.0.0.1"
+        self.executor = TaskExecutor(own, myself, self.make_refs, returns, myself, profile, "00", ip)
+        self.intake = TaskIntake(own, WORKER, self.references, self.store, lending, myself, ip)
+        self.receiver = TaskReceiver(own, self.executor, myself, self.intake, myself)
 
     def on_cancelled(self, task: Any) -> None:
         """As the executor of generators."""
@@ -223,21 +208,18 @@ class Worker:
         return log
 
     def run_next(self) -> None:
-        work, then = self.work.popleft()
+        work, then = self.due.popleft()
         self.act(work)
         self.act(then)
 
     def run_all(self) -> None:
-        while self.work:
+        while self.due:
             self.run_next()
 
     def get_ready(self) -> None:
         self.act(lambda: self.environment.set_result(None))
 
     # --- platform.user_code
-
-    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
-        self.work.append((partial(work, *args), partial(then, *args)))
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self.interrupts.append(applies)
@@ -351,64 +333,20 @@ def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
 
 def test_the_beginning_of_a_task_is_marked_where_it_outlives_the_process(worker: Worker) -> None:
     worker.push("a", 1)
-    worker.push(lambda: worker.log.append(MARKS.unpack_from(worker.marks)[0]), 2)
+    worker.push(lambda: worker.log.append(MARKS.unpack_from(worker.processes.marks)[0]), 2)
     worker.run_all()
     assert worker.log == ["a", 2]
 
 
-def test_g1_an_exception_is_the_answer(worker: Worker) -> None:
+@pytest.mark.parametrize("retryable", [False, True])
+def test_g1_an_exception_is_the_answer(worker: Worker, retryable: bool) -> None:
     def fail() -> None:
         raise KeyError("key")
 
-    asked = worker.push(fail)
+    asked = worker.push(fail, retry_exceptions=retryable)
     worker.run_all()
     assert asked.status == FAILED and isinstance(asked.value, KeyError) and isinstance(asked.value, RayTaskError)
-    assert not asked.replies[0].retryable
-
-
-@pytest.mark.parametrize(
-    ("options", "retryable"),
-    [
-        ({}, False),
-        ({"retry_exceptions": True}, True),
-        ({"retry_exceptions": True, "retry_exception_types": pickle.dumps((KeyError, OSError))}, True),
-        ({"retry_exceptions": True, "retry_exception_types": pickle.dumps((ValueError,))}, False),
-        ({"retry_exceptions": True, "retry_exception_types": b"garbage"}, False),
-    ],
-)
-def test_g18_the_executor_says_which_exceptions_are_retried(
-    worker: Worker, options: dict[str, Any], retryable: bool
-) -> None:
-    def fail() -> None:
-        raise KeyError
-
-    asked = worker.push(fail, **options)
-    worker.run_all()
     assert asked.replies[0].retryable is retryable
-
-
-@pytest.mark.parametrize(("result", "count"), [((1, 2), 2), ([], 0), (iter("ab"), 2)])
-def test_several_return_values_are_several_values(worker: Worker, result: Any, count: int) -> None:
-    asked = worker.push(lambda: result, num_returns=count)
-    worker.run_all()
-    assert len(asked.replies[0].values) == count
-
-
-@pytest.mark.parametrize(
-    ("result", "returned"),
-    [
-        ((1, 2, 3), "3 objects"),
-        (iter([1]), "1 objects"),
-        (range(10**12), "1000000000000 objects"),
-        (count(), "more objects"),
-        (5, "one object of type int"),
-    ],
-)
-def test_a_wrong_number_of_return_values_is_an_error(worker: Worker, result: Any, returned: str) -> None:
-    asked = worker.push(lambda: result, num_returns=2)
-    worker.run_all()
-    assert asked.status == FAILED
-    assert f"num_returns=2, but returned {returned}" in str(asked.replies[0].values[0].data)
 
 
 def test_an_error_of_any_size_is_answered_out_of_band(worker: Worker) -> None:
@@ -500,7 +438,7 @@ def test_tasks_of_a_lease_that_is_over_do_not_start(worker: Worker) -> None:
 
 def test_the_environment_is_prepared_once_before_the_first_task(unprepared: Worker) -> None:
     asked = [unprepared.push(name, sequence) for sequence, name in enumerate("ab", 1)]
-    assert not unprepared.work and len(unprepared.prepared) == 1
+    assert not unprepared.due and len(unprepared.prepared) == 1
     unprepared.get_ready()
     unprepared.run_all()
     unprepared.push("c", 3)
@@ -512,7 +450,7 @@ def test_the_environment_is_prepared_once_before_the_first_task(unprepared: Work
 def test_an_environment_that_cannot_be_had_is_the_answer(unprepared: Worker, problem: Exception) -> None:
     asked = [unprepared.push("a", sequence) for sequence in (1, 2)]
     unprepared.act(lambda: unprepared.environment.set_exception(problem))
-    assert [each.status for each in asked] == [ENVIRONMENT_FAILED] * 2 and not unprepared.work
+    assert [each.status for each in asked] == [ENVIRONMENT_FAILED] * 2 and not unprepared.due
     assert isinstance(asked[0].value, RuntimeEnvSetupError) and "no such directory" in str(asked[0].value)
     unprepared.environment = unprepared.loop.create_future()
     again = unprepared.push("b", 3)
@@ -525,7 +463,7 @@ def test_a_function_is_fetched_before_its_task_and_later_tasks_wait(worker: Work
     worker.function_fetches.append(pytest.fail)
     worker.push("a", 1)
     worker.push("b", 2)
-    assert not worker.work
+    assert not worker.due
     on_fetched = worker.function_fetches[-1]
     worker.function_fetches.clear()
     worker.act(on_fetched)
@@ -538,23 +476,16 @@ def test_g10_large_arguments_are_fetched_before_their_task_and_later_tasks_wait(
     worker.push("b", 2)
     assert [key for key, _ in worker.fetches] == [object_id("x"), object_id("y")]
     for value in (b"X", b"Y"):
-        assert not worker.work
+        assert not worker.due
         worker.argument_comes(stored(pickle.dumps(value)))
     worker.run_all()
     assert worker.log == [("a", b"X", b"Y"), "b"]
 
 
-def test_small_arguments_come_with_the_push(worker: Worker) -> None:
-    worker.push("a", arguments=[Argument(Value(pickle.dumps("X")), object_id("x"), OWNER)])
-    worker.run_all()
-    assert worker.log == [("a", "X")] and worker.fetches == []
-
-
 @pytest.mark.parametrize("known_before", [False, True])
 def test_an_argument_that_was_lost_meanwhile_fails_the_task(worker: Worker, known_before: bool) -> None:
     """Whether the loss is seen when it is fetched, or was seen for an earlier task."""
-    packed = pack_exception(OwnerDiedError(object_id_hex="00", owner="", reason=""), task_name="", pid=1, node_id="", ip="")
-    lost = stored(packed, is_error=True)
+    lost = stored(packed(OwnerDiedError(object_id_hex="00", owner="", reason="")), is_error=True)
     if known_before:
         worker.store.put(object_id("x"), lost)
     asked = worker.push("a", arguments=[large_argument("x")])
@@ -682,7 +613,7 @@ def test_a_task_begins_when_its_large_arguments_have_come(worker: Worker) -> Non
     key = object_id("x")
     worker.store.put(key, StoredObject(b"", (), False, (), Place(0, 1000, OWNER)))
     asked = worker.push("a", arguments=[Argument(None, key, OWNER)])
-    assert worker.work == deque()
+    assert worker.due == deque()
     worker.act(lambda: worker.on_fetched([stored(pickle.dumps(5))]))
     worker.run_all()
     assert asked.status == OK and worker.log == [("a", 5)]
@@ -698,15 +629,15 @@ def test_large_arguments_that_come_for_nothing_are_let_go(worker: Worker, is_can
     if is_cancelled:
         worker.cancel(worker.last)
     worker.act(lambda: worker.on_fetched([stored(b"x"), stored(b"y") if is_cancelled else None]))
-    assert asked.status == (CANCELLED if is_cancelled else NOT_STARTED) and worker.work == deque()
+    assert asked.status == (CANCELLED if is_cancelled else NOT_STARTED) and worker.due == deque()
     assert [task.slots for task in worker.receiver._tasks.values()] == [()]
 
 
-def test_small_arguments_that_are_here_are_not_asked_for(worker: Worker) -> None:
-    value = Value(pickle.dumps(5))
-    asked = worker.push("a", arguments=[Argument(value, object_id("x"), OWNER)])
+def test_small_arguments_come_with_the_push_and_are_not_asked_for(worker: Worker) -> None:
+    asked = worker.push("a", arguments=[Argument(Value(pickle.dumps(5)), object_id("x"), OWNER)])
     worker.run_all()
-    assert asked.status == OK and worker.log == [("a", 5)] and not hasattr(worker, "on_fetched")
+    assert asked.status == OK and worker.log == [("a", 5)]
+    assert worker.fetches == [] and not hasattr(worker, "on_fetched")
 
 
 # --- taking back
@@ -787,15 +718,6 @@ def test_g41_an_interrupt_means_one_task_only(worker: Worker) -> None:
     assert asked.status == CANCELLED and isinstance(asked.value, TaskCancelledError)
 
 
-def test_ctrl_c_in_a_worker_is_an_error_like_others(worker: Worker) -> None:
-    def fail() -> None:
-        raise KeyboardInterrupt
-
-    asked = worker.push(fail)
-    worker.run_all()
-    assert asked.status == FAILED
-
-
 def test_g43_g47_cancelling_what_is_over_or_unknown_changes_nothing(worker: Worker) -> None:
     asked = worker.push("a")
     worker.run_all()
@@ -820,10 +742,10 @@ def test_g42_g46_force_cancels_the_children_and_ends_the_process_if_the_task_sti
     assert task.claim()
     worker.executor._in_main = task
     worker.cancel(worker.last, force=True, recursive=True)
-    assert worker.cancelled_children == [(worker.last.task_id, True)] and worker.exits == []
+    assert worker.cancelled_children == [(worker.last.task_id, True)] and worker.processes.codes == []
     worker.executor._in_main = task if still_running else None
     worker.let_time_pass(FORCE_DELAY_S)
-    assert worker.exits == ([1] if still_running else []) and worker.interrupts == []
+    assert worker.processes.codes == ([1] if still_running else []) and worker.interrupts == []
 
 
 # --- the end
@@ -837,21 +759,6 @@ def test_g23_after_max_calls_nothing_runs_and_the_rest_goes_back(worker: Worker)
     assert worker.log == ["a", "a"]
     assert [each.status for each in (*asked, late)] == [OK, OK, NOT_STARTED, NOT_STARTED]
     assert [each.replies[0].worker_exiting for each in (*asked, late)] == [False, True, True, True]
-
-
-def test_g23_calls_of_other_functions_do_not_count(worker: Worker) -> None:
-    asked = [worker.push(name, sequence, max_calls=2) for sequence, name in enumerate("abab", 1)]
-    worker.run_all()
-    assert worker.log == ["a", "b", "a"] and asked[3].status == NOT_STARTED
-
-
-def test_sys_exit_ends_the_process(worker: Worker) -> None:
-    def leave() -> None:
-        raise SystemExit(3)
-
-    worker.push(leave)
-    worker.run_all()
-    assert worker.exits == [3]
 
 
 def test_headers_are_decoded_once(worker: Worker) -> None:

@@ -15,6 +15,17 @@ from typing import Any
 from minray.platform.base import WOULD_BLOCK
 
 
+class WorkQueue:
+    """Plays ``base.Threads``, and the main thread of ``base.UserCode``: work waits until the test lets it run."""
+
+    def __init__(self) -> None:
+        self.due: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
+        """Work for the thread, and what follows it on the loop."""
+
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        self.due.append((partial(work, *args), partial(then, *args)))
+
+
 class UserThread:
     """As ``UserCode``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from minray.gcs.gcs_actor_manager import ActorRow
 from minray.protocol.actor import ActorCreation, ActorInfo
 from minray.protocol.gcs import NodeInfo
 from tests.gcs.world import address, id_of, node_info
+from tests.platform_record import FakeHost, platform_record
 
 JOB = b"job1"
 CPU = 10_000
@@ -48,9 +48,8 @@ def row(cpus: int, owners_node: str = "elsewhere", strategy: int = STRATEGY_DEFA
 
 def scheduler(nodes: Nodes, random: float = 0.0) -> Any:
     """With a host whose chance is fixed."""
-    platform: Any = SimpleNamespace(host=SimpleNamespace(random=lambda: random))
     nobody: Any = None
-    return ActorScheduler(platform, nobody, nobody, nodes, nobody)
+    return ActorScheduler(platform_record(host=FakeHost(chance=random)), nobody, nobody, nodes, nobody)
 
 
 def choice(nodes: Nodes, wanted: ActorRow, random: float = 0.0) -> str | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from minray.gcs.storage import GcsStorage
 from minray.platform.base import StorageFailed
+from tests.platform_record import FakeHost, platform_record
 
 
 class Store:
@@ -39,10 +38,7 @@ class Store:
 
 
 def opened(store: Store) -> GcsStorage:
-    platform: Any = SimpleNamespace(
-        open_storage=lambda path: store, host=SimpleNamespace(random_bytes=lambda count: b"r" * count)
-    )
-    return asyncio.run(GcsStorage.open(platform, "path"))
+    return asyncio.run(GcsStorage.open(platform_record(open_storage=lambda path: store, host=FakeHost()), "path"))
 
 
 def test_the_id_of_a_new_cluster_is_durable_before_anybody_hears_it() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from minray.object_manager.object_manager import ObjectManager
@@ -19,9 +18,11 @@ from minray.platform.base import PlatformError
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import KNOWN, GetObjectLocations, LocationChange, ObjectLocations
 from minray.protocol.object_store import GET, ChunkReply, OpenLanes, OpenLanesReply, Pinned, ReadChunk, Wanted
-from tests.object_store.copies import OWNERS, WORKERS, object_id
+from tests.object_store.copies import OWNERS, WORKERS, FakeSpilling, object_id
 from tests.parameters import without_first
+from tests.platform_record import platform_record, raylet_config
 from tests.rpc.fake_network import pass_time, run
+from tests.rpc.recording_call import RecordingCall
 
 CHUNK_BYTES = ALIGNMENT
 BLOCKS = 16
@@ -55,26 +56,27 @@ class Asked(NamedTuple):
         self.on_answer(None, PlatformError("gone"), ())
 
 
-class Served:
-    """A chunk that another node has asked for here."""
+class Served(RecordingCall):
+    """A chunk that another node has asked for here: its replies are the bytes, or None if no such copy is here."""
 
     def __init__(self) -> None:
-        self.replies: list[bytes | None] = []
-        """Its bytes, or None: no such copy here."""
+        super().__init__()
         self.views: list[Any] = []
         """What the transport has not let go of."""
-        self.failed: list[str] = []
 
     def reply(self, record: ChunkReply, buffers: Sequence[memoryview] = ()) -> None:
         self.views += buffers
         self.replies.append(bytes(buffers[0]) if record.is_here else None)
 
-    def fail(self, kind: str, message: str) -> None:
-        self.failed.append(kind)
-
     def let_go(self) -> None:
         self.views.clear()
         gc.collect(0)
+
+
+class OneWay(NamedTuple):
+    """Plays ``Peer``, for whoever only sends; it passes all on to this function."""
+
+    send: Callable[..., None]
 
 
 class Node:
@@ -89,22 +91,13 @@ class Node:
         self.disk: asyncio.Queue[asyncio.Future[memoryview | None]] = asyncio.Queue()
         """Reads from it."""
         self._wishes = 0
-        platform: Any = SimpleNamespace(record=None, bulk=[], user_code=self)
-        config: Any = SimpleNamespace(
-            node_id=HERE.node_id,
-            system_config=SimpleNamespace(object_manager_default_chunk_size=chunk_bytes, rpc_reconnect_timeout_s=5.0),
-        )
-        no_disk: Any = SimpleNamespace(
-            is_progressing=False,
-            can_spill=False,
-            trouble=None,
-            maybe_spill=lambda wanted_bytes: None,
-            release=lambda files: None,
-        )
+        platform = platform_record(user_code=self)
+        config = raylet_config(HERE.node_id, object_manager_default_chunk_size=chunk_bytes)
+        spiller: Any = FakeSpilling()
         others: Any = self
         self.manager = ObjectManager(platform, config, others, others, lambda: self.store, lambda: HERE, self._read_spilled)
         self.store = ObjectStore(
-            platform, BLOCKS * ALIGNMENT, 2.0, lambda: HERE, self.manager.fetch, self.manager.on_evicted, lambda: no_disk
+            platform, BLOCKS * ALIGNMENT, 2.0, lambda: HERE, self.manager.fetch, self.manager.on_evicted, lambda: spiller
         )
         self.store.arena = others
         self.view = memoryview(bytearray(BLOCKS * ALIGNMENT))
@@ -124,7 +117,7 @@ class Node:
             else:
                 self.asked.append(Asked(address, request, into[0], on_answer))
 
-        return SimpleNamespace(send=send)
+        return OneWay(send)
 
     def send(self, to: Address, report: Any, on_answer: Callable[..., None]) -> None:
         self.reports += report.changes

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from minray.object_manager.bulk import Bulk
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.object_store import ChunkReply, OpenLanes, OpenLanesReply, ReadChunk
-from tests.object_manager.node import A, raylet
+from tests.object_manager.node import A, OneWay, raylet
+from tests.platform_record import platform_record, raylet_config
 from tests.rpc.fake_network import in_virtual_time, turns
 
 X, Y = raylet("x"), raylet("y")
@@ -54,7 +54,7 @@ class Asking:
         def send(request: Any, on_answer: Callable[..., None], into: Any = ()) -> None:
             self.asked.append((address, request, on_answer))
 
-        return SimpleNamespace(send=send)
+        return OneWay(send)
 
     def on_death_of(self, worker_id: bytes, reason: str) -> None:
         self.dead.append(worker_id)
@@ -69,12 +69,8 @@ class Node:
     def __init__(self, lanes: int = 2, tcp_host: str = "", broken: str = "") -> None:
         self.networks = [Network(broken if number == lanes - 1 else "") for number in range(lanes)]
         self.others = Asking()
-        config = SimpleNamespace(
-            node_id=b"here", socket_dir="/s", tcp_host=tcp_host, system_config=SimpleNamespace(rpc_reconnect_timeout_s=5.0)
-        )
-        platform = SimpleNamespace(bulk=[])
-        parts: Any = (platform, config, self.others)
-        self.bulk = Bulk(*parts)
+        config, others = raylet_config(b"here", socket_dir="/s", tcp_host=tcp_host), cast(Any, self.others)
+        self.bulk = Bulk(platform_record(), config, others)
         self.lanes = [Asking() for _ in range(lanes)]
         bulk: Any = self.bulk
         bulk._networks, bulk._lanes = self.networks, self.lanes

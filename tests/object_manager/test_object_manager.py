@@ -88,7 +88,7 @@ async def test_of_what_is_not_here_or_has_no_such_bytes_nothing_is_sent(node: No
     assert node.serve(attempt=0).replies == [None] == node.serve(attempt=2).replies
     for start, blocks in ((0, 3), (2, 1), (-1, 1), (1, 0)):
         strange = node.serve(start, blocks, attempt=1)
-        assert strange.failed == ["bad-request"] and strange.replies == []
+        assert strange.failures == ["bad-request"] and strange.replies == []
 
 
 @story

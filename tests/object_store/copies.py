@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minray.object_store.allocator import ALIGNMENT, Allocator
-from minray.object_store.object_table import ObjectEntry, ObjectTable
+from minray.object_store.object_table import ObjectEntry, ObjectTable, SpillFile
 from minray.protocol.base import Address
 
 WORKERS = [b"worker-1--------", b"worker-2--------"]
@@ -22,6 +22,43 @@ def object_id(name: str) -> bytes:
 def rounded(size: int) -> int:
     """What a block of this size takes."""
     return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
+
+
+class FakeArena:
+    """Plays ``base.DiskArena``: memory whose disk is never full."""
+
+    def __init__(self, size: int) -> None:
+        self.view = memoryview(bytearray(size))
+        self.is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def reserve(self, start: int, size: int) -> None:
+        """There is room."""
+
+    def release(self, start: int, size: int) -> None:
+        """Nobody counts it."""
+
+
+class FakeSpilling:
+    """Plays ``store.Spilling``: it carries no copies to disk and back, and notes which it is asked for."""
+
+    is_progressing = can_spill = False
+    trouble = None
+
+    def __init__(self) -> None:
+        self.restoring: list[ObjectEntry] = []
+        self.unneeded: list[SpillFile] = []
+
+    def maybe_spill(self, wanted_bytes: int) -> None:
+        pass
+
+    def restore(self, entry: ObjectEntry) -> None:
+        self.restoring.append(entry)
+
+    def release(self, files: list[SpillFile]) -> None:
+        self.unneeded += files
 
 
 class SmallTable(ObjectTable):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from minray.protocol.object_store import (
     SealObject,
 )
 from tests.object_store.copies import OWNERS, WORKERS, object_id
+from tests.platform_record import platform_record
 
 A, B = object_id("a"), object_id("b")
 OWNER = OWNERS[0]
@@ -43,7 +43,7 @@ class Process:
         self.unreachable: list[str] = []
         self.got: list[Any] = []
         """What the last ``pin`` was answered."""
-        platform: Any = SimpleNamespace(memory=self, user_code=self)
+        platform = platform_record(memory=self, user_code=self)
         raylet: Any = self
         self.client = StoreClient(platform, raylet, WORKERS[0], "memory", "disk", self.unreachable.append)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, Restoration
 from minray.object_store.fallback import PAGE_BYTES
 from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
-from tests.object_store.copies import OWNERS, RAYLET, WORKERS, SmallTable, object_id
+from tests.object_store.copies import OWNERS, RAYLET, WORKERS, FakeArena, SmallTable, object_id
 
 GRACE_S = 2.0
 
@@ -44,12 +42,7 @@ class Line:
         self.queue.add(creation, on_created, now)
 
     def open_fallback(self, blocks: int) -> None:
-        arena: Any = SimpleNamespace(
-            view=memoryview(bytearray(blocks * PAGE_BYTES)),
-            reserve=lambda start, size: None,
-            release=lambda start, size: None,
-        )
-        self.table.fallback.open(arena)
+        self.table.fallback.open(FakeArena(blocks * PAGE_BYTES))
 
     def is_on_disk(self, name: str) -> bool:
         entry = self.table.find(object_id(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,8 +35,10 @@ from minray.protocol.object_store import (
     SealObject,
     Wanted,
 )
-from tests.object_store.copies import OWNERS, WORKERS, object_id
+from tests.object_store.copies import OWNERS, WORKERS, FakeArena, FakeSpilling, object_id
+from tests.platform_record import platform_record
 from tests.rpc.fake_network import in_virtual_time, pass_time
+from tests.rpc.recording_call import RecordingCall
 
 BLOCKS = 4
 GRACE_S = 2.0
@@ -45,39 +46,18 @@ WRITER, READER = WORKERS
 A, B = object_id("a"), object_id("b")
 
 
-class Disk:
-    """Stands for who carries copies to disk and back; notes what it is asked."""
-
-    is_progressing = can_spill = False
-    trouble = None
-
-    def __init__(self) -> None:
-        self.restoring: list[ObjectEntry] = []
-        self.unneeded: list[SpillFile] = []
-
-    def maybe_spill(self, wanted_bytes: int) -> None:
-        pass
-
-    def restore(self, entry: ObjectEntry) -> None:
-        self.restoring.append(entry)
-
-    def release(self, files: list[SpillFile]) -> None:
-        self.unneeded += files
-
-
 class Scene:
     """A store of four blocks, and what it has answered and asked for."""
 
     def __init__(self) -> None:
-        platform: Any = SimpleNamespace(record=None, memory=self)
+        self.arenas: dict[str, FakeArena] = {}
+        """By the endpoint that hands them out."""
         self.fetched: list[bytes] = []
         self.evicted: list[bytes] = []
-        self.closed: list[str] = []
-        """Arenas that are not handed out any more."""
         self.has_fallback = True
-        self.disk: Any = Disk()
+        self.disk: Any = FakeSpilling()
         self.store = ObjectStore(
-            platform,
+            platform_record(memory=self),
             BLOCKS * ALIGNMENT,
             GRACE_S,
             lambda: OWNERS[0],
@@ -86,29 +66,23 @@ class Scene:
             lambda: self.disk,
         )
 
-    async def create_arena(self, endpoint: str, size: int) -> Any:
-        return self._arena(endpoint, size)
+    async def create_arena(self, endpoint: str, size: int) -> FakeArena:
+        return self.arenas.setdefault(endpoint, FakeArena(size))
 
-    async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> Any:
+    async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> FakeArena:
         if not self.has_fallback:
             raise MemoryFailed(f"{directory} cannot be written")
-        return self._arena(endpoint, 4 * PAGE_BYTES)
+        return self.arenas.setdefault(endpoint, FakeArena(4 * PAGE_BYTES))
 
-    def _arena(self, endpoint: str, size: int) -> Any:
-        async def close() -> None:
-            self.closed.append(endpoint)
-
-        def nothing(start: int, size: int) -> None:
-            pass
-
-        return SimpleNamespace(view=memoryview(bytearray(size)), close=close, reserve=nothing, release=nothing)
+    def closed(self) -> list[str]:
+        """The endpoints of arenas that are not handed out any more."""
+        return [endpoint for endpoint, arena in self.arenas.items() if arena.is_closed]
 
     def ask(self, request: Any, peer: bytes = WRITER) -> list[Any]:
         """The answers, as they come."""
-        answers: list[Any] = []
-        call: Any = SimpleNamespace(peer=peer, reply=lambda reply, *_: answers.append(reply))
+        call = RecordingCall(peer)
         answer = getattr(self.store, f"handle_{type(request).__name__}")(request, call)
-        return answers if answer is None else [answer]
+        return call.replies if answer is None else [answer]
 
     def create(self, key: bytes = A, blocks: int = 1, attempt: int = 0) -> list[Any]:
         return self.ask(CreateObject(key, attempt, blocks * ALIGNMENT, OWNERS[0], WRITER))
@@ -405,7 +379,7 @@ async def test_g79_memory_on_disk_is_used_if_there_is_some(has_fallback: bool, c
         assert bytes(scene.store.table.fallback.place(entry.offset)[0][: entry.size]) == b"b" * entry.size
         assert "on disk" in scene.store.why_full(1) and "being written" in scene.store.why_full(1)
     await scene.store.close()
-    assert scene.closed == ["memory", "disk"][: 1 + has_fallback]
+    assert scene.closed() == ["memory", "disk"][: 1 + has_fallback]
 
 
 @in_virtual_time

@@ -8,7 +8,6 @@ import os
 import pwd
 import stat
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -91,9 +90,9 @@ def test_a_group_may_write_if_it_is_its_owners_alone(
     own.mkdir()
     own.chmod(0o770)
     group = own.stat().st_gid
-    me = SimpleNamespace(pw_name="me", pw_gid=group if primary else group + 1)
+    me = pwd.struct_passwd(("me", "x", os.getuid(), group if primary else group + 1, "", "/", ""))
     monkeypatch.setattr(pwd, "getpwuid", lambda user: me)
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name=name, gr_mem=members))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
     if is_private:
         assert make_private(str(own)) == str(own)
     else:
@@ -131,8 +130,9 @@ def test_what_belongs_to_another_user_is_refused() -> None:
 def test_the_owner_of_the_root_directory_counts_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.stat
 
-    def unmapped(path: str) -> object:
-        return SimpleNamespace(st_uid=NOBODY) if path == "/" else real(path)
+    def unmapped(path: str) -> os.stat_result:
+        found = real(path)
+        return os.stat_result((*found[:4], NOBODY, *found[5:10])) if path == "/" else found
 
     with shared_directory() as shared:
         (shared / "mapped" / "mine").mkdir(parents=True, mode=0o700)

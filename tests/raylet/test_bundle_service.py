@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +24,10 @@ from minray.protocol.placement_group import (
     ReturnBundles,
 )
 from minray.raylet.bundle_service import REMOVED, BundleService
+from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.local_resource_manager import LocalResourceManager
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.platform_record import platform_record
 from tests.rpc.fake_network import run, turns
 
 A, B = b"a" * 18, b"b" * 18
@@ -39,12 +40,13 @@ def group(group_id: bytes, state: str = "CREATED") -> PlacementGroupInfo:
 
 
 class Scene:
-    """A node with two CPUs; it is its own lease broker, which writes down what it could offer whenever it advances."""
+    """A node with two CPUs. It plays the lease broker, and notes at each ``advance`` what it could offer."""
 
     def __init__(self) -> None:
         self.resources = LocalResourceManager(resource_set({"CPU": 2}))
-        self.local = SimpleNamespace(resources=self.resources)
-        self.nodes = SimpleNamespace(joined=False)
+        self.local = self
+        here = NodeView(b"here", total=self.resources.total, available=self.resources.available)
+        self.nodes = ClusterResourceScheduler(here, spread_threshold=0.5, top_k_fraction=0.2, random=float)
         self.leaving: object | None = None
         self.removed: list[bytes] = []
         self.busy: set[bytes] = set()
@@ -56,7 +58,7 @@ class Scene:
         self.peers = RecordingPeers()
         myself: Any = self
         gcs: Any = self.peers.local
-        self.groups = BundleService(SimpleNamespace(record=None), gcs, myself)  # type: ignore[arg-type]
+        self.groups = BundleService(platform_record(), gcs, myself)
 
     # --- the broker
 

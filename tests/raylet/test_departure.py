@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from minray.common.resources import UNIT
+from minray.object_store.object_table import ObjectEntry
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import LeaveNode
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeDrain
 from minray.protocol.object_store import NO_ROOM, PINNED, Pinned, PinObjects, PinReply, PromoteObjects, ReleasePins
 from minray.raylet.departure import LOOK_AGAIN_S, MOST_AT_ONCE, Departure
+from minray.raylet.lease_broker import LeaseEntry
+from minray.raylet.placement_group_resource_manager import PlacementGroupResourceManager
+from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
+from minray.scheduling.lease import LeaseRequest
+from minray.scheduling.local_resource_manager import LocalResourceManager
+from tests.core_worker.parts import shape
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.object_store.copies import SmallTable
+from tests.platform_record import FakeHost, platform_record
 from tests.rpc.fake_network import pass_time, run, turns
 
 HERE, THERE, FURTHER = b"here", b"there", b"further"
@@ -29,27 +38,27 @@ def wish(message: str = "go", after_s: float = 0.0, reason: int = PREEMPTION) ->
 
 
 class Scene:
-    """One node with a worker; it is its own lease broker and object store."""
+    """One node with a worker. It plays the lease broker with its pool, the object store, and the placement groups."""
 
     def __init__(self, *neighbours: bytes) -> None:
         self.peers = RecordingPeers()
-        self.entries: dict[bytes, Any] = {}
+        self.entries: dict[bytes, LeaseEntry] = {}
         """Leases."""
-        self.pool = SimpleNamespace(workers={b"worker": None})
-        self.local = SimpleNamespace(node_id=HERE, draining=False)
-        views = [self.local, *(SimpleNamespace(node_id=node_id, draining=False) for node_id in neighbours)]
-        self.nodes = SimpleNamespace(local=self.local, alive=lambda: views)
-        self.primaries: list[Any] = []
-        self.table = SimpleNamespace(primaries=lambda: list(self.primaries))
+        self.pool = self
+        self.workers: dict[bytes, None] = {b"worker": None}
+        here = NodeView(HERE, known=True, alive=True)
+        self.nodes = ClusterResourceScheduler(here, spread_threshold=0.5, top_k_fraction=0.2, random=float)
+        for node_id in neighbours:
+            self.nodes.on_node(node_id, "", {}, True, "", {})
+        self.table = SmallTable(2 * MOST_AT_ONCE)
         self.drained: list[NodeDrain] = []
         self.gone: list[str] = []
-        self.bundles: list[str] = []
+        self.bundles = PlacementGroupResourceManager(LocalResourceManager({"CPU": UNIT}), None)
         self.has_followed_groups = False
-        groups: Any = SimpleNamespace(bundles=SimpleNamespace(all=lambda: self.bundles), on_leave=self.on_leave)
-        platform: Any = SimpleNamespace(host=SimpleNamespace(time=lambda: EPOCH))
-        myself: Any = self
+        parts: Any = self
         peers: Any = self.peers
-        self.departure = Departure(platform, HERE, peers, myself, myself, groups, self.raylet_of, self.on_gone)
+        platform = platform_record(host=FakeHost(EPOCH))
+        self.departure = Departure(platform, HERE, peers, parts, parts, parts, self.raylet_of, self.on_gone)
 
     @staticmethod
     def raylet_of(node_id: bytes) -> Address:
@@ -59,33 +68,44 @@ class Scene:
         assert self.departure.is_over, "the gcs is told why it has gone"
         self.gone.append(reason)
 
-    # --- the broker and the store
+    @property
+    def primaries(self) -> list[ObjectEntry]:
+        return self.table.primaries()
+
+    # --- the broker with its pool, the store, and the groups
 
     def drain(self, drain: NodeDrain) -> None:
         self.drained.append(drain)
-        self.local.draining = True
+        self.nodes.local.draining = True
 
     def on_leave(self) -> None:
         assert self.drained, "the groups ask the broker whether the node leaves"
         self.has_followed_groups = True
 
-    def lose(self, entry: Any) -> None:
-        self.primaries.remove(entry)
+    def lose(self, entry: ObjectEntry) -> None:
+        self.table.abort(entry)
 
     # --- what is here
 
     def lease(self, holder: str, for_actor: bool = False) -> None:
-        entry = SimpleNamespace(owner=owner(holder), request=SimpleNamespace(for_actor=for_actor))
-        self.entries[b"%d" % len(self.entries)] = entry
+        lease_id = b"%d" % len(self.entries)
+        request = LeaseRequest(lease_id, holder.encode(), shape(), 0, for_actor=for_actor)
+        self.entries[lease_id] = LeaseEntry(request, owner(holder), [])
 
-    def keep(self, name: bytes, owned_on: bytes = THERE, is_written: bool = True) -> Any:
-        entry = SimpleNamespace(object_id=name, owner=owner("owner", owned_on), attempt=3, is_written=is_written)
-        self.primaries.append(entry)
+    def keep(self, name: bytes, owned_on: bytes = THERE, is_written: bool = True) -> ObjectEntry:
+        entry = self.table.create(name, 3, 1, owner("owner", owned_on), b"worker", True)
+        assert entry is not None
+        if is_written:
+            self.table.seal(entry)
         return entry
+
+    def reserve(self) -> None:
+        """Put a bundle aside."""
+        assert self.bundles.prepare(b"group", 1, {0: {"CPU": UNIT}}) == ""
 
     def rest(self) -> None:
         self.entries.clear()
-        self.pool.workers.clear()
+        self.workers.clear()
 
 
 def test_a_node_goes_when_nothing_is_left_to_do() -> None:
@@ -107,7 +127,7 @@ def test_a_node_goes_when_nothing_is_left_to_do() -> None:
 def test_a_node_goes_when_its_bundles_are_empty_because_they_have_moved() -> None:
     async def story() -> None:
         scene = Scene()
-        scene.bundles.append("bundle")
+        scene.reserve()
         scene.rest()
         scene.departure.begin(wish())
         await pass_time(2 * LOOK_AGAIN_S)
@@ -173,7 +193,7 @@ def test_a_node_that_is_to_leave_because_it_is_idle_says_whether_it_is() -> None
         idle, leased, keeping, reserved = Scene(), Scene(), Scene(), Scene()
         leased.lease("driver")
         keeping.keep(b"x")
-        reserved.bundles.append("bundle")
+        reserved.reserve()
         wanted = wish(reason=IDLE_TERMINATION)
         assert [scene.departure.begin(wanted) for scene in (idle, leased, keeping, reserved)] == [True, False, False, False]
         assert leased.drained == [] and leased.departure.drain is None and not leased.has_followed_groups
@@ -219,7 +239,7 @@ def test_a_first_copy_moves_to_a_neighbour_before_it_is_given_up() -> None:
         promoted.answer(DONE)
         await turns()
         assert scene.primaries == [own, unwritten] and scene.peers.take_all(ReleasePins)[0].request.pins == [wanted.pin]
-        scene.primaries.remove(unwritten)
+        scene.lose(unwritten)
         await pass_time(2 * LOOK_AGAIN_S)
         assert scene.gone == ["go"], "what belongs to this node's processes ends with them"
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from minray.common.config import SystemConfig
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import Creation
 from minray.object_store.object_table import ObjectEntry
@@ -19,7 +16,8 @@ from minray.platform.base import DiskBusy, DiskFailed
 from minray.protocol.object_store import GET, PINNED, Pinned, Wanted
 from minray.raylet import io_workers
 from minray.raylet.io_workers import IoWorkers
-from tests.object_store.copies import OWNERS, WORKERS, object_id
+from tests.object_store.copies import OWNERS, WORKERS, FakeArena, object_id
+from tests.platform_record import platform_record, raylet_config
 from tests.rpc.fake_network import in_virtual_time, pass_time
 
 BLOCKS = 4
@@ -83,9 +81,9 @@ class Node:
         self.disk = Disk()
         self.fetched: list[bytes] = []
         self.evicted: list[bytes] = []
-        platform: Any = SimpleNamespace(record=None, open_disk=lambda directory: self.disk)
-        system = SystemConfig(min_spilling_size=2 * ALIGNMENT, max_io_workers=1, object_spilling_threshold=1.0)
-        config: Any = SimpleNamespace(spill_directories=["/disk"], system_config=system)
+        platform = platform_record(open_disk=lambda directory: self.disk)
+        spilling = {"min_spilling_size": 2 * ALIGNMENT, "max_io_workers": 1, "object_spilling_threshold": 1.0}
+        config = raylet_config(b"node", spill_directories=["/disk"], **spilling)
         self.store = ObjectStore(
             platform,
             BLOCKS * ALIGNMENT,
@@ -95,8 +93,7 @@ class Node:
             lambda entry: self.evicted.append(entry.object_id),
             lambda: self.io,
         )
-        arena: Any = SimpleNamespace(view=memoryview(bytearray(BLOCKS * ALIGNMENT)))
-        self.store.arena = arena
+        self.store.arena = FakeArena(BLOCKS * ALIGNMENT)
         self.io = IoWorkers(platform, config, self.store)
 
     def put(self, key: bytes, blocks: int, value: int) -> list[ObjectEntry | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -30,6 +29,7 @@ from minray.protocol.raylet import (
 )
 from minray.raylet import refusals
 from tests.raylet.scene import Scene, scenario
+from tests.rpc.recording_call import RecordingCall
 
 # --- Granting ----------------------------------------------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ async def test_nothing_begins_any_more_on_a_node_that_ends(scene: Scene) -> None
     await broker.close("the test is over")
     assert all(timer is not None and timer.cancelled() for timer in timers)
     spawns = scene.spawns
-    late: Any = SimpleNamespace(reply=lambda reply: None)
+    late: Any = RecordingCall()
     broker.request(scene.request(env="/a/third"), late)
     await scene.settle()
     assert scene.spawns == spawns

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +19,24 @@ JOB, WORKER = b"job1", b"w" * 16
 DRIVER = Address(b"driver", b"node", "sim:driver")
 
 
+class File:
+    """Plays ``LogSink``: a file of a node whose disk may be full."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self._name = name
+
+    def write(self, text: str) -> None:
+        if self._node.disk_full:
+            raise OSError("no space left")
+        self._node.files.setdefault(self._name, []).append(text)
+
+    def close(self) -> None:
+        self._node.closed.append(self._name)
+
+
 class Node:
-    """One worker, bound to a job, and its files."""
+    """One worker, bound to a job, its files, and the way to its driver."""
 
     def __init__(self, keeps_files: bool = True) -> None:
         self.sent: list[PrintLines] = []
@@ -29,21 +44,19 @@ class Node:
         self.files: dict[str, list[str]] = {}
         self.closed: list[str] = []
         self.disk_full = False
-        peers: Any = SimpleNamespace(to=lambda address: SimpleNamespace(send=self._send))
-        self.monitor = LogMonitor(peers, b"node", "1.2.3.4", "/logs", self._open if keeps_files else None)
+        driver: Any = self
+        self.monitor = LogMonitor(driver, b"node", "1.2.3.4", "/logs", self._open if keeps_files else None)
         self.monitor.on_bound(WORKER, JOB)
 
-    def _send(self, batch: PrintLines, on_answer: Callable[..., None]) -> None:
+    def to(self, address: Address) -> Node:
+        return self
+
+    def send(self, batch: PrintLines, on_answer: Callable[..., None]) -> None:
         self.sent.append(batch)
         self._on_answer.append(on_answer)
 
     def _open(self, name: str) -> Any:
-        def write(text: str) -> None:
-            if self.disk_full:
-                raise OSError("no space left")
-            self.files.setdefault(name, []).append(text)
-
-        return SimpleNamespace(write=write, close=lambda: self.closed.append(name))
+        return File(self, name)
 
     def answer(self, error: PlatformError | None = None) -> None:
         self._on_answer.pop(0)(None if error else DONE, error, ())

@@ -7,7 +7,6 @@ it ends.
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from minray.protocol.base import Address
 from minray.protocol.core_worker import TASK_NAME_MARK, ExitWorker, ExitWorkerReply
 from minray.raylet.worker_processes import EXIT_TIMEOUT_S, Death, WorkerProcesses, describe_status
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
+from tests.platform_record import platform_record, raylet_config
 from tests.rpc.fake_network import pass_time, run, turns
 
 ID, LEASE = b"worker".ljust(16), b"lease".ljust(24)
@@ -48,9 +48,7 @@ class Nursery:
         self.spawning: list[asyncio.Future[FakeProcess]] = []
         self.told: list[Any] = []
         """To the log monitor and the raylet, in order."""
-        platform: Any = SimpleNamespace(processes=self)
-        texts = dict.fromkeys(("node_ip", "gcs_endpoint", "socket_dir", "tcp_host", "session_dir"), "")
-        config: Any = SimpleNamespace(node_id=b"node".ljust(16), system_config=None, **texts)
+        platform, config = platform_record(processes=self), raylet_config(b"node".ljust(16))
         peers: Any = self.peers
         logs: Any = self
         self.workers = WorkerProcesses(platform, config, "sim:raylet", peers, logs, self.on_worker_exit)

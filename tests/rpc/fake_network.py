@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 
 from minray.platform.base import (
@@ -22,7 +21,6 @@ from minray.platform.base import (
     Counters,
     OnIncoming,
     OnReply,
-    Platform,
     RecordTooLarge,
     RemoteFailure,
     WrongIncarnation,
@@ -30,6 +28,7 @@ from minray.platform.base import (
 from minray.platform.transport.destinations import write
 from minray.simulation.loop import SimLoop
 from tests.helpers import turn
+from tests.platform_record import platform_record
 
 MAX_BYTES = 10_000
 OWN = b"own-incarnation-"
@@ -165,7 +164,7 @@ class FakeNetwork:
         """So long the next attempt takes, in which nobody here does anything; then it fails."""
         self.stillborn = 0
         """So many of the next channels break before anyone is told that they are open."""
-        self.platform: Platform = SimpleNamespace(network=self, identity=OWN)  # type: ignore[assignment]
+        self.platform = platform_record(network=self, identity=OWN)
 
     def listen_at(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> None:
         self.listeners[endpoint] = identity, on_incoming

@@ -151,6 +151,10 @@ CHAPTER_CODE_LINES = 1_500
 CORE_FILE_CODE_LINES = 300
 CORE_FUNCTION_CODE_LINES = 50
 
+SHAPELESS: dict[str, str] = {}
+"""Test file -> why it may have a ``SimpleNamespace``. What is minray's own never needs one: a record can be made, a port be
+played by a class with a name."""
+
 LARGE_ON_THE_CORE_PATH = {
     "minray/core_worker/user_threads/user_api.py": "one method for each call of the API",
     "minray/core_worker/submission/normal_task_submitter.py": "one decision over leases and queues, on one state",
@@ -446,6 +450,22 @@ def sleeping_tests(root: Path) -> list[str]:
                 if called in ("time.sleep", "asyncio.sleep"):
                     complaints.append(f"{source.path}:{node.lineno}: {called}")
     return complaints
+
+
+def shapeless_fakes(root: Path, exceptions: dict[str, str] | None = None) -> list[str]:
+    """No test has a ``SimpleNamespace``, which stays as it is when the class that it stands for changes."""
+    exceptions = SHAPELESS if exceptions is None else exceptions
+    complaints, used = [], set()
+    for source in sources(root, "tests"):
+        lines = [line for line, name, _ in source.imports if name.endswith("SimpleNamespace")]
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Attribute) and node.attr == "SimpleNamespace":
+                lines.append(node.lineno)
+        if lines and source.path in exceptions:
+            used.add(source.path)
+        else:
+            complaints += [f"{source.path}:{line}: SimpleNamespace" for line in lines]
+    return complaints + [f"{path}: has no SimpleNamespace any more" for path in sorted(exceptions.keys() - used)]
 
 
 def texts(root: Path) -> Iterator[tuple[str, str]]:

@@ -13,8 +13,8 @@ from tests.tidy import rules
 ROOT = Path(__file__).resolve().parents[2]
 RULES = [
     rules.import_arrows, rules.import_circles, rules.banned_calls, rules.libraries_of_extras, rules.headers, rules.sizes,
-    rules.dead_files, rules.sleeping_tests, rules.unwanted_words, rules.missing_paths, rules.missing_commands,
-    rules.core_path, rules.plain_english, rules.class_names, rules.positional_fields,
+    rules.dead_files, rules.sleeping_tests, rules.shapeless_fakes, rules.unwanted_words, rules.missing_paths,
+    rules.missing_commands, rules.core_path, rules.plain_english, rules.class_names, rules.positional_fields,
 ]  # fmt: skip
 HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
 
@@ -34,6 +34,7 @@ def test_the_pictures_are_what_their_script_draws() -> None:
 def test_there_is_something_to_check() -> None:
     assert len(rules.sources(ROOT)) > 10
     reasons = [*rules.EXCEPTIONS.values(), *rules.WITHOUT_COUNTERPART.values(), *rules.LARGE_ON_THE_CORE_PATH.values()]
+    reasons += rules.SHAPELESS.values()
     assert all(reasons)
 
 
@@ -204,6 +205,15 @@ def test_a_missing_command_is_seen(tmp_path: Path, page: str) -> None:
     plant(tmp_path, {"Makefile": "test: lint\n", "tests/leaks.py": "", page: text})
     missing = ["make docs", "make teest", "make tost", "python -m tests.gone"]
     assert rules.missing_commands(tmp_path) == [f"{page}: {what} does not exist" for what in missing]
+
+
+def test_a_fake_without_a_shape_is_seen_however_it_is_made(tmp_path: Path) -> None:
+    imported = "from types import SimpleNamespace as Fake\nplatform = Fake(pid=7)"
+    found = {"tests/a.py": imported, "tests/b.py": "import types\nplatform = types.SimpleNamespace()", "tests/c.py": ""}
+    plant(tmp_path, found)
+    assert rules.shapeless_fakes(tmp_path, {}) == ["tests/a.py:1: SimpleNamespace", "tests/b.py:2: SimpleNamespace"]
+    reasons = {"tests/b.py": "a module of the user", "tests/c.py": "it had one"}
+    assert rules.shapeless_fakes(tmp_path, reasons)[1:] == ["tests/c.py: has no SimpleNamespace any more"]
 
 
 def test_a_sleep_a_foreign_word_and_a_missing_file_are_seen(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import minray
@@ -60,8 +60,8 @@ _inside: Any = minray
 _inside._common = _stand_in("ray._common", usage=_usage)
 _inside._private = _stand_in(
     "ray._private",
-    state=SimpleNamespace(cluster_resources=minray.cluster_resources),
-    utils=SimpleNamespace(read_ray_address=lambda *_: None),
+    state=_stand_in("ray._private.state", cluster_resources=minray.cluster_resources),
+    utils=_stand_in("ray._private.utils", read_ray_address=lambda *_: None),
 )
 _util: Any = minray.util
 _util.log_once = lambda key: False
