@@ -358,7 +358,7 @@ MISTAKES = {
             Mutation(
                 "minray.gcs.actor_service",
                 "ActorService.handle_EndActor",
-                "await self._until_stored(request.actor_id, self._actors.begin_to_end)",
+                "await self._until_stored(request.actor_id, self._actors.ending_row)",
                 "pass",
             ),
         ),
