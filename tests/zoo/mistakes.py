@@ -451,7 +451,7 @@ MISTAKES = {
     "planted_retry_forgotten": Mistake(
         "Planted, never made: nothing is tried again.",
         "G17",
-        (Mutation(TASKS, "TaskManager.may_retry", "task.cancelled or task.retries_left == 0", "True"),),
+        (Mutation(TASKS, "TaskManager.begin_retry", "task.cancelled or task.retries_left == 0", "True"),),
     ),
     "read_on_with_items_that_held_less": Mistake(
         "The model: items that are read later were to hold what was at hand by then, not when their generator began.",
@@ -483,8 +483,8 @@ MISTAKES = {
                 ACTORS,
                 "ActorManager.discard",
                 """
-                if connection.raylet is not None:
-                    self._outcomes.discard_attempt(task, connection.raylet)
+                if stream.raylet is not None:
+                    self._outcomes.discard_attempt(task, stream.raylet)
                 """,
                 "pass",
             ),
