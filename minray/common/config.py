@@ -33,7 +33,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tunable constants of a cluster. Times are in seconds unless the name says otherwise."""
 
     worker_lease_timeout_milliseconds: int = 500
-    """Age at which a lease is returned between two tasks, so that submitters share workers fairly."""
+    """Age at which a lease is returned between two tasks, but only while a raylet says that other requests wait."""
     worker_lease_linger_milliseconds: int = 10
     """Time an idle lease is kept for the next task of its scheduling key (0: returned at once)."""
     max_pending_lease_requests_per_scheduling_category: int = -1
@@ -46,7 +46,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Run time below which a function's tasks are pipelined at all."""
     worker_cap_initial_backoff_delay_ms: int = 1000
     worker_cap_max_backoff_delay_ms: int = 10_000
-    """First and longest pause between grants beyond one worker per CPU and scheduling key; the pause doubles in between."""
+    """First and longest pause between grants beyond one worker per CPU and lease shape; the pause doubles in between."""
     scheduler_spread_threshold: float = 0.5
     """Used share of a node below which the hybrid policy counts all nodes as equally good."""
     scheduler_top_k_fraction: float = 0.2

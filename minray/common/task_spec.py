@@ -6,8 +6,9 @@ The fixed part, ``TaskTemplate``, is encoded once by the submitter and travels a
 the worker decodes it once and finds it again by those bytes. That keeps a call small and cheap: the part per call is an
 id, an attempt number and the arguments.
 
-A scheduling key (Ray: SchedulingKey) is resources, strategy, labels, runtime environment and job. Any function with the same
-key may use the same worker, so that a cached scheduling decision serves many functions.
+A lease shape is resources, strategy, labels, runtime environment, job, and whether the task is a generator with
+back-pressure. A scheduling key (Ray: SchedulingKey) is a shape and the task's large arguments. Tasks of any functions, if
+their keys are equal, may use the same worker. So one cached scheduling decision serves many functions.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class RuntimeEnvInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeaseShape(msgspec.Struct, frozen=True, array_like=True):
-    """The scheduling key: all properties of a task that decide which worker can run it."""
+    """The needs of a task that decide which worker can run it; with its large arguments they are its scheduling key."""
 
     resources: tuple[tuple[str, int], ...]
     """Needed amounts by name, sorted so that equal needs make equal keys."""

@@ -530,7 +530,8 @@ class CoreWorker:
     def _on_node_death(self, node_id: bytes) -> None:
         """React to the death of a node that the gcs reports.
 
-        Its workers are given up before its copies are missed, so that no task that makes them again is pushed to it.
+        Its workers are given up before its copies are missed, so that tasks that remake lost objects are not pushed to that
+        node.
         """
         self.lease_client.on_node_death(node_id)
         self.actors.on_node_death(node_id)

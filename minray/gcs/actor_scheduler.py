@@ -136,7 +136,7 @@ class ActorScheduler:
         task.add_done_callback(lambda _: self._creating.pop(actor_id) if self._creating.get(actor_id) is task else None)
 
     def cancel(self, actor_id: bytes) -> None:
-        """Stop the creation of an incarnation that is over; ``give_back`` returns its lease."""
+        """Stop the creation of an incarnation that is over; ``end_lease`` returns its lease."""
         task = self._creating.pop(actor_id, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -147,9 +147,9 @@ class ActorScheduler:
         if task is not None:
             await asyncio.wait([task])
 
-    def give_back(self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]) -> None:
+    def end_lease(self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]) -> None:
         """End a lease in any state, and its worker; the messages are repeated until the raylet answers or is dead."""
-        returning = self._give_back(lease_id, raylet, reason, on_returned)
+        returning = self._end_lease(lease_id, raylet, reason, on_returned)
         task = asyncio.get_running_loop().create_task(returning, name=f"give_back({lease_id[-4:].hex()})")
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
@@ -200,7 +200,7 @@ class ActorScheduler:
                 error = reply.values[0].data
                 await self._outcomes.on_impossible(row, DeathCause(kind, "its constructor did not succeed", error))
                 return
-            self.give_back(lease.lease_id, lease.raylet, "it takes no more tasks", _nothing)
+            self.end_lease(lease.lease_id, lease.raylet, "it takes no more tasks", _nothing)
             row = ActorRow(row.info, row.creation)
 
     async def _lease(self, row: ActorRow) -> _ActorLease | None:
@@ -285,7 +285,7 @@ class ActorScheduler:
     def _is_dead(self, process: Address) -> bool:
         return self._nodes.death_cause(process.node_id) is not None or self._outcomes.is_dead(process)
 
-    async def _give_back(
+    async def _end_lease(
         self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]
     ) -> None:
         requests: Sequence[Request[Done]] = (CancelWorkerLease(lease_id), ReturnWorkerLease(lease_id, True, reason))

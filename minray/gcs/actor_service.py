@@ -2,8 +2,9 @@
 
 Ray: src/ray/gcs/actor/gcs_actor_manager.cc (its Handle... methods, OnWorkerDead, OnNodeDead, OnJobFinished)
 
-``GcsActorManager`` decides, ``ActorScheduler`` creates. This service stores a decision, makes it true and carries it out, in
-this order and one at a time for each actor. All ways to end an incarnation lead through ``_change`` and ``_clean_up``.
+``GcsActorManager`` decides, ``ActorScheduler`` creates. This service stores a decision, enters it in the table and carries
+it out, in this order and one at a time for each actor. All ways to end an incarnation lead through ``_change`` and
+``_clean_up``.
 
 Rules
   * An actor is killed through its lease, by its raylet. That works in every state, also while the worker is still being
@@ -114,13 +115,13 @@ class ActorService:
         async with self._changes.of(name), self._changes.of(info.actor_id):
             refused = self._refusal(info)
             if request.instead_of and not refused:
-                await self._until_stored(request.instead_of, self._actors.begin_to_end)
+                await self._until_stored(request.instead_of, self._actors.ending_row)
             existing = self._actors.namesake(info, request.instead_of)
             if existing is not None:
                 return protocol.RegisterActorReply(existing)
             if refused:
                 return protocol.RegisterActorReply(None, refused)
-            row = self._actors.register(info, self._platform.host.time())
+            row = self._actors.registered_row(info, self._platform.host.time())
             if row is not None:
                 await self._commit(row)
         if row is not None and (cause := self._missed_end(row)) is not None:
@@ -150,7 +151,7 @@ class ActorService:
     @durable
     async def handle_CreateActor(self, request: protocol.CreateActor, call: Call) -> Done:
         async with self._changes.of(request.actor_id):
-            row = self._actors.create(request.actor_id, request.creation)
+            row = self._actors.created_row(request.actor_id, request.creation)
             if row is not None:
                 await self._commit(row)
                 self._scheduler.create(row)
@@ -212,8 +213,9 @@ class ActorService:
         if row is not None and not self._actors.is_known_kill(request.kill_id):
             info = row.info
             if not request.no_restart and info.may_restart():
-                if await self._until_stored(info.actor_id, lambda _now: self._actors.kill(info.actor_id, request.kill_id)):
-                    self._maybe_kill(info.actor_id)
+                actor_id, kill_id = info.actor_id, request.kill_id
+                if await self._until_stored(actor_id, lambda _now: self._actors.killed_row(actor_id, kill_id)):
+                    self._maybe_kill(actor_id)
             else:
                 await self._end(request.actor_id, cause)
             row = self._actors.get(request.actor_id)
@@ -223,7 +225,7 @@ class ActorService:
         """Kill an actor's present incarnation if that was requested. A restarted gcs repeats it until it is answered."""
         row = self._actors.get(actor_id)
         if row is not None and row.is_to_be_killed() and row.raylet is not None:
-            self._scheduler.give_back(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
+            self._scheduler.end_lease(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
 
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:
@@ -231,7 +233,7 @@ class ActorService:
         row = await until_stored(self._row_or_doom, request.actor_id, request.cause)
         if row is not None and row.info.state == protocol.ALIVE:
             exiting = self._ask_to_exit(row)
-            await self._until_stored(request.actor_id, self._actors.begin_to_end)
+            await self._until_stored(request.actor_id, self._actors.ending_row)
             await asyncio.wait([exiting])
         elif row is not None:
             await self._end(request.actor_id, request.cause)
@@ -240,7 +242,7 @@ class ActorService:
     async def _row_or_doom(self, actor_id: bytes, cause: DeathCause) -> ActorRow | None:
         """Return the row of an actor that must end; enter it as dead if it is not registered (yet)."""
         async with self._changes.of(actor_id):
-            doomed = self._actors.doom(actor_id, cause, self._platform.host.time())
+            doomed = self._actors.doomed_row(actor_id, cause, self._platform.host.time())
             if doomed is not None:
                 await self._commit(doomed)
             return self._actors.get(actor_id)
@@ -251,7 +253,7 @@ class ActorService:
 
         def begin_to_end(now: ActorRow) -> ActorRow | None:
             is_present = now.info.address is not None and now.info.address.worker_id == request.worker_id
-            return self._actors.begin_to_end(now) if is_present else None
+            return self._actors.ending_row(now) if is_present else None
 
         await self._until_stored(request.actor_id, begin_to_end)
         return DONE
@@ -262,7 +264,7 @@ class ActorService:
         row = self._actors.of_worker(request.worker_id)
         if row is not None and row.info.actor_id == request.actor_id:
             kind = protocol.OUT_OF_SCOPE if request.actor_id in self._exiting else protocol.EXITED
-            await self._change(request.actor_id, self._actors.end, DeathCause(kind, request.message))
+            await self._change(request.actor_id, self._actors.ended_row, DeathCause(kind, request.message))
         return DONE
 
     # --- Deaths ----------------------------------------------------------------------------------------------------------
@@ -308,13 +310,13 @@ class ActorService:
 
     async def on_leasing(self, row: ActorRow, lease_id: bytes, raylet: Address) -> bool:
         def lease(_now: ActorRow) -> ActorRow | None:
-            return self._actors.lease(row.info.actor_id, row.info.restarts, lease_id, raylet)
+            return self._actors.leased_row(row.info.actor_id, row.info.restarts, lease_id, raylet)
 
         return await self._until_stored(row.info.actor_id, lease)
 
     async def on_created(self, row: ActorRow, address: Address, pid: int) -> bool:
         def begin(_now: ActorRow) -> ActorRow | None:
-            return self._actors.alive(row.info.actor_id, row.info.restarts, address, pid)
+            return self._actors.alive_row(row.info.actor_id, row.info.restarts, address, pid)
 
         created = await self._until_stored(row.info.actor_id, begin)
         if created and (loss := self._loss(address)) is not None:
@@ -355,9 +357,10 @@ class ActorService:
             if now.info.restarts != info.restarts or now.info.address != info.address or now.info.state == DEAD:
                 return None
             if info.actor_id in self._exiting:
-                return self._actors.end(now, DeathCause(protocol.OUT_OF_SCOPE, "there was no handle of it any more"), time)
+                out_of_scope = DeathCause(protocol.OUT_OF_SCOPE, "there was no handle of it any more")
+                return self._actors.ended_row(now, out_of_scope, time)
             preempted = msgspec.structs.replace(cause, preempted=self._is_preempted(now))
-            return self._actors.lose(now, preempted, time)
+            return self._actors.lost_row(now, preempted, time)
 
         await self._change(info.actor_id, lose, cause)
 
@@ -368,12 +371,12 @@ class ActorService:
         return node is not None and node.is_preempted()
 
     async def _end(self, actor_id: bytes, cause: DeathCause) -> None:
-        await self._change(actor_id, self._actors.end, cause)
+        await self._change(actor_id, self._actors.ended_row, cause)
 
     async def _change(
         self, actor_id: bytes, decide: Callable[[ActorRow, DeathCause, float], ActorRow | None], cause: DeathCause
     ) -> None:
-        """End an incarnation: store the decision, make it true, and clean up."""
+        """End an incarnation: store the decision, enter it in the table, and clean up."""
 
         async def change() -> None:
             async with self._changes.of(actor_id):
@@ -401,7 +404,7 @@ class ActorService:
             self._return_lease(row, row.info.death.message if row.info.death is not None else "")
         else:
             if old.lease_id and old.raylet is not None:
-                self._scheduler.give_back(old.lease_id, old.raylet, "its actor begins anew", _nothing)
+                self._scheduler.end_lease(old.lease_id, old.raylet, "its actor begins anew", _nothing)
             self._scheduler.create(row)
 
     def _return_lease(self, row: ActorRow, reason: str) -> None:
@@ -410,9 +413,9 @@ class ActorService:
         actor_id, lease_id = row.info.actor_id, row.lease_id
 
         async def on_returned() -> None:
-            await self._until_stored(actor_id, lambda _now: self._actors.returned(actor_id, lease_id))
+            await self._until_stored(actor_id, lambda _now: self._actors.returned_row(actor_id, lease_id))
 
-        self._scheduler.give_back(lease_id, row.raylet, reason, on_returned)
+        self._scheduler.end_lease(lease_id, row.raylet, reason, on_returned)
 
     def _ask_to_exit(self, row: ActorRow) -> asyncio.Task[None]:
         actor_id = row.info.actor_id

@@ -2,19 +2,19 @@
 
 Ray: src/ray/gcs/actor/gcs_actor_manager.h
 
-    DEPENDENCIES_UNREADY -> PENDING_CREATION -> ALIVE -> DEAD -> forgotten
-                                      |          |  ^
-                                      +-> RESTARTING
+    DEPENDENCIES_UNREADY -> PENDING_CREATION -> ALIVE
+    PENDING_CREATION, ALIVE or RESTARTING -> RESTARTING -> ALIVE
+    each of these -> DEAD -> forgotten
 
-Pure, like the other tables of the gcs: a decision returns the row to store, ``on_committed`` makes it true.
+Pure, like the other tables of the gcs: a decision (``..._row``) returns the row to store, ``on_committed`` enters it.
 
 Rules
   * An actor's incarnations are counted by ``restarts``. Each restart uses up one of ``max_restarts`` (G35), except one
     that is due to a preempted node (G21). News of a worker other than the present one changes nothing (S3).
-  * An actor is restarted when its worker or node died. It is not when it ended itself, was killed for good, was about to
-    end, or its constructor raised (G34). A confirmed death is never taken back (G39b).
+  * An actor is restarted when its worker or node died. It is not restarted when it ended itself, was killed for good, was
+    about to end, or its constructor raised (G34). A confirmed death is never taken back (G39b).
   * Unless it is detached, an actor dies with its owner (G25), when no handle is left (G24), and with its job. A job lasts
-    as long as its last detached actor. A detached actor dies with its owner only before the owner sent ``CreateActor``.
+    as long as its last detached actor. Until its owner has sent ``CreateActor``, a detached actor dies with it, too.
   * An actor that must end before its registration arrives (late, or repeated) is entered as dead, as if it had existed.
   * A name belongs to one actor that is not dead, in its namespace (G31). An actor that is about to end has no name.
   * The last ``MAX_DEAD_ACTORS`` dead actors are kept for late callers and for users; of older ones only the ids.
@@ -88,7 +88,7 @@ class ActorRow(Record, frozen=True):
         return self.kill is not None and bool(self.lease_id) and self.kill.lease_id == self.lease_id
 
     def needs_owner(self) -> bool:
-        """Tell whether the actor ends with its owner; a detached one does only before the gcs has its constructor's call."""
+        """Tell whether the actor ends with its owner; a detached one does so until its owner has sent ``CreateActor``."""
         return not self.info.detached or self.info.state == DEPENDENCIES_UNREADY
 
 
@@ -120,7 +120,7 @@ class GcsActorManager:
 
     # --- Decisions -------------------------------------------------------------------------------------------------------
 
-    def begin_to_end(self, row: ActorRow) -> ActorRow | None:
+    def ending_row(self, row: ActorRow) -> ActorRow | None:
         """Return the row of an actor that is about to end, of itself or without a handle; None if it is dead or ending."""
         if row.info.state == DEAD or row.info.is_ending:
             return None
@@ -139,13 +139,13 @@ class GcsActorManager:
             remember(self._outbid, actor.actor_id, row.info)
         return self._outbid.get(actor.actor_id)
 
-    def register(self, actor: ActorInfo, now: float) -> ActorRow | None:
+    def registered_row(self, actor: ActorInfo, now: float) -> ActorRow | None:
         """Return the row of a new actor; None if it is registered, or was."""
         if actor.actor_id in self._rows or actor.actor_id in self._forgotten:
             return None
         return ActorRow(msgspec.structs.replace(actor, state=DEPENDENCIES_UNREADY, restarts=0, start_time=now))
 
-    def doom(self, actor_id: bytes, cause: DeathCause, now: float) -> ActorRow | None:
+    def doomed_row(self, actor_id: bytes, cause: DeathCause, now: float) -> ActorRow | None:
         """Return the row that marks an unregistered actor as dead; None if the actor was registered."""
         if actor_id in self._rows or actor_id in self._forgotten:
             return None
@@ -167,37 +167,37 @@ class GcsActorManager:
             )
         )
 
-    def create(self, actor_id: bytes, creation: ActorCreation) -> ActorRow | None:
+    def created_row(self, actor_id: bytes, creation: ActorCreation) -> ActorRow | None:
         """Return the row of an actor whose constructor's arguments are there; None if it is created already."""
         row = self._rows.get(actor_id)
         if row is None or row.info.state != DEPENDENCIES_UNREADY:
             return None
         return msgspec.structs.replace(row, info=_with(row.info, PENDING_CREATION), creation=creation)
 
-    def lease(self, actor_id: bytes, restarts: int, lease_id: bytes, raylet: Address | None) -> ActorRow | None:
+    def leased_row(self, actor_id: bytes, restarts: int, lease_id: bytes, raylet: Address | None) -> ActorRow | None:
         """Return the row with the lease that is about to be requested; None if this incarnation is over."""
         row = self.pending(actor_id, restarts)
         return None if row is None else msgspec.structs.replace(row, lease_id=lease_id, raylet=raylet)
 
-    def alive(self, actor_id: bytes, restarts: int, address: Address, pid: int) -> ActorRow | None:
+    def alive_row(self, actor_id: bytes, restarts: int, address: Address, pid: int) -> ActorRow | None:
         """Return the row of an incarnation whose constructor has returned; None if it is over."""
         row = self.pending(actor_id, restarts)
         if row is None:
             return None
         return msgspec.structs.replace(row, info=_with(row.info, ALIVE, address=address, raylet=row.raylet, pid=pid))
 
-    def kill(self, actor_id: bytes, kill_id: bytes) -> ActorRow | None:
+    def killed_row(self, actor_id: bytes, kill_id: bytes) -> ActorRow | None:
         """Return the row with a kill of the present incarnation; None if it is a repetition, or the actor is dead."""
         row = self._rows.get(actor_id)
         if row is None or row.info.state == DEAD or self.is_known_kill(kill_id):
             return None
         return msgspec.structs.replace(row, kill=ActorKill(kill_id, row.lease_id))
 
-    def lose(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
+    def lost_row(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Return the row after the present incarnation's death: a restart if the actor may, else its end."""
         info = row.info
         if row.creation is None or info.is_ending or not info.may_restart(cause.preempted):
-            return self.end(row, cause, now)
+            return self.ended_row(row, cause, now)
         preemptions = info.preemptions + cause.preempted
         restarts = info.restarts + 1
         begun = _with(
@@ -205,12 +205,12 @@ class GcsActorManager:
         )
         return ActorRow(begun, row.creation, kill=row.kill)
 
-    def end(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
+    def ended_row(self, row: ActorRow, cause: DeathCause, now: float) -> ActorRow:
         """Return the row of an actor that dies for good. The lease stays in the row until it was given back."""
         info = _with(row.info, DEAD, death=cause, end_time=now)
         return ActorRow(info, None, row.lease_id, row.raylet)
 
-    def returned(self, actor_id: bytes, lease_id: bytes) -> ActorRow | None:
+    def returned_row(self, actor_id: bytes, lease_id: bytes) -> ActorRow | None:
         """Return the row of a dead actor without its lease, which was given back."""
         row = self._rows.get(actor_id)
         if row is None or row.info.state != DEAD or row.lease_id != lease_id:

@@ -2,7 +2,7 @@
 
 Ray: src/ray/gcs/gcs_node_manager.h, gcs_resource_manager.h
 
-    ALIVE -> DRAINING -> DEAD    for ever: the id of a dead node never returns, a restarted raylet is a new node (G108)
+    ALIVE [-> DRAINING] -> DEAD    for ever: the id of a dead node never returns, a restarted raylet is a new node (G108)
 
 Rules
   * A node is admitted once; its first registration stands, repetitions change nothing.

@@ -8,8 +8,8 @@ the kill. A machine that is cut off closes nothing; there, unanswered checks cou
 
 Rules
   * A broken channel alone proves nothing; only a refused connection does (or another incarnation at the endpoint).
-  * Silence counts against raylets: ``health_check_failure_threshold`` unanswered checks in a row are a death. Any message
-    from the raylet resets the count.
+  * Silence counts against raylets: ``health_check_failure_threshold`` unanswered checks in a row are a death. An answer or
+    a resource report resets the count.
   * Silence does not count against drivers: users stop them in debuggers, suspend them, and hold the GIL for minutes. A
     driver whose machine is cut off ends with its node.
 """
@@ -82,7 +82,7 @@ class HealthCheckManager:
             watch.peer.close()
 
     def on_heard(self, worker_id: bytes) -> None:
-        """Reset the count of silences, because a message of this process has arrived."""
+        """Reset the count of silences, because a resource report of this raylet has arrived."""
         watch = self._watches.get(worker_id)
         if watch is not None:
             watch.silences = 0

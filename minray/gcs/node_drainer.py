@@ -45,7 +45,7 @@ class NodeDrainer:
         self._nodes = nodes
         self._changes = changes
         self._store = store
-        """Stores a record, and then makes it true. If it raises StorageFailed, the record is neither."""
+        """Stores a record, and then enters it in the table. If it raises StorageFailed, it has done neither."""
         self._on_leaving = on_leaving
         """Called with the id of a node whose raylet has accepted that it must leave."""
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)

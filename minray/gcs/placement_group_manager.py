@@ -10,7 +10,7 @@ Ray: src/ray/gcs/gcs_placement_group_manager.h, gcs_placement_group.h
 Rules
   * A group is created once and removed once, even if messages are repeated.
   * A name belongs to one group of its namespace at a time, until that group is removed.
-  * A decision returns the record to store and changes nothing; ``on_committed`` makes it true.
+  * A decision returns the record to store and changes nothing; ``on_committed`` enters it.
   * Groups that have lost bundles come before those that wait for their first place (G107), older ones before newer ones.
 """
 

@@ -2,6 +2,8 @@
 
 Ray: src/ray/gcs/gcs_placement_group_scheduler.h, gcs_placement_group_manager.cc
 
+The counterpart in the raylet is ``raylet/bundle_service.py``, which answers these messages.
+
 The steps of one attempt
 
   1. Choose a node for each bundle (``scheduling/bundle_scheduling_policy``).
@@ -15,10 +17,11 @@ Rules
     first (G107).
   * Chosen resources count as taken until their node reports again, so that two groups do not choose the same room.
   * A group without room waits for news: a report, a node, a removed group. Only a refusal needs a timer.
-  * A node that is drained, and knows it, has lost its bundles; tasks in them may finish (G21). The gcs does not tell such a
-    node about removed groups any more: the node follows the published news.
-  * A message for a raylet is repeated until the raylet answers or its node is dead. If the gcs dies before, the next one
-    sends ``ReleaseUnusedBundles`` instead; attempts of the former gcs are over then.
+  * The bundles of a node that knows that it is drained count as lost; tasks in them may finish (G21). The gcs does not tell
+    such a node about removed groups any more: the node follows the published news.
+  * An unanswered ``PrepareBundles`` counts as a refusal. Any other message for a raylet is repeated until the raylet answers
+    or its node is dead. If the gcs dies before, the next one sends ``ReleaseUnusedBundles`` instead; attempts of the former
+    gcs are over then.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ class PlacementGroupScheduler:
         self._is_detached_actor = is_detached_actor
         self._changes = changes
         self._store = store
-        """Stores a record, and then makes it true. If it raises StorageFailed, the record is neither."""
+        """Stores a record, and then enters it in the table. If it raises StorageFailed, it has done neither."""
         self._first_delay_s = config.gcs_create_placement_group_retry_min_interval_ms / 1000
         self._max_delay_s = config.gcs_create_placement_group_retry_max_interval_ms / 1000
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)

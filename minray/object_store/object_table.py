@@ -246,7 +246,7 @@ class ObjectTable:
         return offset
 
     def _reclaim(self, entry: ObjectEntry) -> None:
-        """Take the memory of a spare copy: keep it on disk only if it is there, else evict it."""
+        """Take the memory of a spare copy. If it is on disk, it stays there alone; else it is evicted."""
         if entry.spilled is not None:
             self._free(entry)
             entry.offset = NOWHERE

@@ -126,7 +126,7 @@ class LeaseFailure(Record, frozen=True):
     """Whether the raylet knows the lease; False: it never granted it, or has dropped it."""
     dead: bool
     started: int = -1
-    """Sequence number (within the lease) of the last task that began to run; later ones never started."""
+    """Sequence number within the lease of the last task that began to run; later ones never started. -1: not known."""
     pid: int = 0
     exit_code: int | None = None
     signal: int | None = None

@@ -69,7 +69,7 @@ class BundleService:
 
     def handle_CommitBundles(self, request: CommitBundles, call: Call) -> CommitBundlesReply:
         missing = self.bundles.commit(request.group_id, request.bundles)
-        self._broker.nodes.joined = True
+        self._broker.nodes.must_retry_infeasible = True
         self._broker.advance()
         return CommitBundlesReply(missing)
 

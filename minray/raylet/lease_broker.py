@@ -481,7 +481,7 @@ class LeaseBroker:
         if placement.kind == states.SPILLBACK:
             reply = LeaseReply(SPILLBACK, raylet=self._address_of_raylet(placement.node_id))
         elif placement.kind == states.REJECT:
-            reply = LeaseReply(REJECTED, reason="another node has room")
+            reply = LeaseReply(REJECTED, reason="this node has no room for it, or can never hold it")
         else:
             reply = LeaseReply(UNSCHEDULABLE, reason=placement.reason)
         self._finish(entry, End(LeaseFailure(known=False, dead=False), reply))

@@ -9,8 +9,8 @@ being freed already. Copies that no process reads are spilled, the least recentl
 Rules
   * Small objects are fused: a batch is one file of at least ``min_spilling_size``. A smaller batch is written only when no
     other is being written, so that there is nothing to wait for.
-  * A spilled copy keeps its memory until that is needed, and its place on disk until it is forgotten. So a restored copy is
-    never written again.
+  * A copy that was written to disk keeps its memory until another needs it; only then is it SPILLED. It keeps its place on
+    disk until it is forgotten. So a restored copy is never written again.
   * A file is removed with its last object (G81). An object that is freed while it is being written gets no place in the
     file (G82).
   * If a batch fails in the middle, the objects written before are spilled, and the rest stays in memory (G83).

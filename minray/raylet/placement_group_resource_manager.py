@@ -4,14 +4,14 @@ Ray: src/ray/raylet/placement_group_resource_manager.h
 
     PREPARED        the resources are reserved for the bundle, and no lease may use them yet
     COMMITTED       they are offered under the bundle's names
-    ENDING          its group was removed; they are free again when the last lease in it is over (G99)
+    ENDING          its group was removed; its resources are free again when the last lease in it is over (G99)
 
 Rules
   * All bundles of a request are reserved, or none.
   * An attempt that was returned is over: late messages of it, or of an older attempt, find nothing and leave nothing.
     Attempts of a former gcs are over, too, and all attempts of a removed group (G112).
-  * The reserved names of a group are removed when its last lease on this node has ended, because leases name the
-    resources that they hold by them.
+  * The reserved names of a group are removed when its last lease on this node has ended, because a lease refers to
+    its resources by these names.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Ray: src/ray/raylet/scheduling/cluster_lease_manager.h
 
 Every request goes through ``submit`` and the next ``assign``. It is served here if this is the best node. Otherwise it is
 spilled back: its owner learns which raylet to ask, and asks there with ``grant_or_reject``. The second node does not spill
-it back again. It grants the request, perhaps after a wait, or rejects it because another node has room; a rejected request
-begins anew at its owner's node.
+it back again. It grants the request, perhaps after a wait. It rejects the request if it can never hold it, or has no
+room while another node has. The owner of a rejected request asks anew, where it would ask first.
 
   * A request that no node can ever hold waits until a node joins that can (G100).
   * A request with affinity waits at its node if that node is alive and can hold it. If the node is dead or never can, a hard
@@ -93,8 +93,8 @@ class ClusterLeaseManager:
         assignment = Assignment()
         self._nodes.expire_promises(now)
         arrived, self._arrived = self._arrived, {}
-        if self._nodes.joined:
-            self._nodes.joined = False
+        if self._nodes.must_retry_infeasible:
+            self._nodes.must_retry_infeasible = False
             arrived = {**self._infeasible, **self._unknown, **arrived}
             self._infeasible, self._unknown = {}, {}
         for request in arrived.values():

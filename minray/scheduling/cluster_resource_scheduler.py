@@ -77,8 +77,8 @@ class ClusterResourceScheduler:
         """Node that the last SPREAD request went to."""
         self.improved: dict[bytes, None] = {}
         """Other nodes that may have more room than when the queued requests were last offered to them."""
-        self.joined = False
-        """Whether a node's state, labels or total has changed since the requests without a node were last tried."""
+        self.must_retry_infeasible = False
+        """Whether requests without a node must be tried again, because a node's state, labels or total has changed."""
 
     # --- Events --------------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class ClusterResourceScheduler:
         view = self._views.setdefault(node_id, NodeView(node_id))
         if view is self.local or (view.known and not view.alive):
             return
-        self.joined = True
+        self.must_retry_infeasible = True
         view.known, view.alive, view.death_cause = True, alive, death_cause
         view.name, view.labels, view.draining = name, labels_of(node_id, labels), draining
         if view.reported is None:
@@ -114,7 +114,7 @@ class ClusterResourceScheduler:
             return
         if total != view.total:  # It has more or fewer bundles of placement groups.
             view.total = dict(total)
-            self.joined = True
+            self.must_retry_infeasible = True
         view.version, view.reported, view.available = version, dict(available), dict(available)
         view.promised_until = None
         self.improved[node_id] = None

@@ -10,8 +10,9 @@ Rules
   * A blocked worker lends its CPUs, and nothing else (G101). It takes them back at once, so ``available`` may be negative
     by exactly what unblocked workers took back.
   * Leases of actors are never idle and have no cap: their resources alone limit them.
-  * Worker cap: one lease per CPU and shape is given at once. More are possible only because blocked workers lend; each
-    further one waits, 1 s doubling to 10 s. A request deeper than all blocked ones does not wait: they may wait for it.
+  * Worker cap: as many leases of a shape as fit the CPUs are given without delay. More are possible only because blocked
+    workers lend; each further one waits, 1 s doubling to 10 s. A request deeper than all blocked ones does not wait: the
+    blocked ones may wait for its task.
   * Generators with back-pressure are a shape of their own, and half a step less deep (``LeaseRequest.level``). While one is
     held up, its reader may wait for tasks with the same needs, but not for more such generators.
   * A request with large arguments has no turn before they are here (FETCHING), nor while there is no memory for them

@@ -20,7 +20,7 @@ from minray.core_worker.records.pending_task import (
     QUEUED,
     WAITING,
     ActorClient,
-    Connection,
+    CallStream,
     PendingTask,
 )
 from minray.core_worker.records.received_task import ReceivedTask
@@ -110,14 +110,14 @@ class Caller:
     def call(self, *steps: str, name: str = "A.f") -> PendingTask:
         task = submit(self.tasks, pending(prepare(name, method="f", client=self.client)), *steps)
         if PUSHED in steps:
-            task.worker = self.client.connection
+            task.worker = self.client.stream
         else:
             self.client.queue.append(task)
         return task
 
     def connect(self) -> None:
         self.client.info = INFO
-        self.client.connection = Connection(HOME, RAYLET, 0, 1)
+        self.client.stream = CallStream(HOME, RAYLET, 0, 1)
 
     async def why_call(self, task: PendingTask, *answers: Any) -> list[str]:
         return await self._answered(self.actors.explain_call(task, 1), *answers)

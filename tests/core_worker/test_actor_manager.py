@@ -18,7 +18,7 @@ import pytest
 from minray.common.ids import actor_of, job_of_actor, return_id
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
-from minray.core_worker.records.pending_task import FAILED, PUSHED, QUEUED, WAITING, ActorClient, Connection, PendingTask
+from minray.core_worker.records.pending_task import FAILED, PUSHED, QUEUED, WAITING, ActorClient, CallStream, PendingTask
 from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager, error_of
 from minray.core_worker.submission.task_manager import TaskManager
@@ -157,14 +157,14 @@ class Creator:
     def asked(self, kind: type) -> list[Any]:
         return [asked.request for asked in self.peers.asked if isinstance(asked.request, kind)]
 
-    def call(self, client: ActorClient) -> tuple[PendingTask, Connection]:
+    def call(self, client: ActorClient) -> tuple[PendingTask, CallStream]:
         """One that is on its way to the actor."""
         task = submit(self.tasks, pending(prepare("A.f", client=client, max_retries=0)), QUEUED, PUSHED)
-        connection = client.connection = Connection(ACTOR_HOST, RAYLET, 0, 1)
-        task.worker, task.sequence = connection, 1
-        connection.in_flight[1] = task
-        self.actors.push(connection, task, True)
-        return task, connection
+        stream = client.stream = CallStream(ACTOR_HOST, RAYLET, 0, 1)
+        task.worker, task.sequence = stream, 1
+        stream.in_flight[1] = task
+        self.actors.push(stream, task, True)
+        return task, stream
 
 
 def tell(story: Any) -> None:
@@ -540,9 +540,9 @@ def test_an_actor_that_the_gcs_has_forgotten_is_asked_about_unless_it_was_dead()
 
 def test_a_push_says_which_call_of_which_stream_it_is_and_only_a_repeated_one_what_is_lost() -> None:
     async def story(creator: Creator) -> None:
-        task, connection = creator.call(follow(creator))
+        task, stream = creator.call(follow(creator))
         task.attempt = 1
-        creator.actors.push(connection, task, False)
+        creator.actors.push(stream, task, False)
         first, again = creator.asked(PushActorTask)
         assert (first.task_id, first.stream, first.sequence, first.in_order) == (task.task_id, 1, 1, True)
         assert (first.rerun, again.rerun, again.in_order) == (None, Rerun([1], 2, [3]), False)
@@ -553,15 +553,15 @@ def test_a_push_says_which_call_of_which_stream_it_is_and_only_a_repeated_one_wh
 def test_an_answer_counts_once_and_only_for_the_stream_that_the_call_is_in() -> None:
     async def story(creator: Creator) -> None:
         client = follow(creator)
-        task, connection = creator.call(client)
+        task, stream = creator.call(client)
         stale, moved = creator.call(client)
-        moved_to = Connection(ACTOR_HOST, RAYLET, 1, 2)
+        moved_to = CallStream(ACTOR_HOST, RAYLET, 1, 2)
         stale.worker = moved_to
         answers = creator.peers.take_all(PushActorTask)
         reply = PushTaskReply(OK, (), 5)
         answers[0].answer(reply)
         answers[1].answer(reply)
-        assert creator.told == [(task, reply)] and connection.in_flight == {} and stale in moved.in_flight.values()
+        assert creator.told == [(task, reply)] and stream.in_flight == {} and stale in moved.in_flight.values()
         answers[0].answer(reply)
         assert len(creator.told) == 1
 
@@ -592,14 +592,14 @@ def test_a_call_that_is_too_large_fails_alone_and_one_that_cannot_be_sent_loses_
     async def story(creator: Creator) -> None:
         client = follow(creator)
         creator.hear(client.actor_id, ALIVE, address=ACTOR_HOST)
-        large, connection = creator.call(client)
+        large, stream = creator.call(client)
         creator.peers.take_all(PushActorTask)[0].fail(RecordTooLarge("too large"))
         ((task, error),) = creator.told
-        assert task is large and isinstance(error, RaySystemError) and connection.in_flight == {}
-        assert client.connection is connection
-        lost, connection = creator.call(client)
+        assert task is large and isinstance(error, RaySystemError) and stream.in_flight == {}
+        assert client.stream is stream
+        lost, stream = creator.call(client)
         creator.peers.take_all(PushActorTask)[0].fail(unreachable())
-        assert client.connection is None and lost in client.lost
+        assert client.stream is None and lost in client.lost
         creator.told.clear()
         await pass_time(2 * MAX_PATIENCE_S)
         ((task, error),) = [each for each in creator.told if each[1] is not RAYLET]
@@ -610,9 +610,9 @@ def test_a_call_that_is_too_large_fails_alone_and_one_that_cannot_be_sent_loses_
 
 def test_what_a_lost_call_has_made_is_discarded_where_that_was() -> None:
     async def story(creator: Creator) -> None:
-        task, connection = creator.call(follow(creator))
-        creator.actors.discard(task, connection)
-        creator.actors.discard(task, Connection(ACTOR_HOST, None, 0, 1))
+        task, stream = creator.call(follow(creator))
+        creator.actors.discard(task, stream)
+        creator.actors.discard(task, CallStream(ACTOR_HOST, None, 0, 1))
         assert creator.told == [(task, RAYLET)]
 
     tell(story)

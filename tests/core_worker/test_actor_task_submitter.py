@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, WAITING, ActorClient, Connection, PendingTask
+from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, WAITING, ActorClient, CallStream, PendingTask
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol import actor as protocol
@@ -34,14 +34,14 @@ class Caller:
         self.discarded: list[str] = []
         self.given_up: list[tuple[int, list[int]]] = []
         """``a 0 of 1``: what attempt 0 of call a, which was pushed by stream 1, has made."""
-        self.waits: list[Connection] = []
+        self.waits: list[CallStream] = []
         """For each of these ``on_no_verdict`` will be called, in this order."""
 
     # --- Actions
 
-    def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
+    def push(self, stream: CallStream, task: PendingTask, in_order: bool) -> None:
         name = self.names[task.task_id]
-        self.pushed.append(f"{connection.stream}:{task.sequence} {name}{'' if in_order else '*'}")
+        self.pushed.append(f"{stream.number}:{task.sequence} {name}{'' if in_order else '*'}")
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         self.end(task, "dead")
@@ -52,17 +52,17 @@ class Caller:
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         self.end(task, "unavailable")
 
-    def discard(self, task: PendingTask, connection: Connection) -> None:
-        self.discarded.append(f"{self.names[task.task_id]} {task.attempt} of {connection.stream}")
+    def discard(self, task: PendingTask, stream: CallStream) -> None:
+        self.discarded.append(f"{self.names[task.task_id]} {task.attempt} of {stream.number}")
 
-    def give_up(self, connection: Connection, sequences: list[int]) -> None:
-        self.given_up.append((connection.stream, sequences))
+    def give_up(self, stream: CallStream, sequences: list[int]) -> None:
+        self.given_up.append((stream.number, sequences))
 
     def retry(self, task: PendingTask) -> None:
         self.submitter.on_task_ready(self.client, task)
 
-    def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
-        self.waits.append(connection)
+    def wait_for_verdict(self, client: ActorClient, stream: CallStream) -> None:
+        self.waits.append(stream)
 
     # --- what happens
 
@@ -104,14 +104,14 @@ class Caller:
         self.hear(DEAD, restarts, death=DeathCause(protocol.KILLED, "killed"))
 
     def unreachable(self) -> None:
-        assert self.client.connection is not None
-        self.submitter.on_unreachable(self.client, self.client.connection)
+        assert self.client.stream is not None
+        self.submitter.on_unreachable(self.client, self.client.stream)
 
     def no_verdict(self) -> None:
         self.submitter.on_no_verdict(self.client, self.waits.pop(0))
 
     def answer(self, task: PendingTask, started: bool = True) -> None:
-        assert isinstance(task.worker, Connection)
+        assert isinstance(task.worker, CallStream)
         self.submitter.on_task_answered(task.worker, task)
         if started:
             self.tasks.move(task, FINISHED)
@@ -179,16 +179,16 @@ def test_the_actor_is_told_which_replies_have_come() -> None:
     caller = Caller()
     caller.alive()
     a, b, c, d = (caller.submit(name) for name in "abcd")
-    connection = caller.client.connection
-    assert connection is not None and connection.acknowledged() == 0
+    stream = caller.client.stream
+    assert stream is not None and stream.acknowledged() == 0
     caller.answer(c)
     caller.answer(b)
-    assert connection.acknowledged() == 0
-    assert connection.take_answered() == ((2, 3),) and connection.take_answered() == ()
+    assert stream.acknowledged() == 0
+    assert stream.take_answered() == ((2, 3),) and stream.take_answered() == ()
     caller.answer(a)
-    assert connection.acknowledged() == 3
+    assert stream.acknowledged() == 3
     caller.answer(d)
-    assert connection.acknowledged() == 4
+    assert stream.acknowledged() == 4
 
 
 def test_g56_a_call_that_was_given_back_is_made_again_without_order_and_for_free() -> None:
@@ -296,7 +296,7 @@ def test_old_news_change_nothing() -> None:
     caller.alive(3)
     caller.submit("a")
     caller.restarting(2)
-    assert caller.client.state == ALIVE and caller.ended == {} and caller.client.connection is not None
+    assert caller.client.state == ALIVE and caller.ended == {} and caller.client.stream is not None
 
 
 def test_g36_a_call_of_a_dead_actor_fails_now_and_later() -> None:
@@ -340,8 +340,8 @@ def test_g36_a_call_whose_arguments_come_again_when_its_actor_is_dead_is_not_kep
     caller = Caller()
     caller.alive()
     a = caller.submit("a", retries=1)
-    assert caller.client.connection is not None
-    caller.submitter.on_task_answered(caller.client.connection, a)  # not begun: an argument is lost
+    assert caller.client.stream is not None
+    caller.submitter.on_task_answered(caller.client.stream, a)  # not begun: an argument is lost
     caller.tasks.move(a, WAITING)
     caller.dead()
     caller.ready(a)
@@ -477,7 +477,7 @@ def test_g36_g37_g49_s8_whatever_happens_every_call_ends_once_in_order_and_withi
             caller.restarting(restarts)
         elif step == "dead" and number == 0:
             caller.dead(restarts)
-        elif step == "lost" and caller.client.connection is not None:
+        elif step == "lost" and caller.client.stream is not None:
             caller.unreachable()
         elif step == "no verdict" and caller.waits:
             caller.no_verdict()

@@ -259,7 +259,7 @@ def test_loans_of_a_dead_lender_are_checked_with_the_borrower() -> None:
     scene = Scene()
     lender = address("lender")
     for ticket in (b"t1", b"t2"):
-        scene.borrowing.lend_here(MINE, THIRD, ticket, lender)
+        scene.borrowing.lend_as_owner(MINE, THIRD, ticket, lender)
     effects = Effects()
     scene.references.on_death(lender.worker_id, effects)
     scene.borrowing.apply(effects)
@@ -274,7 +274,7 @@ def test_loans_of_a_dead_lender_to_ourselves_are_void() -> None:
     """We take tickets of our own objects back when they arrive; what is still out has not arrived."""
     scene = Scene()
     lender = address("lender")
-    scene.borrowing.lend_here(MINE, OWN, b"t", lender)
+    scene.borrowing.lend_as_owner(MINE, OWN, b"t", lender)
     effects = Effects()
     scene.references.on_death(lender.worker_id, effects)
     scene.borrowing.apply(effects)

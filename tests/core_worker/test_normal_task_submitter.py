@@ -70,7 +70,7 @@ class Scene:
         request = self.open_requests()[number]
         name = f"worker-{len(self.asked.requests)}"
         reply = LeaseReply(GRANTED, address(name), pid=1, contended=contended)
-        self.submitter.on_lease_reply(request, reply, self.now)
+        self.submitter.on_granted(request, reply, self.now)
         return next(worker for worker in self.leased() if worker.lease_id == request.lease_id)
 
     def open_requests(self) -> list:  # type: ignore[type-arg]
@@ -165,7 +165,7 @@ def test_open_requests_are_bounded(scene: Scene) -> None:
     scene.submit(prepare(), count=1000)
     assert len(scene.asked.requests) == 10
     scene.submitter.node_count = 14
-    scene.submitter.on_lease_ended(scene.asked.requests[0], scene.now)
+    scene.submitter.on_request_ended(scene.asked.requests[0], scene.now)
     assert len(scene.open_requests()) == 14
 
 
@@ -206,7 +206,7 @@ def test_a_cancelled_request_that_ends_makes_room_for_a_new_one(scene: Scene) ->
     (cancelled,) = scene.asked.cancelled
     (late,) = scene.submit(prepare(mean_us=LONG_US))
     assert scene.open_requests() == [cancelled] and late.state is QUEUED
-    scene.submitter.on_lease_ended(cancelled, scene.now)
+    scene.submitter.on_request_ended(cancelled, scene.now)
     assert len(scene.open_requests()) == 1 and scene.open_requests() != [cancelled]
     assert worker.in_flight
 
@@ -215,11 +215,11 @@ def test_spillback_asks_the_other_raylet_once_and_finally(scene: Scene) -> None:
     scene.submit(prepare())
     elsewhere = address("raylet-2")
     (first,) = scene.asked.requests
-    scene.submitter.on_lease_redirected(first, elsewhere, True, scene.now)
+    scene.submitter.on_redirected(first, elsewhere, True, scene.now)
     second = scene.asked.requests[-1]
     assert scene.open_requests() == [second] and second.lease_id != first.lease_id
     assert (second.raylet, second.grant_or_reject) == (elsewhere, True)
-    scene.submitter.on_lease_redirected(second, None, False, scene.now)
+    scene.submitter.on_redirected(second, None, False, scene.now)
     third = scene.asked.requests[-1]
     assert scene.open_requests() == [third] and (third.raylet, third.grant_or_reject) == (None, False)
     assert scene.grant().raylet is None
@@ -229,14 +229,14 @@ def test_a_cancelled_request_is_not_redirected(scene: Scene) -> None:
     scene.submit(prepare(mean_us=SHORT_US), count=2)
     scene.grant()
     (cancelled,) = scene.asked.cancelled
-    scene.submitter.on_lease_redirected(cancelled, address("raylet-2"), True, scene.now)
+    scene.submitter.on_redirected(cancelled, address("raylet-2"), True, scene.now)
     assert scene.open_requests() == []
 
 
 def test_take_queue_empties_it(scene: Scene) -> None:
     tasks = scene.submit(prepare(), count=3)
     assert scene.submitter.take_queue(scene.asked.requests[0]) == tasks
-    scene.submitter.on_lease_ended(scene.asked.requests[0], scene.now)
+    scene.submitter.on_request_ended(scene.asked.requests[0], scene.now)
     assert len(scene.asked.requests) == 3
 
 
@@ -526,7 +526,7 @@ def test_tasks_of_a_lost_worker_that_had_not_started_ask_for_another(scene: Scen
     scene.submit(prepare(mean_us=SHORT_US), count=3)
     lost = scene.submitter.on_worker_lost(scene.grant())
     for request in list(scene.asked.cancelled):
-        scene.submitter.on_lease_ended(request, scene.now)
+        scene.submitter.on_request_ended(request, scene.now)
     scene.submitter.on_tasks_unstarted(lost[1:], scene.now)
     assert list(scene.grant().in_flight.values()) == lost[1:]
 
@@ -553,14 +553,14 @@ def test_a_queued_task_that_is_cancelled_takes_its_request_along(scene: Scene) -
     (task,) = scene.submit(prepare())
     scene.submitter.remove_queued(task, scene.now)
     assert scene.asked.cancelled == scene.asked.requests
-    scene.submitter.on_lease_ended(scene.asked.requests[0], scene.now)
+    scene.submitter.on_request_ended(scene.asked.requests[0], scene.now)
     assert scene.open_requests() == []
 
 
 def test_gpu_ids_of_the_lease_are_the_workers(scene: Scene) -> None:
     scene.submit(prepare())
     reply = LeaseReply(GRANTED, address("w"), pid=5, gpu_ids=(1, 3))
-    scene.submitter.on_lease_reply(scene.asked.requests[0], reply, scene.now)
+    scene.submitter.on_granted(scene.asked.requests[0], reply, scene.now)
     (worker,) = scene.leased()
     assert (worker.gpu_ids, worker.pid, worker.address.worker_id) == ((1, 3), 5, id_of("w"))
 
@@ -631,7 +631,7 @@ def test_a_thousand_tasks_cost_at_most_1_1_records_each(scene: Scene, workers: i
                 scene.now += mean_us / 1e6 / workers
                 scene.finish(worker)
     for request in list(scene.asked.cancelled):
-        scene.submitter.on_lease_ended(request, scene.now)
+        scene.submitter.on_request_ended(request, scene.now)
     scene.wait(1)
     asked = scene.asked
     records = [asked.pushed, asked.requests, asked.cancelled, asked.returned, asked.reclaimed]

@@ -82,18 +82,18 @@ class AnyOrder(RuleBasedStateMachine):
     def grant(self, which: int, contended: bool) -> None:
         request = self.requests()[which % len(self.requests())]
         reply = LeaseReply(GRANTED, address(request.lease_id.hex()[:16]), contended=contended)
-        self.submitter.on_lease_reply(request, reply, self.now)
+        self.submitter.on_granted(request, reply, self.now)
 
     @precondition(lambda self: self.requests())
     @rule(which=WHICH, how=st.sampled_from(["elsewhere", "home", "ended"]))
     def do_not_grant(self, which: int, how: str) -> None:
         request = self.requests()[which % len(self.requests())]
         if how == "ended":
-            self.submitter.on_lease_ended(request, self.now)
+            self.submitter.on_request_ended(request, self.now)
         elif request.grant_or_reject:
-            self.submitter.on_lease_redirected(request, None, False, self.now)
+            self.submitter.on_redirected(request, None, False, self.now)
         else:
-            self.submitter.on_lease_redirected(request, address("raylet-2"), True, self.now)
+            self.submitter.on_redirected(request, address("raylet-2"), True, self.now)
 
     @precondition(lambda self: self.busy())
     @rule(which=WHICH, count=st.integers(1, 20), duration_us=st.sampled_from([100, 900, 50_000]), fails=st.booleans())
@@ -104,7 +104,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.now += duration_us / 1e6
             task.prepared.on_duration(duration_us)
             self.submitter.on_task_answered(worker, task, self.now)
-            if fails and self.tasks.may_retry(task):
+            if fails and self.tasks.begin_retry(task):
                 self.submitter.on_task_ready(task, self.now)
             else:
                 self.tasks.move(task, FAILED if fails else FINISHED)
@@ -128,7 +128,7 @@ class AnyOrder(RuleBasedStateMachine):
         worker = self.busy()[which % len(self.busy())]
         lost = self.submitter.on_worker_lost(worker)
         for task in lost[:started]:
-            if self.tasks.may_retry(task):
+            if self.tasks.begin_retry(task):
                 self.submitter.on_task_ready(task, self.now)
             else:
                 self.tasks.move(task, FAILED)
@@ -215,7 +215,7 @@ class AnyOrder(RuleBasedStateMachine):
             if self.requests():
                 self.grant(which=0, contended=False)
         while self.requests():
-            self.submitter.on_lease_ended(self.requests()[0], self.now)
+            self.submitter.on_request_ended(self.requests()[0], self.now)
         self.let_time_pass(1.0)
         assert self.submitter.leased_workers() == []
         assert {task.state for task in self.submitted} <= {FINISHED, FAILED}

@@ -135,7 +135,7 @@ class Executor:
 
     def yields(self, count: int) -> None:
         for number in range(count):
-            if self.stream.is_next_wanted():
+            if self.stream.count_item():
                 self.stream.report(serialize(number))
 
     def answer(self, count: int, read: int = 0, is_unwanted: bool = False) -> None:

@@ -24,7 +24,7 @@ from minray.core_worker.records.pending_task import (
     QUEUED,
     WAITING,
     ActorClient,
-    Connection,
+    CallStream,
     PendingTask,
 )
 from minray.core_worker.records.stored_object import StoredObject
@@ -230,7 +230,7 @@ class Owner:
             request = self.asked.requests.pop()
             request.raylet = RAYLET
             where = Address(WORKER.worker_id, node, WORKER.endpoint)
-            self.submitter.on_lease_reply(request, LeaseReply(GRANTED, where, pid=5), 0.0)
+            self.submitter.on_granted(request, LeaseReply(GRANTED, where, pid=5), 0.0)
         assert task.state is PUSHED
         return task
 
@@ -241,7 +241,7 @@ class Owner:
             self.tasks.move(task, QUEUED)
         if state is PUSHED:
             self.tasks.move(task, PUSHED)
-            task.worker = Connection(WORKER, None, 0, 1)
+            task.worker = CallStream(WORKER, None, 0, 1)
         self.log.clear()
         return task
 
@@ -475,7 +475,7 @@ def test_g40_a_task_that_pauses_before_its_next_attempt_is_cancelled_at_once() -
         task, call = owner.pushed(), owner.call()
         owner.died(task)
         call.worker = None
-        assert owner.tasks.may_retry(call)
+        assert owner.tasks.begin_retry(call)
         owner.outcomes.retry(call)
         for each in (task, call):
             owner.outcomes.cancel(each, False, True)
@@ -600,7 +600,7 @@ def test_g20_killed_for_memory_it_is_made_again_later_each_time_and_without_end(
             assert task.state is WAITING and task.worker is None
             await pass_time(0.2)
             assert task.state is QUEUED and task.retries_left == 1
-            owner.submitter.on_lease_reply(owner.request(), LeaseReply(GRANTED, WORKER), 0.0)
+            owner.submitter.on_granted(owner.request(), LeaseReply(GRANTED, WORKER), 0.0)
 
         last = owner.pushed(max_retries=0)
         owner.died(last, LeaseFailure(True, True, memory_used=9, memory_total=10))

@@ -18,7 +18,7 @@ from minray.core_worker.records.pending_task import (
     PUSHED,
     QUEUED,
     ActorClient,
-    Connection,
+    CallStream,
     PendingTask,
 )
 from minray.core_worker.records.received_task import ReceivedTask
@@ -137,7 +137,7 @@ def test_a_call_is_told_with_its_actor_and_where_that_lives(tables: Tables, pid:
     client = ActorClient(ACTOR_ID, OWN, True)
     client.info = ActorInfo(ACTOR_ID, ALIVE, "A", "", "", OWN, False, 0, 0, b"", WORKER, pid=pid) if pid else None
     task = tables.call(QUEUED, PUSHED, client=client)
-    task.worker = Connection(WORKER, None, 0, 1)
+    task.worker = CallStream(WORKER, None, 0, 1)
     (told,) = tables.told().tasks
     assert (told.kind, told.actor_id, told.name) == ("ACTOR_TASK", ACTOR_ID, "A.f")
     assert (told.node_id, told.worker_id, told.pid) == (WORKER.node_id, WORKER.worker_id, pid)

@@ -92,7 +92,7 @@ def test_g16_a_task_runs_at_most_max_retries_times_more(max_retries: int, execut
     tasks = TaskManager(None)
     task = pending(prepare(max_retries=max_retries))
     attempts = [task.attempt]
-    while tasks.may_retry(task):
+    while tasks.begin_retry(task):
         attempts.append(task.attempt)
     assert attempts == list(range(executions))
 
@@ -100,29 +100,29 @@ def test_g16_a_task_runs_at_most_max_retries_times_more(max_retries: int, execut
 def test_g16_minus_one_retries_without_end() -> None:
     tasks = TaskManager(None)
     task = pending(prepare(max_retries=-1))
-    assert all(tasks.may_retry(task) for _ in range(1000)) and task.attempt == 1000
+    assert all(tasks.begin_retry(task) for _ in range(1000)) and task.attempt == 1000
 
 
 def test_g19_a_cancelled_task_is_never_retried() -> None:
     task = pending(prepare(max_retries=-1))
     task.cancelled = True
-    assert not TaskManager(None).may_retry(task) and task.attempt == 0
+    assert not TaskManager(None).begin_retry(task) and task.attempt == 0
 
 
 def test_g21_a_preemption_uses_up_no_retry() -> None:
     tasks = TaskManager(None)
     task = pending(prepare(max_retries=1))
-    assert tasks.may_retry(task, preempted=True) and tasks.may_retry(task, preempted=True)
+    assert tasks.begin_retry(task, preempted=True) and tasks.begin_retry(task, preempted=True)
     assert (task.attempt, task.preemptions, task.retries_left) == (2, 2, 1)
-    assert tasks.may_retry(task) and not tasks.may_retry(task)
-    assert tasks.may_retry(task, preempted=True) and task.attempt == 4
+    assert tasks.begin_retry(task) and not tasks.begin_retry(task)
+    assert tasks.begin_retry(task, preempted=True) and task.attempt == 4
 
 
 def test_g21_what_is_never_to_be_retried_is_not_retried_for_a_preemption() -> None:
     tasks = TaskManager(None)
     once, cancelled = pending(prepare(max_retries=0)), pending(prepare(max_retries=-1))
     cancelled.cancelled = True
-    assert not tasks.may_retry(once, preempted=True) and not tasks.may_retry(cancelled, preempted=True)
+    assert not tasks.begin_retry(once, preempted=True) and not tasks.begin_retry(cancelled, preempted=True)
     assert once.attempt == once.preemptions == cancelled.attempt == cancelled.preemptions == 0
 
 
@@ -141,7 +141,7 @@ def test_g20_nor_does_it_need_one_that_is_left() -> None:
     """What was never to be retried is not, but whose retries were used up by crashes is."""
     tasks = TaskManager(None)
     task = pending(prepare(max_retries=1))
-    assert tasks.may_retry(task) and not tasks.may_retry(task)
+    assert tasks.begin_retry(task) and not tasks.begin_retry(task)
     assert tasks.retry_after_memory(task) == 1 and (task.attempt, task.retries_left) == (2, 0)
 
 

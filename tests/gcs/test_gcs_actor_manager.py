@@ -72,25 +72,25 @@ class Table:
         return row
 
     def register(self, number: int, **fields: Any) -> ActorRow:
-        return self.commit(self.actors.register(info(number, **fields), 1.0))
+        return self.commit(self.actors.registered_row(info(number, **fields), 1.0))
 
     def create(self, number: int) -> ActorRow:
-        self.commit(self.actors.create(id_of(number), CREATION))
+        self.commit(self.actors.created_row(id_of(number), CREATION))
         return self.lease(number)
 
     def lease(self, number: int) -> ActorRow:
         restarts = self.row(number).info.restarts
-        return self.commit(self.actors.lease(id_of(number), restarts, LEASE, address("raylet", "a")))
+        return self.commit(self.actors.leased_row(id_of(number), restarts, LEASE, address("raylet", "a")))
 
     def alive(self, number: int, node: str = "a") -> ActorRow:
         restarts = self.row(number).info.restarts
-        return self.commit(self.actors.alive(id_of(number), restarts, worker(number, restarts, node), 7))
+        return self.commit(self.actors.alive_row(id_of(number), restarts, worker(number, restarts, node), 7))
 
     def lose(self, number: int) -> ActorRow:
-        return self.commit(self.actors.lose(self.row(number), CRASH, 2.0))
+        return self.commit(self.actors.lost_row(self.row(number), CRASH, 2.0))
 
     def end(self, number: int, cause: DeathCause = KILL) -> ActorRow:
-        return self.commit(self.actors.end(self.row(number), cause, 3.0))
+        return self.commit(self.actors.ended_row(self.row(number), cause, 3.0))
 
     def live(self, number: int, node: str = "a", **fields: Any) -> ActorRow:
         self.register(number, **fields)
@@ -120,7 +120,7 @@ def test_the_life_of_an_actor() -> None:
 def test_a_decision_changes_nothing_until_it_is_committed() -> None:
     table = Table()
     row = table.live(1, name="n", max_restarts=1)
-    lost, ended = table.actors.lose(row, CRASH, 2.0), table.actors.end(row, KILL, 2.0)
+    lost, ended = table.actors.lost_row(row, CRASH, 2.0), table.actors.ended_row(row, KILL, 2.0)
     assert (lost.info.state, ended.info.state) == (RESTARTING, DEAD)
     assert table.row(1).info.state == ALIVE and table.actors.named("n", "") is not None
     assert table.actors.of_worker(worker(1).worker_id) is row
@@ -169,8 +169,8 @@ def test_what_is_heard_of_a_past_incarnation_changes_nothing() -> None:
     table = Table()
     table.live(1, max_restarts=-1)
     table.lose(1)
-    assert table.actors.alive(id_of(1), 0, worker(1), 7) is None
-    assert table.actors.lease(id_of(1), 0, LEASE, None) is None
+    assert table.actors.alive_row(id_of(1), 0, worker(1), 7) is None
+    assert table.actors.leased_row(id_of(1), 0, LEASE, None) is None
     assert table.actors.pending(id_of(1), 0) is None and table.actors.pending(id_of(1), 1) is table.row(1)
     table.alive(1)
     assert table.actors.pending(id_of(1), 1) is None
@@ -180,9 +180,9 @@ def test_g39b_dead_is_dead() -> None:
     table = Table()
     table.live(1, max_restarts=-1)
     row = table.end(1)
-    assert table.actors.create(id_of(1), CREATION) is None
-    assert table.actors.alive(id_of(1), 0, worker(1), 7) is None
-    assert table.actors.register(info(1), 9.0) is None
+    assert table.actors.created_row(id_of(1), CREATION) is None
+    assert table.actors.alive_row(id_of(1), 0, worker(1), 7) is None
+    assert table.actors.registered_row(info(1), 9.0) is None
     with pytest.raises(InvalidTransition):
         table.actors.on_committed(msgspec.structs.replace(row, info=msgspec.structs.replace(row.info, state=ALIVE)))
 
@@ -190,22 +190,22 @@ def test_g39b_dead_is_dead() -> None:
 def test_g112_repeated_requests_decide_nothing() -> None:
     table = Table()
     table.register(1)
-    assert table.actors.register(info(1), 5.0) is None
+    assert table.actors.registered_row(info(1), 5.0) is None
     table.create(1)
-    assert table.actors.create(id_of(1), CREATION) is None
-    killed = table.actors.kill(id_of(1), b"k1")
+    assert table.actors.created_row(id_of(1), CREATION) is None
+    killed = table.actors.killed_row(id_of(1), b"k1")
     assert killed is not None and not table.actors.is_known_kill(b"k1")
     table.actors.on_committed(killed)
     assert table.actors.is_known_kill(b"k1") and not table.actors.is_known_kill(b"k2")
-    assert table.actors.kill(id_of(1), b"k1") is None
+    assert table.actors.killed_row(id_of(1), b"k1") is None
 
 
 def test_the_lease_of_a_dead_actor_stays_in_its_row_until_it_was_given_back() -> None:
     table = Table()
     table.live(1)
     assert table.end(1).lease_id == LEASE
-    assert table.actors.returned(id_of(1), b"another") is None
-    returned = table.commit(table.actors.returned(id_of(1), LEASE))
+    assert table.actors.returned_row(id_of(1), b"another") is None
+    returned = table.commit(table.actors.returned_row(id_of(1), LEASE))
     assert returned.lease_id == b"" and table.published[-1] == (id_of(1), DEAD)
     assert len(table.published) == 4, "nobody hears of leases"
 
@@ -213,20 +213,20 @@ def test_the_lease_of_a_dead_actor_stays_in_its_row_until_it_was_given_back() ->
 def test_a_living_actors_lease_is_not_noted_as_returned() -> None:
     table = Table()
     table.live(1)
-    assert table.actors.returned(id_of(1), LEASE) is None
+    assert table.actors.returned_row(id_of(1), LEASE) is None
 
 
 def test_what_shall_end_before_it_is_registered_is_dead_from_then_on() -> None:
     table = Table(max_dead_actors=1)
-    table.commit(table.actors.doom(id_of(1), KILL, 2.0))
+    table.commit(table.actors.doomed_row(id_of(1), KILL, 2.0))
     row = table.row(1)
     assert (row.info.state, row.info.death, row.info.end_time) == (DEAD, KILL, 2.0)
-    assert table.actors.doom_of(id_of(1)) == KILL and table.actors.doom(id_of(1), CRASH, 3.0) is None
+    assert table.actors.doom_of(id_of(1)) == KILL and table.actors.doomed_row(id_of(1), CRASH, 3.0) is None
     table.register(2)
-    assert table.actors.doom(id_of(2), KILL, 2.0) is None and table.actors.doom_of(id_of(2)) is None
+    assert table.actors.doomed_row(id_of(2), KILL, 2.0) is None and table.actors.doom_of(id_of(2)) is None
     table.end(2)
     assert table.actors.get(id_of(1)) is None
-    assert table.actors.doom(id_of(1), KILL, 4.0) is None, "it is forgotten, and dead all the same"
+    assert table.actors.doomed_row(id_of(1), KILL, 4.0) is None, "it is forgotten, and dead all the same"
 
 
 def test_nobody_lives_in_the_process_of_a_dead_actor() -> None:
@@ -270,12 +270,12 @@ def test_g31_an_actor_that_dies_late_does_not_take_the_name_of_its_successor() -
 def test_g33a_an_actor_that_is_about_to_end_has_no_name_and_does_not_begin_anew() -> None:
     table = Table()
     ending = table.live(1, name="n", max_restarts=-1)
-    table.commit(table.actors.begin_to_end(ending))
+    table.commit(table.actors.ending_row(ending))
     assert table.row(1).info.state == ALIVE and table.actors.named("n", "") is None
-    assert table.actors.begin_to_end(table.row(1)) is None, "said twice"
+    assert table.actors.ending_row(table.row(1)) is None, "said twice"
     table.register(2, name="n")
     table.lose(1)
-    assert table.row(1).info.state == DEAD and table.actors.begin_to_end(table.row(1)) is None
+    assert table.row(1).info.state == DEAD and table.actors.ending_row(table.row(1)) is None
     assert table.actors.named("n", "") is table.row(2)
 
 
@@ -283,7 +283,7 @@ def test_g33a_who_has_learnt_that_the_name_is_free_is_not_told_again_that_it_is_
     table = Table()
     first, second, late = table.register(1, name="n"), info(2, name="n"), info(3, name="n")
     assert table.actors.namesake(second) == table.actors.namesake(late) == first.info
-    table.commit(table.actors.begin_to_end(first))
+    table.commit(table.actors.ending_row(first))
     assert table.actors.namesake(second) == first.info, "a repetition of the first question"
     assert table.actors.namesake(second, instead_of=id_of(1)) is None
     table.register(2, name="n")
@@ -295,7 +295,7 @@ def test_g33a_who_has_learnt_that_the_name_is_free_is_not_told_again_that_it_is_
 def test_g33a_g110_a_restarted_gcs_knows_whose_name_is_free() -> None:
     for ending, successor in ((1, 2), (2, 1)):
         table, loaded = Table(), Table()
-        table.commit(table.actors.begin_to_end(table.live(ending, name="n")))
+        table.commit(table.actors.ending_row(table.live(ending, name="n")))
         table.live(successor, name="n")
         loaded.actors.load(table.actors.rows())
         assert loaded.actors.named("n", "") == table.row(successor)
@@ -333,7 +333,7 @@ def test_the_oldest_dead_actors_are_forgotten_but_for_their_ids() -> None:
         table.end(number)
     assert table.actors.get(id_of(2)) is None and table.actors.is_forgotten(id_of(2))
     assert not table.actors.is_forgotten(id_of(1)) and table.published[-1] == (id_of(2), "")
-    assert table.actors.register(info(2), 9.0) is None, "a late repetition does not revive it"
+    assert table.actors.registered_row(info(2), 9.0) is None, "a late repetition does not revive it"
 
 
 def test_g110_a_restarted_gcs_takes_everything_over() -> None:
@@ -349,7 +349,7 @@ def test_g110_a_restarted_gcs_takes_everything_over() -> None:
     assert after.actors.named("n", "") == table.row(1)
     assert after.actors.of_worker(worker(1).worker_id) == table.row(1)
     assert after.lose(1).info.state == RESTARTING
-    assert after.actors.register(info(4), 9.0) is None and after.create(2).info.state == PENDING_CREATION
+    assert after.actors.registered_row(info(4), 9.0) is None and after.create(2).info.state == PENDING_CREATION
     assert after.alive(3).info.restarts == 1
 
 
@@ -357,7 +357,7 @@ def test_g110_of_loaded_dead_actors_those_that_died_first_are_forgotten_first() 
     table, after = Table(), Table(max_dead_actors=1)
     for number, time in ((1, 30.0), (2, 20.0)):
         table.register(number)
-        table.commit(table.actors.end(table.row(number), KILL, time))
+        table.commit(table.actors.ended_row(table.row(number), KILL, time))
     after.actors.load(table.actors.rows())
     assert after.actors.is_forgotten(id_of(2)) and after.row(1)
 
@@ -381,7 +381,7 @@ def test_g31_g35_whatever_happens_names_workers_and_restarts_agree(events: list[
         row = table.actors.get(id_of(number))
         state = None if row is None else row.info.state
         if event == "register" and table.actors.named("n", "") is None:
-            new = table.actors.register(info(number, name="n", max_restarts=max_restarts), 1.0)
+            new = table.actors.registered_row(info(number, name="n", max_restarts=max_restarts), 1.0)
             if new is not None:
                 table.commit(new)
         elif event == "create" and state == DEPENDENCIES_UNREADY:
@@ -393,10 +393,10 @@ def test_g31_g35_whatever_happens_names_workers_and_restarts_agree(events: list[
             table.lose(number)
         elif event == "end" and state not in (None, DEAD):
             table.end(number)
-        elif event == "begin to end" and row is not None and table.actors.begin_to_end(row) is not None:
-            table.commit(table.actors.begin_to_end(row))
+        elif event == "begin to end" and row is not None and table.actors.ending_row(row) is not None:
+            table.commit(table.actors.ending_row(row))
         elif event == "late" and row is not None:
-            assert table.actors.alive(id_of(number), row.info.restarts - 1, worker(number), 7) is None
+            assert table.actors.alive_row(id_of(number), row.info.restarts - 1, worker(number), 7) is None
         living = [row for row in table.actors.living() if not row.info.is_ending]
         named = table.actors.named("n", "")
         assert len(living) <= 1 and named == (living[0] if living else None)

@@ -64,8 +64,8 @@ class Scene:
 
     def advance(self) -> None:
         free = [self.resources.available.get(name, 0) / UNIT for name in ("CPU", group_name("CPU", A))]
-        self.seen.append((free[0], free[1], self.nodes.joined))
-        self.nodes.joined = False
+        self.seen.append((free[0], free[1], self.nodes.must_retry_infeasible))
+        self.nodes.must_retry_infeasible = False
         self.is_settled = True
 
     def on_group_removed(self, group_id: bytes) -> None:

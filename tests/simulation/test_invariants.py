@@ -103,7 +103,7 @@ def test_s7_an_answer_on_its_way_carries_its_references(monkeypatch: pytest.Monk
         outcome_of(outcome_of(make.remote())[0])
 
     watched(body)
-    monkeypatch.setattr(Borrowing, "lend_here", lambda *_: None)
+    monkeypatch.setattr(Borrowing, "lend_as_owner", lambda *_: None)
     with pytest.raises(AssertionError, match=r"S7: worker/\w+ frees \S+, and PushTask reply from worker/\w+ to driver/\d+"):
         watched(body)
 
@@ -209,7 +209,7 @@ def test_s4_no_attempt_is_made_without_a_retry(monkeypatch: pytest.MonkeyPatch) 
         task.attempt += 1
         return True
 
-    monkeypatch.setattr(TaskManager, "may_retry", try_again)
+    monkeypatch.setattr(TaskManager, "begin_retry", try_again)
     with pytest.raises(AssertionError, match=r"S4: driver/\d+ pushes attempt 2 of task \S+, which has 1 retries"):
         watched(body, kill_the_first_two_that_run)
 

@@ -32,7 +32,7 @@ def invoke(*arguments: str | int | Path) -> Result:
 
 @pytest.fixture
 def forgets_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskManager, "may_retry", lambda *_: False)
+    monkeypatch.setattr(TaskManager, "begin_retry", lambda *_: False)
 
 
 @pytest.fixture

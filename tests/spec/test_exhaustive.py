@@ -53,7 +53,7 @@ def test_a_dry_run_hears_of_points_and_is_a_run_without_faults() -> None:
 
 @pytest.mark.slow
 def test_a_retry_that_is_forgotten_is_found_at_the_one_point_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskManager, "may_retry", lambda *_: False)
+    monkeypatch.setattr(TaskManager, "begin_retry", lambda *_: False)
     sweep = sweep_smallest("crash")
     places = {place_of((failure.scenario.overrides or ())[0][0]) for failure in sweep.failures}
     assert places == {("worker", "send PushTask reply")}  # Before that the body has not begun, and nothing was tried.

@@ -718,7 +718,7 @@ def believes_bad_news_only(
 CANCEL, HEAR = TaskOutcomes.cancel, ClusterResourceScheduler.on_resources
 PLANTED = [
     ("S7", ReferenceCounter, "keep_after_task", lambda *_: []),
-    ("S7", Borrowing, "lend_here", lends_nothing),
+    ("S7", Borrowing, "lend_as_owner", lends_nothing),
     ("G40", TaskOutcomes, "cancel", cancels_only_what_was_pushed),
     ("L6", ClusterResourceScheduler, "on_resources", believes_bad_news_only),
 ]
@@ -789,7 +789,7 @@ def test_a_lease_that_is_never_returned_is_shown_with_one_task(monkeypatch: pyte
 
 
 def test_a_retry_that_is_forgotten_is_shown_with_one_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskManager, "may_retry", lambda *_: False)
+    monkeypatch.setattr(TaskManager, "begin_retry", lambda *_: False)
     tasks = [Submit(f"task{i}", Body((Sleep(f"sleep{i}", 0.1),))) for i in range(6)]
     program = one(*tasks, Get("get", tuple(task.name for task in tasks)))
     world = World((Node(), Node()), {"crash": 0.1, "delay": 0.2, "stall": 0.01}, 2)

@@ -63,7 +63,8 @@ BUGS = [
                 """
                 if entry is None:
                     had = getattr(Worker, "leases", {}).get(lease_id)
-                    entry = next((other for other in self.entries.values() if other.worker is had is not None), None)
+                    others = (other for other in self.entries.values() if had is not None and other.worker is had)
+                    entry = next(others, None)
                 if entry is None:
                     return
                 lease_id = entry.request.lease_id
@@ -212,12 +213,12 @@ BUGS = [
                 "minray.core_worker.submission.actor_task_submitter",
                 "ActorTaskSubmitter._push",
                 """
-                task.sequence = connection.next_sequence
-                connection.next_sequence += 1
+                task.sequence = stream.next_sequence
+                stream.next_sequence += 1
                 """,
                 """
-                task.sequence = task.sequence or connection.next_sequence
-                connection.next_sequence = max(connection.next_sequence, task.sequence) + 1
+                task.sequence = task.sequence or stream.next_sequence
+                stream.next_sequence = max(connection.next_sequence, task.sequence) + 1
                 """,
             ),
         ),
@@ -295,7 +296,7 @@ BUGS = [
         (
             Mutation(
                 SUBMITTER,
-                "NormalTaskSubmitter.on_lease_ended",
+                "NormalTaskSubmitter.on_request_ended",
                 "self.assign(key, now)",
                 """
                 if not request.cancelled:
@@ -339,7 +340,7 @@ BUGS = [
                 "Borrowing.lend_now",
                 """
                 for info in infos:
-                    self.lend_here(info.object_id, receiver, info.ticket, self._own)
+                    self.lend_as_owner(info.object_id, receiver, info.ticket, self._own)
                 """,
                 "pass",
             ),

@@ -358,7 +358,7 @@ MISTAKES = {
             Mutation(
                 "minray.gcs.actor_service",
                 "ActorService.handle_EndActor",
-                "await self._until_stored(request.actor_id, self._actors.begin_to_end)",
+                "await self._until_stored(request.actor_id, self._actors.ending_row)",
                 "pass",
             ),
         ),
@@ -451,7 +451,7 @@ MISTAKES = {
     "planted_retry_forgotten": Mistake(
         "Planted, never made: nothing is tried again.",
         "G17",
-        (Mutation(TASKS, "TaskManager.may_retry", "task.cancelled or task.retries_left == 0", "True"),),
+        (Mutation(TASKS, "TaskManager.begin_retry", "task.cancelled or task.retries_left == 0", "True"),),
     ),
     "read_on_with_items_that_held_less": Mistake(
         "The model: items that are read later were to hold what was at hand by then, not when their generator began.",
@@ -483,8 +483,8 @@ MISTAKES = {
                 ACTORS,
                 "ActorManager.discard",
                 """
-                if connection.raylet is not None:
-                    self._outcomes.discard_attempt(task, connection.raylet)
+                if stream.raylet is not None:
+                    self._outcomes.discard_attempt(task, stream.raylet)
                 """,
                 "pass",
             ),

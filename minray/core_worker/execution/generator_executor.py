@@ -71,7 +71,7 @@ class GeneratorExecutor:
         stream = self._stream(task)
         try:
             for value in iterator:
-                if stream.is_next_wanted():
+                if stream.count_item():
                     stream.report(serialization.serialize(value))
                 del value
                 self._wait(stream, stream.may_go_on)
@@ -87,7 +87,7 @@ class GeneratorExecutor:
         stream = self._stream(task)
         try:
             async for value in iterator:
-                if stream.is_next_wanted():
+                if stream.count_item():
                     stream.report(serialization.serialize(value))
                 del value
                 await self._wait_async(stream, stream.may_go_on)

@@ -4,7 +4,7 @@ Ray: GeneratorBackpressureWaiter in src/ray/core_worker/generator_waiter.h, and 
 
 The thread that runs the user's code counts items and hands reports over to the core worker's loop; the loop counts answers.
 These numbers decide whether the iterator may be asked for its next item. No interrupt is raised in this file (see
-``platform.main_thread``). Hence every item put into the object store is reported, and the counts match the reports.
+``platform.threads.main_thread``). Hence every item put into the object store is reported, and the counts match the reports.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class OutgoingStream:
 
     # --- in the thread that runs the user's code
 
-    def is_next_wanted(self) -> bool:
-        """Count an item that the iterator has yielded, and say whether it must be reported."""
+    def count_item(self) -> bool:
+        """Count an item that the iterator has yielded, and return whether it must be reported."""
         self.yielded += 1
         is_missing = self.yielded > self.task.items_arrived or self.yielded in self.task.items_lost
         return is_missing and not self.is_unwanted

@@ -19,7 +19,7 @@ from minray.protocol.raylet import NotifyWorkerBlocked
 from minray.rpc.connection import ignore
 
 LENDS_AFTER_S = 0.01
-"""Seconds for which a thread reads from object stores, or waits for a reader, before its task lends CPUs: most need less."""
+"""A wait for a store or a reader lends CPUs only after this many seconds; most end earlier."""
 
 
 class BlockedTasks:

@@ -3,8 +3,8 @@
 Ray: CoreWorker::AllocateReturnObject and SealReturnObject
 
 This runs in the threads that run user code, which park while a large value is put. A result holds the references inside its
-value until their owners have noted the new borrower. No interrupt is raised in this file (see ``platform.main_thread``), so
-that no stored value is forgotten.
+value until their owners have noted the new borrower. No interrupt is raised in this file (see
+``platform.threads.main_thread``), so that no stored value is forgotten.
 """
 
 from __future__ import annotations

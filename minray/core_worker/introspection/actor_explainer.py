@@ -13,7 +13,7 @@ from typing import Protocol
 
 from minray.common.ids import actor_of, creation_task_of, return_id, short, short_actor
 from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
-from minray.core_worker.records.pending_task import PUSHED, WAITING, ActorClient, Connection, PendingTask
+from minray.core_worker.records.pending_task import PUSHED, WAITING, ActorClient, CallStream, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.submission.actor_manager import ActorManager
 from minray.core_worker.submission.placement_groups import PlacementGroups
@@ -130,15 +130,15 @@ class ActorExplainer:
             return [f"{name} is on its way to the gcs, which creates actor {short_actor(actor_of(task.task_id))}"]
         if task.state is not PUSHED:
             return await self._explain_unsent(name, task, client, hops)
-        connection, info = task.worker, client.info
-        if not isinstance(connection, Connection) or info is None:
+        stream, info = task.worker, client.info
+        if not isinstance(stream, CallStream) or info is None:
             line = f"{name} was sent to an actor that cannot be reached any more; it may have run"
             return [line, *await self.explain_actor(client.actor_id, client.owner, hops)]
         said = await self._ask_process(info, task.task_id, task.attempt, hops)
         return [f"{name} was sent to {_describe(info)}", *said]
 
     async def _explain_unsent(self, name: str, task: PendingTask, client: ActorClient, hops: int) -> list[str]:
-        if client.connection is None:
+        if client.stream is None:
             about = await self.explain_actor(client.actor_id, client.owner, hops)
             return [f"{name} waits for its actor", *about]
         ahead = self._ahead_of(task, client)

@@ -16,7 +16,7 @@ from minray.common.ids import actor_of, return_id
 from minray.common.task_spec import TaskTemplate, kind_of
 from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.memory_store import MemoryStore
-from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, Connection, PendingTask
+from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, CallStream, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.submission.normal_task_submitter import LeasedWorker
 from minray.core_worker.submission.task_manager import TaskManager
@@ -116,7 +116,7 @@ class TaskAccount:
         worker = task.worker
         if isinstance(worker, LeasedWorker):
             return worker.address, worker.pid
-        if isinstance(worker, Connection):
+        if isinstance(worker, CallStream):
             client = task.prepared.client
             info = None if client is None else client.info
             return worker.address, 0 if info is None else info.pid

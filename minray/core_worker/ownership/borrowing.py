@@ -2,11 +2,11 @@
 
 Ray: the sending half of src/ray/core_worker/reference_counter.cc (WaitForRefRemoved and friends)
 
-A *ticket* is the owner's note that a receiver borrows an object. The rule: before a reference leaves this process inside a
-message, its owner has noted a ticket for the receiver (``lend``). For own objects that is an entry in a table. For borrowed
-objects it costs a round trip to each owner, and the message waits for it. Tickets that are given back travel together, and
-no caller waits for them. When a lender dies, the owner asks the borrowers whether the lender's message has arrived
-(``CheckTickets``).
+A *ticket* is the owner's note that a receiver borrows an object. The rule: before a reference leaves this process, except as
+an argument of a task, its owner has noted a ticket for the receiver (``lend``). For own objects that is an entry in a table.
+For borrowed objects it costs a round trip to each owner, and the message waits for it. Tickets that are given back travel
+together, and no caller waits for them. When a lender dies, the owner asks the borrowers whether the lender's message has
+arrived (``CheckTickets``).
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Borrowing:
 
     # --- as owner
 
-    def lend_here(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
-        """Note a ticket for a borrower; False if the object is freed, the ticket was given back, or a party is dead."""
+    def lend_as_owner(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
+        """Note a ticket at its owner, this process; False if the object is freed, the ticket spent, or a party dead."""
         is_ours = borrower.worker_id == lender.worker_id == self._own.worker_id
         if not is_ours and not self._watching:
             self._watching = True
@@ -80,7 +80,7 @@ class Borrowing:
     def lend_to(self, request: AddBorrower) -> list[Loan]:
         """Note the tickets of a lender, or of a borrower that asks for itself; return those that cannot be noted."""
         borrower, lender = request.borrower, request.lender
-        return [loan for loan in request.loans if not self.lend_here(loan.object_id, borrower, loan.ticket, lender)]
+        return [loan for loan in request.loans if not self.lend_as_owner(loan.object_id, borrower, loan.ticket, lender)]
 
     def _on_checked(self, reply: CheckTicketsReply | None, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
         if reply is not None:
@@ -109,7 +109,7 @@ class Borrowing:
             return None
         infos = self._with_tickets(refs, question)
         for info in infos:
-            self.lend_here(info.object_id, receiver, info.ticket, self._own)
+            self.lend_as_owner(info.object_id, receiver, info.ticket, self._own)
         return infos
 
     async def lend(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes = b"") -> list[RefInfo]:
@@ -118,7 +118,7 @@ class Borrowing:
         others: list[tuple[Loan, Address]] = []
         for info in infos:
             if info.owner.worker_id == self._own.worker_id:
-                self.lend_here(info.object_id, receiver, info.ticket, self._own)
+                self.lend_as_owner(info.object_id, receiver, info.ticket, self._own)
             else:
                 others.append((Loan(info.object_id, info.ticket), info.owner))
         asking = [

@@ -5,8 +5,8 @@ Ray: src/ray/core_worker/reference_counter.h (locations), object_recovery_manage
 Only owners have a directory. The first copy of an object is on the node where its task ran, or where ``put`` was called.
 Raylets report every further copy that they make or evict. A raylet that asks for an object is about to receive a copy.
 Raylets that ask later are told of it, too, in the order in which all have asked (see ``object_manager.pull``). When an
-object is freed, all nodes that may have a copy are told. A node that reports a copy which is not needed, or no longer, is
-told as well.
+object is freed, all nodes that may have a copy are told. A node that reports a copy that is not needed, or not any more, is
+told to drop it.
 
 When a node dies, its copies are gone. If the first copy was among them, another copy takes its place (G66). If no copy is
 left, but other nodes were receiving one, their report that it is complete may be on its way. The object is lost when all of

@@ -70,7 +70,7 @@ class Reference(msgspec.Struct, eq=False, gc=False):
     lineage: int = 0
     """Number of this process's finished tasks that would take the object again."""
     obstacle: ReconstructionFailure | None = ReconstructionFailure.PUT
-    """Why the object cannot be made again if it is lost; None: its task is remembered. Set when that task has ended."""
+    """Why the object cannot be made again; None: its task is remembered. Decided when the task ends, and PUT until then."""
 
     def is_held(self) -> bool:
         return self.asked > 0 or self.is_wanted()

@@ -74,7 +74,7 @@ class PreparedTemplate:
 
 
 class PushTarget(Protocol):
-    """The receiver of a pushed task: a leased worker, or a connection to an actor."""
+    """The receiver of a pushed task: a leased worker, or an actor's stream of calls."""
 
     address: Address
     """The process that runs the task."""
@@ -113,9 +113,9 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     dependencies: tuple[Dependency, ...] = ()
     """Resolved arguments that are in the object store, once the task is not WAITING any more."""
     worker: PushTarget | None = None
-    """The leased worker, or the connection to the actor, while PUSHED."""
+    """The leased worker, or the stream of calls to the actor, while PUSHED."""
     sequence: int = 0
-    """Sequence number within the lease or the actor's stream, while PUSHED."""
+    """Sequence number of the last push, within its lease or stream; 0: the task was never pushed."""
     estimate_us: float = 0.0
     """Estimated duration by which the task was pipelined, in microseconds, while PUSHED."""
     stream: ObjectRefStream | None = None
@@ -123,7 +123,7 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     items_lost: dict[int, None] | None = None
     """Numbers of a generator's items that were lost before the current attempt began, and have not arrived again."""
     has_lost_results: bool = False
-    """Whether results of an earlier attempt were lost while this one runs, which it may not make."""
+    """Whether results were lost while this attempt runs, so that it may not make them again."""
     memory_kills: int = 0
     """Number of times that its worker was killed because the node had no memory."""
     needs: tuple[bytes, ...] | None = None
@@ -158,19 +158,20 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
         return [return_id(self.task_id, index) for index in range(1, self.prepared.template.num_returns + 1)]
 
 
-class Connection:
+class CallStream:
     """One stream of calls to one incarnation of an actor.
 
     It does not refer to its client, which refers to it: that would be a reference cycle.
     """
 
-    __slots__ = ("address", "raylet", "restarts", "stream", "next_sequence", "in_flight", "answered", "is_lost")
+    __slots__ = ("address", "raylet", "restarts", "number", "next_sequence", "in_flight", "answered", "is_lost")
 
-    def __init__(self, address: Address, raylet: Address | None, restarts: int, stream: int) -> None:
+    def __init__(self, address: Address, raylet: Address | None, restarts: int, number: int) -> None:
         self.address = address
         self.raylet = raylet
         self.restarts = restarts
-        self.stream = stream
+        self.number = number
+        """Number of the stream among those that this process has begun."""
         self.next_sequence = 1
         self.in_flight: dict[int, PendingTask] = {}
         """Calls that were pushed and not answered, by sequence number, oldest first."""
@@ -204,7 +205,7 @@ class ActorClient:
         "info",
         "queue",
         "retries",
-        "connection",
+        "stream",
         "lost",
         "failures",
         "keeping",
@@ -223,10 +224,10 @@ class ActorClient:
         """Calls that have not been pushed, in their order; if the actor promises none, only those that are ready."""
         self.retries: deque[PendingTask] = deque()
         """Calls to be pushed again, in no order."""
-        self.connection: Connection | None = None
-        """The current connection; None: no incarnation can be reached."""
-        self.lost: dict[PendingTask, Connection] = {}
-        """Calls whose connection was lost and whose outcome is open, each with that connection."""
+        self.stream: CallStream | None = None
+        """The current stream of calls; None: no incarnation can be reached."""
+        self.lost: dict[PendingTask, CallStream] = {}
+        """Calls whose stream was lost and whose outcome is open, each with that stream."""
         self.failures = 0
         """Number of times in a row that the actor could not be reached although the gcs reported it alive."""
         self.keeping = 0

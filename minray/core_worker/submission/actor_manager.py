@@ -26,7 +26,7 @@ from minray.core_worker.records.pending_task import (
     QUEUED,
     WAITING,
     ActorClient,
-    Connection,
+    CallStream,
     PendingTask,
 )
 from minray.core_worker.submission.actor_clients import ActorClients
@@ -77,8 +77,8 @@ from minray.rpc.pubsub import Subscription
 ASK_AGAIN_S = 1.0
 """Seconds to wait for the gcs to publish an actor before it is asked about the actor; the news usually comes earlier."""
 MAX_PATIENCE_S = 5.0
-"""Maximum seconds to wait, after a connection to an actor was lost, for the gcs to report the actor's death. The wait starts
-at ``timeout_ms_task_wait_for_death_info`` and doubles with each failure in a row."""
+"""Maximum seconds to wait, after a stream of calls to an actor was lost, for the gcs to report the actor's death. The wait
+starts at ``timeout_ms_task_wait_for_death_info`` and doubles with each failure in a row."""
 
 
 class _Creation:
@@ -370,9 +370,9 @@ class ActorManager:
         """Send no more calls to the actors of a dead node, although the gcs has not reported each of them dead."""
         for actor_id in self.clients:
             client = self.clients.get(actor_id)
-            connection = client.connection if client is not None else None
-            if connection is not None and connection.address.node_id == node_id:
-                connection.is_lost = True
+            stream = client.stream if client is not None else None
+            if stream is not None and stream.address.node_id == node_id:
+                stream.is_lost = True
 
     def _on_own_info(self, creation: _Creation, info: ActorInfo) -> None:
         """Take note of a record of an actor of ours; end the constructor's task once it cannot be called again."""
@@ -388,18 +388,18 @@ class ActorManager:
 
     # --- Actions
 
-    def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None:
+    def push(self, stream: CallStream, task: PendingTask, in_order: bool) -> None:
         client = task.prepared.client
         assert client is not None
         message = PushActorTask(
             task.task_id,
             client.actor_id,
             task.attempt,
-            connection.stream,
+            stream.number,
             task.sequence,
             in_order,
-            connection.acknowledged(),
-            connection.take_answered(),
+            stream.acknowledged(),
+            stream.take_answered(),
             task.prepared.header,
             task.depth,
             task.args,
@@ -408,21 +408,21 @@ class ActorManager:
             task.inline_buffers,
             self._outcomes.rerun(task) if task.attempt else None,
         )
-        self._process.peers.to(connection.address).send(message, partial(self._on_pushed, connection, task))
+        self._process.peers.to(stream.address).send(message, partial(self._on_pushed, stream, task))
 
     def _on_pushed(
         self,
-        connection: Connection,
+        stream: CallStream,
         task: PendingTask,
         reply: PushTaskReply | None,
         error: PlatformError | None,
         buffers: Sequence[Any],
     ) -> None:
         client = task.prepared.client
-        if task.worker is not connection or task.state is not PUSHED or client is None:
+        if task.worker is not stream or task.state is not PUSHED or client is None:
             return
         if reply is not None:
-            self.submitter.on_task_answered(connection, task)
+            self.submitter.on_task_answered(stream, task)
             if reply.status == NOT_STARTED:
                 self._outcomes.on_missing(reply.missing)
                 for again in self._outcomes.on_unstarted([task]):
@@ -430,10 +430,10 @@ class ActorManager:
             else:
                 self._outcomes.on_reply(task, reply, buffers)
         elif isinstance(error, RecordTooLarge):
-            self.submitter.on_task_answered(connection, task)
+            self.submitter.on_task_answered(stream, task)
             self._outcomes.finish_with_error(task, RaySystemError(reason=str(error)))
         else:
-            self.submitter.on_unreachable(client, connection)
+            self.submitter.on_unreachable(client, stream)
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         assert client.info is not None and client.info.death is not None
@@ -453,21 +453,21 @@ class ActorManager:
         )
         self._outcomes.finish_with_error(task, error)
 
-    def discard(self, task: PendingTask, connection: Connection) -> None:
-        if connection.raylet is not None:
-            self._outcomes.discard_attempt(task, connection.raylet)
+    def discard(self, task: PendingTask, stream: CallStream) -> None:
+        if stream.raylet is not None:
+            self._outcomes.discard_attempt(task, stream.raylet)
 
-    def give_up(self, connection: Connection, sequences: list[int]) -> None:
-        request = GiveUpCalls(self._process.address, connection.stream, sequences)
-        self._process.patient.send(connection.address, request, ignore)
+    def give_up(self, stream: CallStream, sequences: list[int]) -> None:
+        request = GiveUpCalls(self._process.address, stream.number, sequences)
+        self._process.patient.send(stream.address, request, ignore)
 
     def retry(self, task: PendingTask) -> None:
         self._outcomes.retry(task)
 
-    def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
+    def wait_for_verdict(self, client: ActorClient, stream: CallStream) -> None:
         system = self._process.config.system_config
         patience_s = min(system.timeout_ms_task_wait_for_death_info / 1000 * 2**client.failures, MAX_PATIENCE_S)
-        asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client, connection)
+        asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client, stream)
 
     # --- account
 

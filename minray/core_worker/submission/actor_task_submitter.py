@@ -8,8 +8,8 @@ has said where the actor lives, calls are pushed to its process, each with a seq
 Rules
   * Calls are pushed in the order in which they were made (G49). A call whose arguments do not exist yet holds up the calls
     behind it, unless the actor promises no order (G51).
-  * While the actor is being created, its calls wait. While it is being restarted, a call without retries fails at once, and
-    a call with retries uses one up (G37).
+  * While the actor is being created, its calls wait. A call that becomes ready during a restart fails at once if it has no
+    retries, and otherwise uses one up (G37).
   * Calls that were pushed to an incarnation that is gone are *lost*: they may have run. When the gcs has said what became of
     the actor, lost calls with retries are pushed again (out of order, G52), and the others fail (G36). Calls that were not
     pushed stay in the queue.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, QUEUED, ActorClient, Connection, PendingTask
+from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, QUEUED, ActorClient, CallStream, PendingTask
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import ALIVE, DEAD, RESTARTING, ActorInfo
 
@@ -33,7 +33,7 @@ from minray.protocol.actor import ALIVE, DEAD, RESTARTING, ActorInfo
 class CallActions(Protocol):
     """The messages, timers and endings that the submitter decides on."""
 
-    def push(self, connection: Connection, task: PendingTask, in_order: bool) -> None: ...
+    def push(self, stream: CallStream, task: PendingTask, in_order: bool) -> None: ...
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         """Fail a call because its actor is dead."""
@@ -43,17 +43,17 @@ class CallActions(Protocol):
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None: ...
 
-    def discard(self, task: PendingTask, connection: Connection) -> None:
+    def discard(self, task: PendingTask, stream: CallStream) -> None:
         """Discard the objects that an attempt has put into the store of the actor's node, or will put there."""
 
-    def give_up(self, connection: Connection, sequences: list[int]) -> None:
+    def give_up(self, stream: CallStream, sequences: list[int]) -> None:
         """Tell a living actor that this process will never receive the answers to these calls."""
 
     def retry(self, task: PendingTask) -> None:
         """Begin the next attempt of a call; ``on_task_ready`` follows."""
 
-    def wait_for_verdict(self, client: ActorClient, connection: Connection) -> None:
-        """Call ``on_no_verdict`` a while after the connection to an actor was lost."""
+    def wait_for_verdict(self, client: ActorClient, stream: CallStream) -> None:
+        """Call ``on_no_verdict`` a while after a stream of calls to an actor was lost."""
 
 
 class ActorTaskSubmitter:
@@ -80,7 +80,7 @@ class ActorTaskSubmitter:
             self._actions.fail_dead(task, client)
             self._flush(client)
             return
-        if state == RESTARTING and not task.sequence and not self._tasks.may_retry(task):
+        if state == RESTARTING and not task.sequence and not self._tasks.begin_retry(task):
             self._actions.fail_restarted(task, client, "it is being restarted")
         elif task.sequence:
             client.retries.append(task)
@@ -92,11 +92,11 @@ class ActorTaskSubmitter:
         """Push the calls behind one that has ended before it was pushed (cancelled, or an argument failed)."""
         self._flush(client)
 
-    def on_task_answered(self, connection: Connection, task: PendingTask) -> None:
-        """Take a pushed call off its connection, because it was answered or was too large to be sent."""
-        in_flight = connection.in_flight
+    def on_task_answered(self, stream: CallStream, task: PendingTask) -> None:
+        """Take a pushed call off its stream, because it was answered or was too large to be sent."""
+        in_flight = stream.in_flight
         if next(iter(in_flight)) != task.sequence:
-            connection.answered.add(task.sequence, task.sequence)
+            stream.answered.add(task.sequence, task.sequence)
         del in_flight[task.sequence]
         task.worker = None
         client = task.prepared.client
@@ -113,9 +113,9 @@ class ActorTaskSubmitter:
         if known is not None and info.restarts < known.restarts and info.state != DEAD:
             return
         client.info = info
-        connection = client.connection
-        if connection is not None and (info.state != ALIVE or connection.restarts != info.restarts):
-            self._lose(client, connection)
+        stream = client.stream
+        if stream is not None and (info.state != ALIVE or stream.restarts != info.restarts):
+            self._lose(client, stream)
         if info.state == DEAD:
             self._fail_all(client)
             return
@@ -124,42 +124,42 @@ class ActorTaskSubmitter:
             self._connect(client)
             self._flush(client)
 
-    def on_unreachable(self, client: ActorClient, connection: Connection) -> None:
-        """React to the loss of a connection to an actor: its calls wait for the gcs to say what became of the actor."""
-        if client.connection is connection:
-            self._lose(client, connection)
-            self._actions.wait_for_verdict(client, connection)
+    def on_unreachable(self, client: ActorClient, stream: CallStream) -> None:
+        """React to the loss of a stream: its calls wait for the gcs to say what became of the actor."""
+        if client.stream is stream:
+            self._lose(client, stream)
+            self._actions.wait_for_verdict(client, stream)
 
-    def on_no_verdict(self, client: ActorClient, connection: Connection) -> None:
-        """Reconnect to an actor that the gcs still reports alive a while after its connection was lost.
+    def on_no_verdict(self, client: ActorClient, stream: CallStream) -> None:
+        """Begin a new stream to an actor that the gcs still reports alive a while after the old one was lost.
 
         Lost calls are pushed again if they have retries, and fail as unavailable otherwise. Do nothing if the gcs has
         reported a death or another incarnation meanwhile.
         """
         info = client.info
-        if client.connection is not None or info is None or info.state != ALIVE or info.restarts != connection.restarts:
+        if client.stream is not None or info is None or info.state != ALIVE or info.restarts != stream.restarts:
             return
         client.failures += 1
         lost, client.lost = client.lost, {}
-        for connection in dict.fromkeys(lost.values()):
-            self._actions.give_up(connection, list(connection.in_flight))
+        for stream in dict.fromkeys(lost.values()):
+            self._actions.give_up(stream, list(stream.in_flight))
         self._connect(client)
         for task, pushed_to in lost.items():
-            if not self._is_made_again(task, pushed_to):
+            if not self._retry_lost(task, pushed_to):
                 self._actions.fail_unavailable(task, client, "it cannot be reached")
         self._flush(client)
 
     def _connect(self, client: ActorClient) -> None:
         info = client.info
-        if client.connection is None and info is not None and info.address is not None:
+        if client.stream is None and info is not None and info.address is not None:
             self._stream_count += 1
-            client.connection = Connection(info.address, info.raylet, info.restarts, self._stream_count)
+            client.stream = CallStream(info.address, info.raylet, info.restarts, self._stream_count)
 
-    def _lose(self, client: ActorClient, connection: Connection) -> None:
-        client.connection = None
-        for task in connection.in_flight.values():
+    def _lose(self, client: ActorClient, stream: CallStream) -> None:
+        client.stream = None
+        for task in stream.in_flight.values():
             task.worker = None
-            client.lost[task] = connection
+            client.lost[task] = stream
 
     def _decide_lost(self, client: ActorClient, restarts: int) -> None:
         """Retry or fail the lost calls that were pushed to an incarnation older than ``restarts``."""
@@ -167,15 +167,15 @@ class ActorTaskSubmitter:
         for task in decided:
             del client.lost[task]
         for task, pushed_to in decided.items():
-            if not self._is_made_again(task, pushed_to):
+            if not self._retry_lost(task, pushed_to):
                 self._actions.fail_restarted(task, client, "it died and is restarted")
 
-    def _is_made_again(self, task: PendingTask, pushed_to: Connection) -> bool:
-        """Begin another attempt of a lost call if need be; False if the call was pushed and has no retry left."""
+    def _retry_lost(self, task: PendingTask, pushed_to: CallStream) -> bool:
+        """Begin another attempt of a lost call, unless it is not PUSHED any more; False if it has no retry left."""
         if task.state is not PUSHED:
             return True
         self._actions.discard(task, pushed_to)
-        if not self._tasks.may_retry(task):
+        if not self._tasks.begin_retry(task):
             return False
         self._actions.retry(task)
         return True
@@ -196,27 +196,27 @@ class ActorTaskSubmitter:
 
     def _flush(self, client: ActorClient) -> None:
         """Push all calls whose turn it is."""
-        connection, queue = client.connection, client.queue
-        if connection is not None and connection.is_lost:
-            connection = None
-        while client.retries and connection is not None:
-            self._push(client, connection, client.retries.popleft())
+        stream, queue = client.stream, client.queue
+        if stream is not None and stream.is_lost:
+            stream = None
+        while client.retries and stream is not None:
+            self._push(client, stream, client.retries.popleft())
         while queue:
             task = queue[0]
             if task.state is FINISHED or task.state is FAILED:
                 queue.popleft()
-            elif task.state is QUEUED and connection is not None:
-                self._push(client, connection, queue.popleft())
+            elif task.state is QUEUED and stream is not None:
+                self._push(client, stream, queue.popleft())
             else:
                 return
 
-    def _push(self, client: ActorClient, connection: Connection, task: PendingTask) -> None:
+    def _push(self, client: ActorClient, stream: CallStream, task: PendingTask) -> None:
         if task.state is not QUEUED:
             return
         in_order = client.in_order and not task.sequence
-        task.worker = connection
-        task.sequence = connection.next_sequence
-        connection.next_sequence += 1
-        connection.in_flight[task.sequence] = task
+        task.worker = stream
+        task.sequence = stream.next_sequence
+        stream.next_sequence += 1
+        stream.in_flight[task.sequence] = task
         self._tasks.move(task, PUSHED)
-        self._actions.push(connection, task, in_order)
+        self._actions.push(stream, task, in_order)

@@ -62,7 +62,8 @@ class LeasedOutcomes(PushOutcomes, Protocol):
     ) -> None:
         """Decide about a task that may have run on a worker that died.
 
-        ``failure`` is None if the whole node died; ``is_preempted``: the node was preempted before.
+        ``failure`` is None if the whole node died, or cannot be reached from here. ``is_preempted``: the node was
+        preempted before.
         """
 
     def on_unschedulable(self, tasks: Sequence[PendingTask], reply: LeaseReply) -> None:
@@ -160,17 +161,17 @@ class LeaseClient:
         if reply is None:
             self._on_lease_error(request, error)
         elif reply.kind == GRANTED:
-            self.submitter.on_lease_reply(request, reply, now)
+            self.submitter.on_granted(request, reply, now)
         elif reply.kind == SPILLBACK:
-            self.submitter.on_lease_redirected(request, reply.raylet, True, now)
+            self.submitter.on_redirected(request, reply.raylet, True, now)
         elif reply.kind == REJECTED or (reply.kind == CANCELLED and not request.cancelled):
-            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_lease_ended(request, loop.time()))
+            loop.call_later(REJECTED_DELAY_S, lambda: self.submitter.on_request_ended(request, loop.time()))
         elif reply.kind in (UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED):
             self._outcomes.on_unschedulable(self.submitter.take_queue(request), reply)
-            self.submitter.on_lease_ended(request, now)
+            self.submitter.on_request_ended(request, now)
         else:
             assert reply.kind == CANCELLED, reply
-            self.submitter.on_lease_ended(request, now)
+            self.submitter.on_request_ended(request, now)
 
     def _on_lease_error(self, request: WorkerRequest, error: PlatformError | None) -> None:
         loop = asyncio.get_running_loop()
@@ -181,11 +182,11 @@ class LeaseClient:
             loop.call_later(REJECTED_DELAY_S, self._go_home, request)
         elif self._local_raylet.death is None:
             logger.warning("lease request %s failed: %s", short(request.lease_id), error)
-            loop.call_later(1.0, lambda: self.submitter.on_lease_ended(request, loop.time()))
+            loop.call_later(1.0, lambda: self.submitter.on_request_ended(request, loop.time()))
 
     def _go_home(self, request: WorkerRequest) -> None:
         """Repeat a request at the local raylet, not where the arguments are: that raylet may be the lost one."""
-        self.submitter.on_lease_redirected(request, None, False, self._now())
+        self.submitter.on_redirected(request, None, False, self._now())
 
     def _on_pushed(
         self,

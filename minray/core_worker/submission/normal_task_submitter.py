@@ -85,7 +85,7 @@ class WorkerRequest:
         self.retriable = retriable
         """Whether the task for which the worker was requested may be retried."""
         self.cancelled = False
-        """Whether its cancellation was sent; a worker that is granted all the same is used, or returned when it is idle."""
+        """Whether a cancellation was sent. A grant that comes nevertheless is used, or returned when its worker is idle."""
 
 
 class LeasedWorker:
@@ -259,8 +259,8 @@ class NormalTaskSubmitter:
         self.on_task_answered(worker, task, now)
         worker.stalled = bool(worker.in_flight)
 
-    def on_lease_reply(self, request: WorkerRequest, reply: LeaseReply, now: float) -> None:
-        """Take over a worker that was granted (GRANTED), even if no task waits for it any more."""
+    def on_granted(self, request: WorkerRequest, reply: LeaseReply, now: float) -> None:
+        """Take over a worker that was granted, even if no task waits for it any more."""
         key = request.key
         del key.requests[request.lease_id]
         worker = LeasedWorker(request, reply, now)
@@ -270,7 +270,7 @@ class NormalTaskSubmitter:
             self._revoked_until = now + self._lease_timeout_s
         self.assign(key, now)
 
-    def on_lease_redirected(self, request: WorkerRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
+    def on_redirected(self, request: WorkerRequest, raylet: Address | None, grant_or_reject: bool, now: float) -> None:
         """Repeat a request at another raylet, with a fresh lease id.
 
         The raylet answered SPILLBACK, or did not answer; then ``raylet`` is None, and the local raylet is asked.
@@ -281,7 +281,7 @@ class NormalTaskSubmitter:
             self._request(key, raylet, grant_or_reject)
         self.assign(key, now)
 
-    def on_lease_ended(self, request: WorkerRequest, now: float) -> None:
+    def on_request_ended(self, request: WorkerRequest, now: float) -> None:
         """Drop a request that was rejected, cancelled or failed; tasks that still wait make new requests."""
         key = request.key
         del key.requests[request.lease_id]

@@ -154,7 +154,7 @@ class ObjectRecoveryManager:
             if self._process.is_exiting:
                 error = ObjectLostError(object_id_hex=object_id.hex(), reason="the cluster is gone")
                 self._objects.put_error(object_id, error)
-            elif task is not None and reference.obstacle is None and self._tasks.may_retry(task):
+            elif task is not None and reference.obstacle is None and self._tasks.begin_retry(task):
                 lacking += self._run_again(task)
             else:
                 failure = reference.obstacle or ReconstructionFailure.LINEAGE_EVICTED

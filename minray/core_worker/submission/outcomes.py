@@ -21,7 +21,7 @@ from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.objects import Objects
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.pending_task import FAILED as TASK_FAILED
-from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, WAITING, Connection, PendingTask
+from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, WAITING, CallStream, PendingTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_values
 from minray.core_worker.submission.actor_clients import ActorClients
@@ -163,7 +163,7 @@ class TaskOutcomes:
                 self._finish(task, FINISHED, values)
             else:
                 self._finish_with_system_error(task, contradiction)
-        elif reply.status == FAILED and reply.retryable and self._tasks.may_retry(task):
+        elif reply.status == FAILED and reply.retryable and self._tasks.begin_retry(task):
             self.retry(task)
         else:
             *yielded, error = from_values(reply.values, buffers)
@@ -215,8 +215,8 @@ class TaskOutcomes:
     ) -> None:
         """Decide about a task whose worker died (G16, G17).
 
-        ``failure`` is None when the whole node died, or cannot be reached from here. ``is_preempted``: the node was
-        preempted before that (G21).
+        ``failure`` is None if the whole node died, or cannot be reached from here. ``is_preempted``: the node was
+        preempted before (G21).
         """
         if task.state is not PUSHED:
             return
@@ -231,7 +231,7 @@ class TaskOutcomes:
             self._finish_with_system_error(task, error)
         elif failure is not None and failure.memory_total:
             self._on_killed_for_memory(task, failure)
-        elif self._tasks.may_retry(task, is_preempted if failure is None else failure.preempted):
+        elif self._tasks.begin_retry(task, is_preempted if failure is None else failure.preempted):
             self.retry(task)
         else:
             certificate = self._death_certificate(task, worker, failure)
@@ -419,7 +419,7 @@ class TaskOutcomes:
         patience_s = self._process.config.system_config.cancellation_retry_ms / 1000
         while task.state is PUSHED:
             worker = task.worker
-            if not isinstance(worker, LeasedWorker | Connection):
+            if not isinstance(worker, LeasedWorker | CallStream):
                 return
             request = CancelTask(task.task_id, task.attempt, force, recursive)
             try:

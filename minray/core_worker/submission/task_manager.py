@@ -2,16 +2,18 @@
 
 Ray: src/ray/core_worker/task_manager.h
 
-Pure. A task is ``PENDING_ARGS_AVAIL`` until its arguments exist. It is ``PENDING_NODE_ASSIGNMENT`` until a leased worker
-takes it, and ``SUBMITTED_TO_WORKER`` until a reply or a death decides. Then it is ``FINISHED`` or ``FAILED`` and leaves the
-table. The states' names are those of Ray's state API. A task whose results were lost begins again (``lineage`` remembers
-it).
+Pure. A task is WAITING (in Ray: PENDING_ARGS_AVAIL) until its arguments exist. It is QUEUED (PENDING_NODE_ASSIGNMENT) until
+it is sent to a leased worker, or to its actor. It is PUSHED (SUBMITTED_TO_WORKER) until a reply or a death decides. Then it
+is FINISHED or FAILED and leaves the table. Users see Ray's names. A task whose results were lost begins again (``lineage``
+remembers it).
 
 Retries
   * The death of a worker or its node uses up one of ``max_retries``. So does making lost results again (G70).
   * A user's exception leads to a retry only if ``retry_exceptions`` covers it (G16, G18), and uses one up.
-  * A task whose node was preempted is run again for free (G21), and so is a pushed task that had not started.
-  * A task whose worker was killed because its node had no memory is run again for free, after a pause (G20).
+  * A task whose node was preempted is run again for free (G21), unless its ``max_retries`` is 0.
+  * A task whose worker was killed because its node had no memory is run again for free, after a pause (G20), unless its
+    ``max_retries`` is 0.
+  * A pushed task that had not started is pushed again for free.
   * A cancelled task is never retried (G19).
 """
 
@@ -74,7 +76,7 @@ class TaskManager:
         self.add(task)
         self.move(task, WAITING)
 
-    def may_retry(self, task: PendingTask, preempted: bool = False) -> bool:
+    def begin_retry(self, task: PendingTask, preempted: bool = False) -> bool:
         """Begin the next attempt and use up one retry; False if there is none. A preemption uses up none (G21)."""
         if preempted and task.prepared.template.max_retries != 0 and not task.cancelled:
             task.attempt += 1

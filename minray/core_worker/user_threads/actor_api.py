@@ -4,7 +4,7 @@ Ray: the methods of CoreWorker around actors that python/ray/_raylet.pyx calls
 
 Creating an actor without a name waits for no process: the gcs hears of the actor while the program goes on. An actor with a
 name is registered before its handle exists, because the name may be taken (G31). In this file an interrupt is raised only
-where a thread waits (see ``platform.main_thread``), so that a registered actor is also created.
+where a thread waits (see ``platform.threads.main_thread``), so that a registered actor is also created.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Ray: ObjectRefGenerator's calls into CoreWorker::TryReadObjectRefStream and Peek
 An item's object id is known before the item exists. Hence a thread that waits for the next item waits for that object, and
 parks as in any ``get``. Behind the last item the memory store has ``END_OF_STREAM``. A thread takes an item by making the
 ``ObjectRef`` for the reference that the stream has held until now, and posts that it did. No interrupt is raised in this
-file (see ``platform.main_thread``), so that no item is half taken.
+file (see ``platform.threads.main_thread``), so that no item is half taken.
 """
 
 from __future__ import annotations
