@@ -1,4 +1,4 @@
-"""What a user thread does with actors: it makes, finds, kills and asks after them."""
+"""A user thread makes, finds, kills and asks about actors."""
 
 from __future__ import annotations
 

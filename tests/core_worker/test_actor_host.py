@@ -41,7 +41,7 @@ class Home:
             self.asked, user_code=self, processes=self, actor_graceful_shutdown_timeout_ms=grace_ms, **system
         )
         self.log: list[Any] = []
-        """What has happened, in order."""
+        """Events, in order."""
         self.calls_run = False
         self.is_needed = False
         self._then: list[Callable[[], None]] = []
@@ -101,7 +101,7 @@ class Home:
         return task
 
     def live(self) -> None:
-        """Its constructor has run."""
+        """Run the constructor to its end."""
         task = self.construct()
         self.user_is_done()
         task.reply = CONSTRUCTED

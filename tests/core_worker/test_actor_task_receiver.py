@@ -58,7 +58,7 @@ class Actor(Worker):
         """Work for further user threads."""
         self.ended: list[str] = []
         self.announced: list[Callable[[], None]] = []
-        """What follows when the gcs has heard that the actor is about to end."""
+        """Callbacks for the time when the gcs has heard that the actor is about to end."""
         self.asked_about: list[Address] = []
         platform: Any = SimpleNamespace(user_code=self, processes=self.executor._platform.processes)
         constructor: Any = SimpleNamespace(
@@ -359,7 +359,7 @@ def test_arguments_of_a_dropped_stream_are_let_go(actor: Actor) -> None:
 
 @pytest.mark.parametrize("order", ["ANG", "NAG", "NGA", "AGN", "GAN", "GNA"])
 def test_g58_references_in_an_answer_that_is_given_up_are_let_go(threaded: Actor, order: str) -> None:
-    """It may be Answered, its caller begin a New stream and say that it is Given up, in any order."""
+    """An answer is Answered, its caller begins a New stream and says that the answer is Given up, in any order."""
     other, own = RefInfo(object_id("other"), THIRD, b"t1"), RefInfo(object_id("own"), WORKER, b"t2")
     threaded.references.add_owned(own.object_id)
     threaded.references.lend(own.object_id, address("owner"), own.ticket, WORKER)
@@ -431,7 +431,7 @@ def test_g56_what_fills_the_hole_too_late_begins_at_once(actor: Actor) -> None:
 
 
 def test_g56_a_number_whose_reply_has_come_is_no_hole(actor: Actor) -> None:
-    """It was too large to be sent, or its first push is all that the caller ever heard of."""
+    """The reply was too large to be sent, or the first push is all that the caller ever heard of it."""
     actor.call(3, acknowledged=1, answered=[(2, 2)])
     actor.run_all()
     assert actor.log == ["owner 3"]

@@ -42,7 +42,7 @@ class Process:
         self.store, self.tasks = MemoryStore(), TaskManager(None)
         self.peers = RecordingPeers()
         self.infos: dict[bytes, ActorInfo] = {}
-        """What is known of actors."""
+        """Actor id -> the information that the process has about the actor."""
         self.missing: dict[bytes, list[bytes]] = {}
         self.requests: dict[bytes, WorkerRequest] = {}
         self.workers: list[LeasedWorker] = []

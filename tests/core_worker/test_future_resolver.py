@@ -46,7 +46,7 @@ class Scene:
         self.freed: list[list[bytes]] = []
         self.large = 0
         self.asks_again = False
-        """Whoever hears of a value, or that it is lost, asks for it once more."""
+        """Whether each callback about a value or its loss asks for the object once more."""
         peers: Any = self.peers
         self.resolver = FutureResolver(
             PatientCaller(peers, peers.local),

@@ -1,6 +1,6 @@
-"""What the owner of a streaming generator answers to those who run it: only the present attempt is believed, and held up.
+"""Answers of a streaming generator's owner to executors: only the present attempt is believed, and held up.
 
-``Owner`` has one generator's task; what ``Generators`` tells the tables of this process and others is written down.
+``Owner`` has one generator's task. It records the messages of ``Generators`` to the tables of this process and to others.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def test_who_frees_returns_when_the_owner_has_done_it(cluster: Cores, driver: Co
 
 
 def test_only_an_owner_frees_for_others(driver: Core) -> None:
-    """Whoever is asked for what belongs to somebody else, or was never known, does nothing."""
+    """A process that is asked to free another's object, or an unknown one, does nothing."""
 
     async def story() -> None:
         keeper, never = Keeper.remote(), b"never".ljust(28, b"-")
@@ -224,7 +224,7 @@ def test_what_was_inside_stays_as_long_as_the_reference_to_what_was_freed(driver
 def test_that_a_task_has_failed_is_said_although_its_results_were_freed(
     driver: Core, caplog: pytest.LogCaptureFixture, how_many: int
 ) -> None:
-    """Nobody has looked at its error, and nobody can any more."""
+    """No user has looked at the error, and none can any more."""
 
     async def story() -> None:
         refs = fail.remote()

@@ -1,6 +1,6 @@
-"""What an owner says of where his objects are, and how the curious find out.
+"""Answers of an owner about the places of its objects, and how other processes ask for them.
 
-``Locator`` has real tables; owners and raylets that are asked are the test.
+``Locator`` has real tables. The test plays the owners and raylets that are asked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a core worker answers to others: values that are there, come, are too large or will never come; and its end.
+"""Answers of a core worker to others, about values that are here, that come, that are too large, or that will never come.
 
-``Owner`` is a core worker with references and values; whatever else is asked of its parts is written down.
+``Owner`` is a core worker with references and values. It records all other requests to its parts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Owner:
         self.said: list[str] = []
         self.on_lines: Any = None
         self.needed = False
-        """Somebody depends on this process."""
+        """Whether another process depends on this one."""
         myself: Any = self
         self.service = CoreWorkerService(myself)
 

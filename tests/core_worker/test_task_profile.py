@@ -1,4 +1,4 @@
-"""What a process has run: noted by one clock, told by another."""
+"""Tasks that a process has run: noted by one clock, reported by another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASK, ACTOR = b"t" * TASK_ID_BYTES, b"a" * UNIQUE_ID_BYTES
 
 
 def told(profile: TaskProfile, wall_s: float = 0.0) -> ProfileEvents:
-    """What it answers, when the wall clock says this."""
+    """Answer of the profile, when the wall clock says this."""
     host: Any = SimpleNamespace(time=lambda: wall_s)
     process = process_record(processes=SimpleNamespace(pid=7))
     process.platform = replace(process.platform, host=host)

@@ -1,4 +1,4 @@
-"""What user threads may call, in simulated clusters; a kibibyte is large in these."""
+"""Functions that user threads may call, in simulated clusters. A kibibyte is a large value in these."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def own_resting() -> list[Any]:
 
 
 class Broken:
-    """What nobody can unpickle."""
+    """A value that cannot be unpickled."""
 
     def __reduce__(self) -> Any:
         return int, ("no number",)
@@ -324,7 +324,7 @@ def test_what_goes_wrong_on_the_loop_is_raised_in_the_thread_that_asked(driver: 
 
 
 def test_a_thread_that_asks_the_cluster_something_hears_that_the_driver_leaves(cluster: Cores, driver: Core) -> None:
-    """It used to wait for ever."""
+    """The thread once waited for ever."""
     asking = driver.begin(driver.thread(lambda: placement_group([{"GPU": 1}]).wait(1000)))
     cluster.settle(1)
     driver.begin(driver.worker.close())
