@@ -60,9 +60,9 @@ class Served:
 
     def __init__(self) -> None:
         self.replies: list[bytes | None] = []
-        """Its bytes, or None: no such copy here."""
+        """Bytes of each answer; None: no such copy here."""
         self.views: list[Any] = []
-        """What the transport has not let go of."""
+        """Buffers that the transport still holds."""
         self.failed: list[str] = []
 
     def reply(self, record: ChunkReply, buffers: Sequence[memoryview] = ()) -> None:
@@ -85,7 +85,7 @@ class Node:
         """Chunks that other nodes were asked for, unless the test has taken them."""
         self.questions: asyncio.Queue[tuple[GetObjectLocations, asyncio.Future[Any]]] = asyncio.Queue()
         self.reports: list[LocationChange] = []
-        """What owners have heard."""
+        """Changes of places that owners were told."""
         self.disk: asyncio.Queue[asyncio.Future[memoryview | None]] = asyncio.Queue()
         """Reads from it."""
         self._wishes = 0
@@ -108,7 +108,7 @@ class Node:
         )
         self.store.arena = others
         self.view = memoryview(bytearray(BLOCKS * ALIGNMENT))
-        """Of the arena."""
+        """Memory of the arena."""
 
     # --- what is around it
 
@@ -188,7 +188,7 @@ class Node:
         return served
 
     def holds(self, key: bytes = A) -> bytes:
-        """What is here of it, one byte for each block."""
+        """Bytes of an object that are here, one byte for each block."""
         entry = self.store.table.find(key)
         return b"" if entry is None else bytes(self.store.view(entry)[::ALIGNMENT])
 

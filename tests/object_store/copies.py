@@ -20,7 +20,7 @@ def object_id(name: str) -> bytes:
 
 
 def rounded(size: int) -> int:
-    """What a block of this size takes."""
+    """Bytes that a block of this size takes."""
     return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 

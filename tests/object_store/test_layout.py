@@ -18,7 +18,7 @@ pieces_of_any_size = st.lists(st.binary(max_size=200), max_size=12)
 
 
 def written(pieces: list[bytes], around: int = 0) -> bytearray:
-    """What ``write`` leaves, with some memory of others around it."""
+    """Bytes that ``write`` leaves. Memory of others around them must not change."""
     size = layout.stored_size([len(piece) for piece in pieces])
     arena = bytearray(b"\xaa" * (size + 2 * around))
     layout.write(memoryview(arena)[around : around + size], pieces)
@@ -101,7 +101,7 @@ def test_heads_that_promise_too_much(head: bytes) -> None:
 
 
 class Reader:
-    """Whoever hands out views, and hears of their end."""
+    """Hands out views, and hears of their end."""
 
     def __init__(self) -> None:
         self.gone: list[str] = []
