@@ -28,7 +28,7 @@ NO_TOKEN = "0" * 64
 
 
 def status() -> str:
-    """What ``minray status`` says, run in this process."""
+    """Run ``minray status`` in this process and return its output."""
     done = CliRunner().invoke(main, ["status"])
     assert done.exit_code == 0, done.output
     return done.output

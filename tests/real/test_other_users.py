@@ -1,4 +1,4 @@
-"""What a second user of this machine, or of its network, cannot do to a program and its cluster (docs/security.md)."""
+"""Attempts against a program and its cluster that fail for other users of the machine or network (docs/security.md)."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def test_whoever_waits_hears_of_a_bug_of_ours(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """And whoever waits for something else does not."""
+    """A caller that waits for another value does not hear of it."""
 
     def fail(*_args: object) -> None:
         raise AssertionError("a bug")
