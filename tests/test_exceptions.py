@@ -784,7 +784,7 @@ def test_runtime_frames_stay_when_there_are_no_others() -> None:
     assert "in of_ours" in str(error)
 
 
-def test_an_error_keeps_nothing_of_whoever_has_unpacked_it() -> None:
+def test_an_error_keeps_no_frame_that_has_unpacked_it() -> None:
     """Without a garbage collection: its frames used to keep those that had unpacked it, and what was in them."""
 
     class Kept:

@@ -212,7 +212,7 @@ async def test_g33a_the_gcs_hears_that_an_actor_ends_before_the_caller_that_has_
 
 
 @in_virtual_time
-async def test_it_ends_once_whoever_else_says_that_it_shall() -> None:
+async def test_an_actor_that_is_told_twice_to_end_ends_once() -> None:
     home = Home()
     home.live()
     for reason in ("exit_actor", "there is no handle of it any more"):

@@ -221,7 +221,7 @@ def test_an_argument_that_was_lost_fails_its_call_and_not_those_behind_it(actor:
 # --- callers that die
 
 
-def test_a_dead_caller_is_forgotten_when_what_he_has_sent_has_run(actor: Actor) -> None:
+def test_a_dead_caller_is_forgotten_when_its_calls_have_run(actor: Actor) -> None:
     for sequence in (1, 2):
         actor.call(sequence)
     late_push = actor.last_call

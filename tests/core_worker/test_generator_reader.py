@@ -151,7 +151,7 @@ def test_where_an_item_was_taken_is_noted_until_it_goes(cluster: Cores, driver: 
     assert left(cluster, driver) == [] and len(driver.worker.call_sites or ()) == 0
 
 
-def test_whoever_waits_for_an_item_of_a_cluster_that_is_gone_hears_it(cluster: Cores, driver: Core) -> None:
+def test_a_reader_that_waits_for_an_item_is_told_that_its_cluster_is_gone(cluster: Cores, driver: Core) -> None:
     async def story() -> None:
         generator = count.remote(3)
         waiting = asyncio.create_task(anext(generator))

@@ -97,7 +97,7 @@ def owner() -> Owner:
     return Owner()
 
 
-def test_g91_who_runs_ahead_of_the_reader_waits_for_him(owner: Owner) -> None:
+def test_g91_a_generator_that_runs_ahead_waits_for_its_reader(owner: Owner) -> None:
     assert owner.report(1) == owner.report(2) == GeneratorItemReply(0, False)
     assert owner.wait(1) is None
     owner.read(1)

@@ -95,7 +95,7 @@ def test_one_that_is_freed_alone_is_named_and_of_several_none_is(driver: Core) -
     driver.run(program)
 
 
-def test_an_owner_is_told_once_of_all_his_objects_and_of_those_of_nobody_else(cluster: Cores, driver: Core) -> None:
+def test_each_owner_is_told_once_of_all_its_freed_objects_and_of_no_others(cluster: Cores, driver: Core) -> None:
     async def story() -> None:
         keepers = [Keeper.remote() for _ in range(2)]
         theirs = [(await keeper.put.remote(number))[0] for number, keeper in enumerate(keepers) for _ in range(2)]
@@ -175,7 +175,7 @@ def test_only_an_owner_frees_for_others(driver: Core) -> None:
     driver.do(story())
 
 
-def test_whoever_waits_for_what_is_freed_goes_on_and_what_comes_later_is_not_kept(cluster: Cores, driver: Core) -> None:
+def test_a_caller_that_waits_for_a_freed_object_goes_on_and_a_late_value_is_not_kept(cluster: Cores, driver: Core) -> None:
     async def story() -> None:
         refs = [rest.remote(1, b"small"), rest.remote(1, len(LARGE))]
         waiting = [driver.begin(outcome_of(ref)) for ref in refs]

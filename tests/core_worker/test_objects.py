@@ -420,7 +420,7 @@ def test_it_is_noted_where_a_reference_inside_a_value_was_made(driver: Core) -> 
     driver.do(story())
 
 
-def test_a_reference_that_came_by_other_ways_is_held_by_whoever_has_it(cluster: Cores, driver: Core) -> None:
+def test_a_reference_that_came_by_pickle_is_held_by_the_process_that_has_it(cluster: Cores, driver: Core) -> None:
     """The process that has passed it on has it pinned. When that dies, another process has to hold it."""
 
     async def story() -> Any:

@@ -288,7 +288,7 @@ def owner() -> Owner:
 # --- arguments
 
 
-def test_what_is_ready_goes_to_whoever_pushes_its_kind(owner: Owner) -> None:
+def test_a_ready_task_goes_to_the_submitter_of_its_kind(owner: Owner) -> None:
     assert owner.submit().state is QUEUED and owner.log == []
     owner.submit(actor=ActorOptions())
     prepared = prepare()
@@ -309,7 +309,7 @@ def test_g1_a_failed_argument_fails_the_task_and_the_calls_behind_it_go_on(owner
     assert owner.log == ["constructor: RayTaskError(RaySystemError)", "no call to wait for"]
 
 
-def test_whoever_takes_a_failed_argument_has_looked_at_its_error_and_has_one_of_its_own(owner: Owner) -> None:
+def test_a_task_with_a_failed_argument_has_looked_at_its_error_and_has_one_of_its_own(owner: Owner) -> None:
     failing = owner.pushed()
     (argument,) = failing.result_ids()
     task = owner.submit(argument)

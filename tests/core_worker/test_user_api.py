@@ -257,7 +257,7 @@ def test_a_list_with_duplicates_is_refused(driver: Core) -> None:
 # --- others
 
 
-def test_a_value_that_cannot_be_unpickled_fails_whoever_awaits_it(driver: Core) -> None:
+def test_a_value_that_cannot_be_unpickled_raises_in_await(driver: Core) -> None:
     async def story() -> None:
         with pytest.raises(ValueError, match="no number"):
             await minray.put(Broken())
@@ -298,7 +298,7 @@ def test_a_freed_value_is_an_error_and_a_copy_that_is_given_up_is_not(cluster: C
     driver.run(program)
 
 
-def test_an_owner_who_says_nothing_is_asked_for_so_long_where_his_objects_are(cluster: Cores, driver: Core) -> None:
+def test_a_silent_owner_is_asked_for_locations_until_the_timeout(cluster: Cores, driver: Core) -> None:
     def program() -> None:
         (ref,) = minray.get(own_resting.remote())
         owner = next(p for p in cluster.world.loop.processes if p.name.startswith("worker/") and is_at(cluster, p, ref))

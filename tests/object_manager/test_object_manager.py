@@ -249,7 +249,7 @@ async def test_g66_what_did_not_come_is_asked_of_the_next_and_then_the_owner_aga
 
 @pytest.mark.parametrize(("status", "said"), [(UNKNOWN, FREED), (LOST, CHANGED), (INLINED, CHANGED)])
 @story
-async def test_whoever_wants_what_is_nowhere_is_told_why(node: Node, status: int, said: int) -> None:
+async def test_a_reader_of_an_object_that_is_nowhere_is_told_why(node: Node, status: int, said: int) -> None:
     answers = node.want()
     await node.owner_says(status=status)
     assert [answer.status for answer in answers] == [said]

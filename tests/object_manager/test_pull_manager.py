@@ -123,7 +123,7 @@ def test_g87_a_bundle_of_what_others_wait_for_is_not_held_up_by_its_own_beginnin
     assert node.begun == ["a", "b"]
 
 
-def test_g87_who_asks_again_keeps_his_turn(node: Node) -> None:
+def test_g87_a_fetch_that_asks_again_for_room_keeps_its_turn(node: Node) -> None:
     node.want(GET, a=60)
     node.give_room("a", 60)
     node.free += 60

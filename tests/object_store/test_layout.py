@@ -124,7 +124,7 @@ def test_g61_it_is_told_once_that_a_view_and_all_that_were_made_of_it_have_gone(
     assert reader.gone == ["a view"]
 
 
-def test_g61_views_keep_nobody_and_may_outlive_whoever_would_hear_of_it() -> None:
+def test_g61_a_view_keeps_no_reader_and_may_outlive_it() -> None:
     reader = Reader()
     known = weakref.ref(reader)
     view = layout.lasting_view(b"0123456789", 2, 5, reader.post, reader.on_gone, "a view")

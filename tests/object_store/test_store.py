@@ -285,7 +285,7 @@ async def test_an_aborted_copy_goes_also_if_it_was_sealed() -> None:
 
 
 @in_virtual_time
-async def test_g67_a_copy_of_another_attempt_than_the_reader_knows_is_not_what_he_wants() -> None:
+async def test_g67_a_reader_gets_only_a_copy_of_the_attempt_that_it_knows() -> None:
     """A copy of a later attempt changes what the reader knows. One of an earlier attempt is a leftover."""
     scene = Scene()
     scene.put(A)

@@ -265,7 +265,7 @@ def test_a_signal_that_ends_no_system_call_is_repeated() -> None:
     """) == ["interrupted", "over"]
 
 
-def test_who_has_taken_signals_over_is_interrupted_and_nobody_after_him() -> None:
+def test_a_task_with_its_own_signal_handler_is_interrupted_and_the_next_one_is_not() -> None:
     """A user's signal handler raises, or returns. It is called only while the task runs that has set it."""
     assert run_program("""
         current, heard = None, []

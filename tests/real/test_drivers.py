@@ -173,7 +173,7 @@ def test_a_thread_that_waits_during_shutdown_is_released(files: Files) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shutdown_only")
-def test_whoever_awaits_a_value_that_is_on_its_way_during_shutdown_is_told() -> None:
+def test_a_future_whose_value_is_on_its_way_at_shutdown_raises() -> None:
     """The raylet is suspended, and does not say farewell either."""
     ray.init(num_cpus=1)
     ref = ray.put(b"x" * 1_000_000)

@@ -331,7 +331,7 @@ def test_a_future_keeps_its_object() -> None:
         ("", "hold_arguments", lambda _: ray.get(next(count.remote()))),
     ],
 )
-def test_whoever_waits_hears_of_a_bug_of_ours(
+def test_a_caller_that_waits_is_told_of_a_bug_of_minray(
     part: str,
     method: str,
     ask: Callable[[object], object],

@@ -393,7 +393,7 @@ def show_failures(sweep: Sweep, say: Callable[[str], None]) -> None:
 
 @click.command()
 @click.option("--program", "names", multiple=True, type=click.Choice(list(PROGRAMS)), help="Only this one; may be repeated.")
-@click.option("--pairs", type=click.IntRange(0), default=200, show_default=True, help="At most so many pairs for a program.")
+@click.option("--pairs", type=click.IntRange(0), default=200, show_default=True, help="Most pairs of faults for a program.")
 @click.option("--seed", default=0, show_default=True, help="Draws the pairs, if they are not all.")
 @click.option("--list", "only_list", is_flag=True, help="Name the programs that are tried when none is named.")
 def main(names: tuple[str, ...], pairs: int, seed: int, only_list: bool) -> None:

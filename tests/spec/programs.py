@@ -209,7 +209,7 @@ class Call(Tagged, frozen=True):
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.actor, *self.args, *self.nested), outcome)
         if "refused" in outcome and self.name not in reading.model.perhaps_refused:
-            yield f"G55: {self.name} was refused, and so many calls cannot be pending"
+            yield f"G55: {self.name} was refused, although its handle cannot have too many pending calls"
 
 
 class Put(Tagged, frozen=True):

@@ -149,7 +149,7 @@ HOARD_BYTES = 2000
 HOARD = (10, 16)
 """Number of values in a hoard, from and to."""
 DEPTH = 2
-"""Depth of nesting at which bodies only sleep any more."""
+"""Levels of nested bodies with operations of all kinds. A deeper body only sleeps."""
 
 
 @dataclass(frozen=True)
@@ -759,7 +759,7 @@ def with_retry_pauses(world: World, random: Random) -> World:
 
 
 def with_switches(world: World, random: Random) -> World:
-    """In an eighth of the worlds, let user threads be interrupted by others in the middle of minray's code."""
+    """In an eighth of the worlds, let user threads yield to the loop in the middle of minray's code."""
     if random.random() >= 0.125:
         return world
     return msgspec.structs.replace(world, rates={**world.rates, SWITCH: random.choice((0.001, 0.01, 0.05))})

@@ -599,7 +599,7 @@ def test_g55_a_call_that_is_refused_too_early_is_seen() -> None:
     taken, refused = {"of": ["actor"]}, {"of": ["actor"], "refused": True}
     assert problems(program, Losses(), [[{"of": []}, taken, refused]], []) == []
     found = problems(program, Losses(), [[{"of": []}, refused, taken]], [])
-    assert found == ["G55: a was refused, and so many calls cannot be pending"]
+    assert found == ["G55: a was refused, although its handle cannot have too many pending calls"]
     assert Model(program, Losses()).sure_before["b"] == {"actor", "a"}
 
 
