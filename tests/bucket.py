@@ -1,4 +1,4 @@
-"""A bucket on a server of our own that behaves like S3; whoever asks for it is skipped where moto or s3fs are missing."""
+"""A bucket on a server of our own that behaves like S3. Tests that need it are skipped without moto or s3fs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUCKET = "minray-tests"
 
 @contextmanager
 def bucket() -> Iterator[str]:
-    """Its URL; meanwhile the environment says how to get there."""
+    """Start the server and yield the bucket's URL. Meanwhile the environment says how to get there."""
     s3fs = pytest.importorskip("s3fs")
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()

@@ -1,4 +1,4 @@
-"""What tests share: waiting for a condition, and saying what everybody was doing when it did not come.
+"""Helpers of all tests: waiting for a condition, and showing what every process was doing when it did not come true.
 
 ``wait_for_condition`` is the one place of the test suite that lets time pass; a test that wants to wait states for what.
 """
@@ -22,7 +22,7 @@ from tests import leaks
 CHECKOUT = str(Path(__file__).parents[1])
 POLL_S = 0.01
 STACK_LINES = 80
-"""At most so many lines of each log are shown after its process was asked for its stacks."""
+"""Number of lines of each log that are shown after its process was asked for its stacks."""
 
 
 def without_checkout(text: str) -> str:
@@ -50,7 +50,7 @@ def wait_for_condition(predicate: Callable[[], object], timeout_s: float = 10, m
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """What is in a cycle stays."""
+    """Switch garbage collection off: objects in cycles stay."""
     gc.collect()
     gc.disable()
     try:
@@ -70,7 +70,7 @@ def whereabouts() -> str:
 
 def _own_stacks() -> str:
     with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file, all_threads=False)  # whoever waits; of all there are a hundred at most
+        faulthandler.dump_traceback(file, all_threads=False)  # the waiting thread: a dump of all has a hundred at most
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         lines = file.read().decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""What a run of minray must not leave behind: processes, sockets, files and shared memory.
+"""Leftovers that a run of minray must not leave behind: processes, sockets, files and shared memory.
 
 Logs stay, where their owner can find them; nothing else does. Used at the end of every test run (conftest.py) and of
 continuous integration (``make leak-check``, which is ``python -m tests.leaks``; it looks where this user's sessions are, or

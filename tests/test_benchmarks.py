@@ -1,4 +1,4 @@
-"""What the benchmarks make of samples: ratios, verdicts, a page. That a part can be measured is tried with the smallest."""
+"""Results of the benchmarks from samples: ratios, verdicts, a page. The smallest parts are really measured."""
 
 from __future__ import annotations
 

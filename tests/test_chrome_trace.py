@@ -1,4 +1,4 @@
-"""What workers have run, as a trace that browsers show."""
+"""The tasks that workers have run, as a trace that browsers show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pickles functions of programs keeps what a remote traceback needs."""
+"""Pickling functions of programs keeps all that a remote traceback needs."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_directory_of_the_login_that_is_none(places: Path, monkeypatch: pytest
 
 
 def refusing(beginning: str, make: Callable[[str], str]) -> Callable[[str], str]:
-    """The same, but for places that cannot be made."""
+    """Make ``make`` refuse places that begin so."""
 
     def make_private(path: str) -> str:
         if path.startswith(beginning):

@@ -65,7 +65,7 @@ RUNTIME = str(Path(packed_exception.__file__).parent)
 
 
 def caught(body: Callable[[], object]) -> BaseException:
-    """What the body raises, with its traceback."""
+    """Run the body, and return the exception that it raises, with its traceback."""
     try:
         body()
     except BaseException as error:
@@ -85,7 +85,7 @@ def packed(error: BaseException, task_name: str = "f") -> bytes:
 
 
 def run(body: Callable[[], object], task_name: str = "f") -> Any:
-    """What the getter raises when a task with this body has run."""
+    """Error that the getter raises when a task with this body has run."""
     return unpack_exception(packed(caught(body), task_name))
 
 
@@ -512,7 +512,7 @@ def users_exceptions(draw: st.DrawFn, depth: int = 2) -> Exception:
 
 
 def shape(error: BaseException | None) -> Any:
-    """Everything about an exception but its traceback and identity, as a value."""
+    """Describe an exception as a value, without its traceback and identity."""
     if error is None:
         return None
     members = [shape(member) for member in error.exceptions] if isinstance(error, BaseExceptionGroup) else None
@@ -784,7 +784,7 @@ def test_runtime_frames_stay_when_there_are_no_others() -> None:
     assert "in of_ours" in str(error)
 
 
-def test_an_error_keeps_nothing_of_whoever_has_unpacked_it() -> None:
+def test_an_error_keeps_no_frame_that_has_unpacked_it() -> None:
     """Without a garbage collection: its frames used to keep those that had unpacked it, and what was in them."""
 
     class Kept:

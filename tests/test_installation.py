@@ -1,4 +1,4 @@
-"""What an installed minray is like: where Python finds it, beside which files, and how much a program loads with it.
+"""An installed minray: where Python finds it, beside which files, and how much a program loads with it.
 
 Ray: python/ray/tests/test_runtime_env_packaging.py tests packages of users; how Ray is installed has no test there
 
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 
 
 def run(python: Path | str, *arguments: str, cwd: Path) -> str:
-    """What a Python program prints that only knows what its environment has installed."""
+    """Run a Python program that finds only the packages of its environment, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run([python, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

@@ -156,7 +156,7 @@ def test_who_only_looks_for_a_module_finds_it_or_nothing() -> None:
 
 
 def functions_of_packages() -> dict[str, object]:
-    """What minray's packages have under the name of one of their modules, and is no module."""
+    """Objects in minray's packages that have the name of one of the modules there, and are no modules."""
     return {
         f"{package.name}.{module.name}": found
         for package in pkgutil.walk_packages(minray.__path__, "minray.")

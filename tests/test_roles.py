@@ -1,4 +1,4 @@
-"""What children of the zygote are: what they find prepared, and how they say that they have failed."""
+"""Children of the zygote: what they find prepared, and how they report failures."""
 
 from __future__ import annotations
 

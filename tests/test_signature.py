@@ -1,4 +1,4 @@
-"""What functions and methods take, and what is said of calls that they do not."""
+"""Parameters of functions and methods, and errors for calls that do not fit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_method_that_takes_its_object_among_others() -> None:
 
 
 def test_a_wrong_call_of_a_method_is_no_call() -> None:
-    """It fails where it was made, also through a handle that came with a task, and is not among the pending ones."""
+    """The call fails where it is made, also through a handle that came with a task, and is not among the pending ones."""
 
     @minray.remote(max_pending_calls=1)
     class Adder:

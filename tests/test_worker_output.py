@@ -1,4 +1,4 @@
-"""What a driver shows of its workers' lines; the whole way from a task's print is in tests/real/test_output.py."""
+"""Lines of workers that a driver shows. The whole way from a task's print is in tests/real/test_output.py."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_a_terminal_cannot_show_is_shown_as_well_as_it_can(monkeypatch: pyt
 
 
 class Runs:
-    """Who runs what, as an executor knows it."""
+    """Plays an executor, which knows the running task and the thread that prints."""
 
     current: Any = received(template())
 

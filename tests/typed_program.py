@@ -1,4 +1,4 @@
-"""What type checkers know of a program: ``make types`` checks this file, and a test runs it.
+"""Types of a program, as type checkers see them: ``make types`` checks this file, and a test runs it.
 
 Where a mistake is to be found stands ``type: ignore`` with its kind, and mypy complains if it finds none.
 """

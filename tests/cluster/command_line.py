@@ -32,7 +32,7 @@ class CommandLine:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def __call__(self, *arguments: str) -> str:
-        """What it printed; an AssertionError if it failed."""
+        """Run a command and return its output. Raises AssertionError if it fails."""
         done = self.run(*arguments)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
@@ -55,7 +55,7 @@ class CommandLine:
         return found
 
     def left(self) -> list[str]:
-        """What there is of all sessions but logs."""
+        """Processes and files that are left of all sessions, except logs."""
         return leaks.describe(self.root)
 
     def wait_until_nothing_is_left(self) -> None:

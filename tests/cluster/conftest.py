@@ -1,4 +1,4 @@
-"""What ends with its test, whatever it has begun: a connected cluster, a command line with its own directory of sessions."""
+"""Fixtures that end with their test: connected clusters, and a command line with its own directory of sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster(request: pytest.FixtureRequest) -> Generator[Cluster, None, None]:
 
 @pytest.fixture
 def head() -> Generator[Cluster, None, None]:
-    """The same over unix sockets only."""
+    """Start a connected cluster with one node, over unix sockets only."""
     cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1})
     try:
         yield cluster

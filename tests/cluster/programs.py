@@ -68,7 +68,7 @@ def hold(gate: str) -> None:
 
 @minray.remote
 def hold_and_tell(gate: str) -> str:
-    """The same, and where it was."""
+    """Hold until the gate is open, and return the id of the node."""
     wait_for_condition(Path(gate).exists)
     return minray.get_runtime_context().get_node_id()
 

@@ -28,7 +28,7 @@ NO_TOKEN = "0" * 64
 
 
 def status() -> str:
-    """What ``minray status`` says, run in this process."""
+    """Run ``minray status`` in this process and return its output."""
     done = CliRunner().invoke(main, ["status"])
     assert done.exit_code == 0, done.output
     return done.output
@@ -164,7 +164,7 @@ def test_no_process_of_a_node_has_its_token_in_the_environment(
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_whoever_opens_a_node_to_a_network_is_told_what_that_means(minray_command: CommandLine, is_open: bool) -> None:
+def test_start_warns_a_user_who_opens_a_node_to_a_network(minray_command: CommandLine, is_open: bool) -> None:
     address = own_address("192.0.2.1") if is_open else "127.0.0.1"
     head_says = minray_command("start", "--head", "--num-cpus=0", f"--node-ip-address={address}")
     head = find_nodes()[0]

@@ -19,7 +19,7 @@ PREEMPTION = "DRAIN_NODE_REASON_PREEMPTION"
 
 
 def drain(cluster: Cluster, node_id: str, *options: str, reason: str = PREEMPTION) -> str:
-    """What the command says, run in this process."""
+    """Run ``minray drain-node`` in this process and return its output."""
     where = [f"--address={cluster.address}", f"--node-id={node_id}", f"--reason={reason}", "--reason-message=spot price"]
     return CliRunner().invoke(main, ["drain-node", *where, *options]).output
 

@@ -1,7 +1,7 @@
-"""``kill -9`` in the middle of a transfer and of spilling: the rest goes on, and has what it had before.
+"""``kill -9`` in the middle of a transfer or of spilling: other processes go on, and leak nothing.
 
-What is open before a node or a worker comes is compared with what is open when it is dead: descriptors of the raylet and
-the driver, shared memory, and files in the directories of both.
+Each test compares the resources before a node or a worker comes with those after its death. These are descriptors of the
+raylet and the driver, shared memory, and files in the directories of both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def head() -> Iterator[Cluster]:
 
 @pytest.fixture
 def clean(head: Cluster) -> Iterator[None]:
-    """Whatever the test does, the head and the driver have afterwards what they had before, and its store is empty."""
+    """Check that head and driver hold the same resources after the test as before, and that the head's store is empty."""
     warm_up(head)
     assert head.head_node is not None
     pids = [os.getpid(), head.head_node.live_processes()["raylet"]]
@@ -67,7 +67,7 @@ def clean(head: Cluster) -> Iterator[None]:
 
 
 def warm_up(head: Cluster) -> None:
-    """What is opened once is open."""
+    """Open everything once that a process opens at its first use and keeps."""
     node = head.add_node(num_cpus=1, resources={"a": 1})
     refs = [make.options(resources={"a": 1}).remote(MEGABYTE), minray.put(np.ones(MEGABYTE, np.uint8))]
     assert minray.get([total.options(resources={"head": 1}).remote(ref) for ref in refs]) == [MEGABYTE] * 2
@@ -93,7 +93,7 @@ def spilled_files(node: ClusterNode) -> list[Path]:
 
 
 def copies(node: ClusterNode | None) -> list[Any]:
-    """What is in its store."""
+    """Copies in the object store of a node."""
     assert node is not None
     stores = objects_of_cluster(10).stores
     store = stores.get(bytes.fromhex(node.node_id))

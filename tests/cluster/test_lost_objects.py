@@ -39,19 +39,19 @@ def note(log: str, line: str) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What tasks have written, a line for each run."""
+    """File to which tasks write a line for each run."""
     (tmp_path / "log").touch()
     return tmp_path / "log"
 
 
 def replace(cluster: Cluster, node: Any) -> Any:
-    """It is switched off, and another one comes."""
+    """Switch a node off, and add another one."""
     cluster.remove_node(node, allow_graceful=False)
     return cluster.add_node(num_cpus=1, resources={"a": 1})
 
 
 def exist(*refs: Any) -> None:
-    """They do, on whichever node."""
+    """Wait until all objects exist, on whichever node."""
     assert minray.wait(list(refs), num_returns=len(refs), timeout=20, fetch_local=False)[1] == []
 
 

@@ -24,7 +24,7 @@ MEGABYTE = 1 << 20
 
 
 def memory(*arguments: str) -> str:
-    """What ``minray memory`` says, run in this process."""
+    """Run ``minray memory`` in this process and return its output."""
     done = CliRunner().invoke(main, ["memory", *arguments])
     assert done.exit_code == 0, done.output
     return done.output

@@ -23,7 +23,7 @@ from tests.util.exposition import parse
 
 
 def told(*arguments: str) -> str:
-    """What a command says, run in this process."""
+    """Run a command in this process and return its output."""
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     return done.output

@@ -17,7 +17,7 @@ from tests.helpers import wait_for_condition
 
 
 def told(*arguments: str) -> str:
-    """What a command says, run in this process."""
+    """Run a command in this process and return its output."""
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     return done.output

@@ -1,4 +1,4 @@
-"""What labels of nodes may be asked for, and which nodes satisfy that."""
+"""Label selectors: which are valid, and which nodes satisfy them."""
 
 from __future__ import annotations
 

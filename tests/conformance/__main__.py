@@ -24,7 +24,7 @@ FILES = (
     "values",
     "wait_and_get",
 )
-"""Of tests/real: what tasks and actors promise, mostly without faults. The others are about faults and insides."""
+"""Files of tests/real about the promises of tasks and actors, mostly without faults. Others test faults and internals."""
 ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

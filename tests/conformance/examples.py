@@ -53,7 +53,7 @@ def for_ray(text: str) -> str:
 
 
 def run(folder: Path, name: str) -> str:
-    """What the example says, or how it fails."""
+    """Run an example, and return its result or its error."""
     arguments, expression = SAYS[name]
     program = f"import {name}\ntold = {name}.main({arguments})\nprint('says:', {expression})"
     done = subprocess.run(

@@ -25,6 +25,6 @@ def driver(cluster: Cores) -> Core:
 
 @pytest.fixture
 def no_garbage_collection() -> Iterator[None]:
-    """What is gone then has gone by itself."""
+    """Switch garbage collection off: objects that are gone then have been released without it."""
     with without_garbage_collection():
         yield

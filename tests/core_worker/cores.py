@@ -138,7 +138,7 @@ def cores(*cpus: float, storage: str = "", **system: Any) -> Cores:
 
 
 def sent(cluster: Cores, sender: str) -> list[str]:
-    """What this process sends from now on."""
+    """Words of the messages that a process sends from now on."""
     words: list[str] = []
 
     def on_send(end: Any, message: Any, word: str) -> bool:
@@ -171,7 +171,7 @@ def let_pass(seconds: float) -> None:
 
 
 async def pause(seconds: float) -> None:
-    """The same on a loop."""
+    """Pause on an event loop."""
     done = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, done.set)
     await done.wait()

@@ -30,7 +30,7 @@ class Asked:
 
 
 class RecordingPeer:
-    """As ``Peer``, for whoever only asks."""
+    """Sends requests without a channel, as ``Peer`` does, and records them."""
 
     def __init__(self, peers: RecordingPeers, address: Address | None) -> None:
         self._peers = peers

@@ -1,9 +1,9 @@
 """Several processes that share objects, with real reference counters and a network that is as bad as it may be.
 
-``Cluster`` plays what the shell around the counter does (``borrowing``, ``task_receiver``, ``core_worker``) one step at a
-time, so that a test may let anything else happen in between: requests and replies wait on links until they are delivered;
-a link keeps order, but links do not wait for each other; a delivered request may arrive once more at any later time, and
-its reply may be lost with the channel, after which it is sent again. News of deaths takes its time too.
+``Cluster`` plays the shell around the counter (``borrowing``, ``task_receiver``, ``core_worker``) one step at a time, so
+that a test may let anything else happen in between. Requests and replies wait on links until they are delivered. A link
+keeps order, but links do not wait for each other. A delivered request may arrive once more at any later time. Its reply may
+be lost with the channel; then it is sent again. News of deaths takes its time too.
 
 Every delivery checks S7: an owner frees an object only if nobody holds, borrows or carries it.
 """
@@ -27,7 +27,7 @@ OnAnswer = Callable[[Any], None]
 
 @dataclass(eq=False)
 class Call:
-    """A request and whoever waits for its answer."""
+    """A request, with the callback of the caller that waits for its answer."""
 
     sender: Process
     handle: Callable[[OnAnswer], None]
@@ -69,7 +69,7 @@ class Process:
         self.asking: set[bytes] = set()
         """Borrowed objects asked for."""
         self.askers: dict[bytes, list[Callable[[], None]]] = {}
-        """Who waits here for an object that does not exist yet."""
+        """Borrowed object that does not exist yet -> callbacks that wait for it here."""
         self.tasks: list[Task] = []
         """Tasks that run here."""
         self.alive = True
@@ -380,7 +380,7 @@ class Cluster:
                 self._put(each, other, partial(other.hear_of_death, each))
 
     def doomed_with(self, process: Process) -> list[Process]:
-        """It and all that work for it, and for those."""
+        """The process itself, all processes that work for it, and all that work for those."""
         doomed = [process]
         for each in doomed:
             doomed += [other for other in self.living() if other not in doomed and other.works_for(each)]
@@ -400,7 +400,7 @@ class Cluster:
             assert not carried, f"{call.sender.name} sends what {process.name} has freed"
 
     def settle(self) -> None:
-        """Everything that is on its way arrives, and everything that runs ends."""
+        """Deliver everything that is on its way, and end all tasks."""
         while self.busy_links() or any(process.tasks for process in self.living()):
             for link in self.busy_links():
                 self.deliver(link)

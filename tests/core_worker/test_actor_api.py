@@ -1,4 +1,4 @@
-"""What a user thread does with actors: it makes, finds, kills and asks after them."""
+"""A user thread makes, finds, kills and asks about actors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_g29_who_has_killed_an_actor_knows_that_it_is_dead(driver: Core) -> None
     driver.run(program)
 
 
-def test_g29_one_that_may_begin_anew_is_not_dead_for_whoever_has_killed_it(driver: Core) -> None:
+def test_g29_an_actor_that_may_restart_is_not_dead_for_its_killer(driver: Core) -> None:
     def program() -> None:
         actor = Clerk.options(max_restarts=-1, max_task_retries=-1).remote()
         for restarts in (1, 2):

@@ -84,7 +84,7 @@ class Caller:
         self.raylet_says = "waits for CPU"
         self.actor, self.actor_id = tables, ACTOR
         self.calls: list[ReceivedTask] = []
-        """Of the actor that lives here."""
+        """Calls of the actor that lives here."""
         groups: Any = self.group
         self.actors = ActorExplainer(self, self.process.gcs, self.tasks, tables, groups, tables)
 

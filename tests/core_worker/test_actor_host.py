@@ -40,7 +40,7 @@ class Home:
             self.asked, user_code=self, processes=self, actor_graceful_shutdown_timeout_ms=grace_ms, **system
         )
         self.log: list[Any] = []
-        """What has happened, in order."""
+        """Events, in order."""
         self.calls_run = False
         self.is_needed = False
         self._then: list[Callable[[], None]] = []
@@ -99,7 +99,7 @@ class Home:
         return task
 
     def live(self) -> None:
-        """Its constructor has run."""
+        """Run the constructor to its end."""
         task = self.construct()
         self.user_is_done()
         task.reply = CONSTRUCTED
@@ -209,7 +209,7 @@ async def test_g33a_the_gcs_hears_that_an_actor_ends_before_the_caller_that_has_
 
 
 @in_virtual_time
-async def test_it_ends_once_whoever_else_says_that_it_shall() -> None:
+async def test_an_actor_that_is_told_twice_to_end_ends_once() -> None:
     home = Home()
     home.live()
     for reason in ("exit_actor", "there is no handle of it any more"):

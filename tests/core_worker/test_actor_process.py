@@ -30,15 +30,15 @@ class Host(WorkQueue):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.done: list[str] = []
-        """What has run, and what was said to be over."""
+        """Calls that have run, and those that were reported as over."""
         self.marked: list[str] = []
-        """What is said to have begun, also where that is before its first step."""
+        """Calls that were reported as begun, perhaps before their first step."""
         self.beside: dict[str, Callable[[], None]] = {}
-        """What runs in threads of its own: how to end it, by name."""
+        """Name of a thread of its own -> how to end it."""
         self.open: list[Callable[[asyncio.AbstractEventLoop], None]] = []
-        """Who waits for an event loop: that of the main thread, and before it those of groups."""
+        """Callbacks that wait for an event loop: those of groups first, then that of the main thread."""
         self.limits: list[int] = []
-        """Of threads: how many each group has asked for."""
+        """Number of threads that each group has asked for."""
         self.coroutines: dict[str, asyncio.Future[None]] = {}
         """Running calls of an async actor."""
         self.cancelled: list[str] = []
@@ -247,7 +247,7 @@ def test_many_calls_wake_the_loop_once_and_begin_some_at_a_time(monkeypatch: pyt
 
 
 def test_a_loop_that_is_faster_than_we_are_is_woken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be in another thread, and be done with what was posted before we have noted that it was woken."""
+    """The loop may be in another thread, and finish its work before the waker has noted that it was woken."""
 
     async def story(host: Host) -> None:
         host.actor.construct(lambda _task: None)
@@ -316,7 +316,7 @@ def cancel_all() -> None:
 
 @pytest.mark.parametrize("by_owner", [True, False])
 def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too(by_owner: bool) -> None:
-    """Its owner, or a method that cancels all tasks of its loop, comes between the claim and the coroutine's first step."""
+    """A cancellation by the owner, or by a method for its whole loop, comes between the claim and the first step."""
 
     async def story(host: Host) -> None:
         host.actor.construct(lambda _task: None)

@@ -72,7 +72,7 @@ class Actor(Worker):
         self.beside = self.threads.due
         self.ended: list[str] = []
         self.announced: list[Callable[[], None]] = []
-        """What follows when the gcs has heard that the actor is about to end."""
+        """Callbacks for the time when the gcs has heard that the actor is about to end."""
         self.asked_about: list[Address] = []
         constructor = received(template("A.__init__", actor=options), actor_id=ACTOR)
         myself: Any = self
@@ -218,7 +218,7 @@ def test_an_argument_that_was_lost_fails_its_call_and_not_those_behind_it(actor:
 # --- callers that die
 
 
-def test_a_dead_caller_is_forgotten_when_what_he_has_sent_has_run(actor: Actor) -> None:
+def test_a_dead_caller_is_forgotten_when_its_calls_have_run(actor: Actor) -> None:
     for sequence in (1, 2):
         actor.call(sequence)
     late_push = actor.last_call
@@ -356,7 +356,7 @@ def test_arguments_of_a_dropped_stream_are_let_go(actor: Actor) -> None:
 
 @pytest.mark.parametrize("order", ["ANG", "NAG", "NGA", "AGN", "GAN", "GNA"])
 def test_g58_references_in_an_answer_that_is_given_up_are_let_go(threaded: Actor, order: str) -> None:
-    """It may be Answered, its caller begin a New stream and say that it is Given up, in any order."""
+    """An answer is Answered, its caller begins a New stream and says that the answer is Given up, in any order."""
     other, own = RefInfo(object_id("other"), THIRD, b"t1"), RefInfo(object_id("own"), WORKER, b"t2")
     threaded.references.add_owned(own.object_id)
     threaded.references.lend(own.object_id, address("owner"), own.ticket, WORKER)
@@ -428,7 +428,7 @@ def test_g56_what_fills_the_hole_too_late_begins_at_once(actor: Actor) -> None:
 
 
 def test_g56_a_number_whose_reply_has_come_is_no_hole(actor: Actor) -> None:
-    """It was too large to be sent, or its first push is all that the caller ever heard of."""
+    """The reply was too large to be sent, or the first push is all that the caller ever heard of it."""
     actor.call(3, acknowledged=1, answered=[(2, 2)])
     actor.run_all()
     assert actor.log == ["owner 3"]

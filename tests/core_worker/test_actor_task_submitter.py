@@ -362,7 +362,7 @@ def test_g39b_calls_of_an_actor_that_cannot_be_reached_are_unavailable_and_later
 
 
 def test_g39b_that_it_died_is_never_old_news() -> None:
-    """Of an actor that died long ago the gcs does not know how often it was restarted."""
+    """The gcs does not know how often an actor was restarted that died long ago."""
     caller = Caller()
     caller.alive(3)
     caller.submit("a")

@@ -25,7 +25,7 @@ class ByItself(Exception):
 
 
 class Precious:
-    """What the getter has in a variable."""
+    """An object that the getter has in a variable."""
 
 
 def packed(error: Exception) -> bytes:

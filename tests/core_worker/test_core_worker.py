@@ -20,13 +20,13 @@ from minray.util.placement_group import placement_group, remove_placement_group
 from tests.core_worker.cores import JOB, Core, Cores, cores, let_pass, outcome_of, pause, sent
 
 SOON_S = 0.5
+"""Virtual seconds: long before a raylet ends a worker that is idle."""
 ASKED_AGAIN_S = 1.5
-"""So long a worker that refused to end may wait until its raylet asks again."""
-"""Long before a raylet ends a worker that is idle."""
+"""Virtual seconds that a worker which refused to end may wait until its raylet asks again."""
 
 
 async def value_of(pickled: bytes) -> Any:
-    """Of a reference that came by ways of the user's own."""
+    """Get the value of a reference that came by pickle, outside minray's own ways."""
     return await cloudpickle.loads(pickled)
 
 
@@ -473,7 +473,7 @@ def test_nothing_of_a_driver_that_has_left_is_on_its_loop_and_nobody_is_let_in(c
 
 
 def ends_of(core: Core) -> list[Any]:
-    """Its ends of all channels."""
+    """Ends of all channels of a process."""
     network: Any = core.worker.platform.network
     return list(network.ends)
 

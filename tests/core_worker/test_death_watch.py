@@ -1,4 +1,4 @@
-"""Whose death a process hears of, from when on, and what follows, in simulated clusters."""
+"""Deaths of which a process is told: of which processes, from when on, and what follows. Simulated clusters."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Process:
         self.store, self.tasks, self.references = MemoryStore(), TaskManager(None), ReferenceCounter()
         self.peers = RecordingPeers()
         self.infos: dict[bytes, ActorInfo] = {}
-        """What is known of actors."""
+        """Actor id -> the information that the process has about the actor."""
         self.missing: dict[bytes, list[bytes]] = {}
         self.requests: dict[bytes, WorkerRequest] = {}
         self.workers: list[LeasedWorker] = []

@@ -19,7 +19,7 @@ FAILURE = RemoteFailure("escaped", "the gcs has made a mistake")
 
 
 class Process:
-    """Its function manager; the test is the gcs."""
+    """A process with a real function manager; the test is the gcs."""
 
     def __init__(self) -> None:
         self.gcs = RecordingPeers()

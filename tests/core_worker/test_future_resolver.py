@@ -46,7 +46,7 @@ class Scene:
         self.freed: list[list[bytes]] = []
         self.large = 0
         self.asks_again = False
-        """Whoever hears of a value, or that it is lost, asks for it once more."""
+        """Whether each callback about a value or its loss asks for the object once more."""
         peers: Any = self.peers
         self.resolver = FutureResolver(
             PatientCaller(peers, peers.local),
@@ -254,7 +254,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("failure", "kind", "text"), FAILURES)
-def test_g62_with_a_dead_owner_the_value_is_lost_and_if_he_refuses_that_is_told(failure: Any, kind: Any, text: str) -> None:
+def test_g62_a_dead_or_refusing_owner_is_told_as_the_error_of_the_value(failure: Any, kind: Any, text: str) -> None:
     async def story() -> None:
         scene = Scene()
         scene.ask().fail(failure)

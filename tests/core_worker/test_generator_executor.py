@@ -121,7 +121,7 @@ class Stage:
         return reports
 
     def take_question(self, count: int) -> Asked:
-        """The owner is asked to say when so many were read."""
+        """Take the request that asks the owner to say when ``count`` items were read."""
         question = self.peers.take(WaitForReader)
         assert question.address == OWNER and question.request == WaitForReader(RECEIVED_ID, 2, count)
         return question
@@ -139,7 +139,7 @@ class Stage:
 
 
 def items(reports: list[Asked]) -> list[Any]:
-    """What was reported; None: that there are no more."""
+    """Values that were reported; None stands for the end."""
     values = [report.request.value for report in reports]
     return [None if value is None or value.place else deserialize(value.data, (), []) for value in values]
 
@@ -356,7 +356,7 @@ def test_g97_what_nobody_will_read_is_neither_pickled_nor_told(is_dead: bool) ->
 
 
 class Item:
-    """It can be seen whether anybody still has it."""
+    """An item of which a weak reference shows whether it is still held."""
 
 
 def test_an_item_that_was_told_of_is_let_go_while_its_generator_is_held_up() -> None:

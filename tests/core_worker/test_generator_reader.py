@@ -1,4 +1,4 @@
-"""Reading a generator: each step waits for one item and takes it, whoever waits, and however the waiting ends."""
+"""Reading a generator: each step waits for one item and takes it, for any waiter and any end of the waiting."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_who_has_lost_patience_may_ask_again_and_misses_nothing(cluster: Cores, 
 def test_a_generator_that_is_dropped_after_it_was_awaited_in_vain_leaves_nothing(
     cluster: Cores, driver: Core, read: int
 ) -> None:
-    """Its next item will never be: nobody is told of it, and nobody waits for it any more."""
+    """The next item will never be made. No process is told of it, and none waits for it any more."""
 
     async def story() -> None:
         generator = count.remote(4)
@@ -151,7 +151,7 @@ def test_where_an_item_was_taken_is_noted_until_it_goes(cluster: Cores, driver: 
     assert left(cluster, driver) == [] and len(driver.worker.call_sites or ()) == 0
 
 
-def test_whoever_waits_for_an_item_of_a_cluster_that_is_gone_hears_it(cluster: Cores, driver: Core) -> None:
+def test_a_reader_that_waits_for_an_item_is_told_that_its_cluster_is_gone(cluster: Cores, driver: Core) -> None:
     async def story() -> None:
         generator = count.remote(3)
         waiting = asyncio.create_task(anext(generator))

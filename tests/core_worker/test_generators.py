@@ -1,6 +1,6 @@
-"""What the owner of a streaming generator answers to those who run it: only the present attempt is believed, and held up.
+"""Answers of a streaming generator's owner to executors: only the present attempt is believed, and held up.
 
-``Owner`` has one generator's task; what ``Generators`` tells the tables of this process and others is written down.
+``Owner`` has one generator's task. It records the messages of ``Generators`` to the tables of this process and to others.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def owner() -> Owner:
     return Owner()
 
 
-def test_g91_who_runs_ahead_of_the_reader_waits_for_him(owner: Owner) -> None:
+def test_g91_a_generator_that_runs_ahead_waits_for_its_reader(owner: Owner) -> None:
     assert owner.report(1) == owner.report(2) == GeneratorItemReply(0, False)
     assert owner.wait(1) is None
     owner.read(1)

@@ -26,7 +26,7 @@ from tests.core_worker.user_thread import WorkQueue
 from tests.rpc.fake_network import in_virtual_time, turns
 
 calls: list[str] = []
-"""Of hooks."""
+"""Hooks that were called."""
 
 
 def hook() -> None:
@@ -70,7 +70,7 @@ class Worker(WorkQueue):
     # --- what a test says
 
     async def take_on(self, job: JobInfo | None = None, **environment: Any) -> asyncio.Task[None]:
-        """Its first task comes, and the gcs knows this job."""
+        """Take on the environment of a first task. The gcs knows this job."""
         taking = asyncio.get_running_loop().create_task(take_on(self.process, self.context, of(**environment)))
         await turns()
         for asked in self.asked.take_all(GetJob):
@@ -133,7 +133,7 @@ async def test_a_job_that_the_gcs_does_not_know_cannot_be_taken_on() -> None:
 
 @in_virtual_time
 async def test_a_job_that_is_over_cannot_be_taken_on() -> None:
-    """Its hook is forgotten."""
+    """The hook of that job is forgotten."""
     worker = Worker()
     with pytest.raises(RuntimeEnvSetupError, match=f"job {JOB.hex()} has finished"):
         (await worker.take_on(msgspec.structs.replace(job(), end_time=2.0))).result()

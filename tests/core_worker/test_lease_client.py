@@ -1,4 +1,4 @@
-"""What the lease client makes of raylets' and workers' answers, and of their silence."""
+"""The lease client: how it treats answers of raylets and workers, and their silence."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Scene:
         return made
 
     def granted(self, count: int = 1) -> list[PendingTask]:
-        """So many short tasks on one worker; their pushes are asked."""
+        """Get ``count`` short tasks onto one worker. Their pushes are asked."""
         tasks = self.submit(prepare(mean_us=SHORT), count)
         requests, self.peers.asked = self.peers.asked, []
         requests[0].answer(LeaseReply(GRANTED, WORKER, pid=5))
@@ -134,7 +134,7 @@ def test_a_task_is_one_request_one_push_and_one_return() -> None:
 
 
 def test_a_task_that_is_too_large_to_be_pushed_fails_alone() -> None:
-    """Its worker has not heard of it, and does what comes next."""
+    """The worker has not heard of that task, and runs the next one."""
 
     async def story() -> None:
         scene = Scene()

@@ -1,4 +1,4 @@
-"""What a process has counted, set and observed."""
+"""Metrics that a process has counted, set and observed."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def test_unstarted_tasks_come_back_to_the_front_in_their_order(scene: Scene) -> 
 
 
 def test_g101_nothing_is_queued_behind_a_task_that_blocks(scene: Scene) -> None:
-    """Its worker has given tasks back; it may be waiting for one of them, so they go elsewhere."""
+    """The worker has given tasks back. It may be waiting for one of them, so they go elsewhere."""
     tasks = scene.submit(prepare(mean_us=SHORT_US), count=5)
     worker = scene.grant()
     scene.give_back(worker)
@@ -463,7 +463,7 @@ def test_where_others_wait_leases_do_not_linger(scene: Scene) -> None:
 
 
 def test_an_old_lease_goes_back_between_two_tasks_when_others_wait(scene: Scene) -> None:
-    """It asks for another worker in the same breath, so that it gets its turn again."""
+    """The submitter asks for another worker at the same time, so that the queue gets its turn again."""
     scene.submit(prepare(mean_us=LONG_US), count=50)
     worker = scene.grant()
     scene.wait(TIME_IS_UP_S)

@@ -1,8 +1,10 @@
-"""The submitter under any order of events: no task is lost or doubled, and whatever waits is on its way to a worker.
+"""The submitter under any order of events: no task is lost or doubled, and every waiting task is on its way to a worker.
 
-The world here is a few raylets and workers that answer when hypothesis says so. After every event: each task is in one
-place; whoever waits has a request open; nobody waits while a worker of his shape is idle; nothing is queued behind work
-that was not measured to be short; a lease goes back once, and an idle one has a timer. In the end everything is over.
+The world here is a few raylets and workers that answer when hypothesis says so. After every event, these must hold:
+  * Each task is in one place. A shape with waiting tasks has an open request.
+  * No task waits while a worker of its shape is idle, or is queued behind work that was not measured to be short.
+  * A lease is returned once, and an idle one has a timer.
+In the end everything is over.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.asked.turns)
     @rule()
     def end_turn(self) -> None:
-        """Everything that was at hand has been said."""
+        """End a turn of the loop: the submitter has heard all that was at hand."""
         self.asked.turns -= 1
         self.submitter.on_turn(self.now)
 

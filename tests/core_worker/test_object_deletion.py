@@ -95,7 +95,7 @@ def test_one_that_is_freed_alone_is_named_and_of_several_none_is(driver: Core) -
     driver.run(program)
 
 
-def test_an_owner_is_told_once_of_all_his_objects_and_of_those_of_nobody_else(cluster: Cores, driver: Core) -> None:
+def test_each_owner_is_told_once_of_all_its_freed_objects_and_of_no_others(cluster: Cores, driver: Core) -> None:
     async def story() -> None:
         keepers = [Keeper.remote() for _ in range(2)]
         theirs = [(await keeper.put.remote(number))[0] for number, keeper in enumerate(keepers) for _ in range(2)]
@@ -162,7 +162,7 @@ def test_who_frees_returns_when_the_owner_has_done_it(cluster: Cores, driver: Co
 
 
 def test_only_an_owner_frees_for_others(driver: Core) -> None:
-    """Whoever is asked for what belongs to somebody else, or was never known, does nothing."""
+    """A process that is asked to free another's object, or an unknown one, does nothing."""
 
     async def story() -> None:
         keeper, never = Keeper.remote(), b"never".ljust(28, b"-")
@@ -175,7 +175,7 @@ def test_only_an_owner_frees_for_others(driver: Core) -> None:
     driver.do(story())
 
 
-def test_whoever_waits_for_what_is_freed_goes_on_and_what_comes_later_is_not_kept(cluster: Cores, driver: Core) -> None:
+def test_a_caller_that_waits_for_a_freed_object_goes_on_and_a_late_value_is_not_kept(cluster: Cores, driver: Core) -> None:
     async def story() -> None:
         refs = [rest.remote(1, b"small"), rest.remote(1, len(LARGE))]
         waiting = [driver.begin(outcome_of(ref)) for ref in refs]
@@ -224,7 +224,7 @@ def test_what_was_inside_stays_as_long_as_the_reference_to_what_was_freed(driver
 def test_that_a_task_has_failed_is_said_although_its_results_were_freed(
     driver: Core, caplog: pytest.LogCaptureFixture, how_many: int
 ) -> None:
-    """Nobody has looked at its error, and nobody can any more."""
+    """No user has looked at the error, and none can any more."""
 
     async def story() -> None:
         refs = fail.remote()

@@ -188,7 +188,7 @@ def test_what_an_attempt_has_made_is_taken_back_where_it_ran() -> None:
 
 
 def test_g67_what_is_lost_together_is_told_together_after_all_of_it_is_forgotten() -> None:
-    """Who is told looks at other objects, too: none of them may seem to be on the dead node."""
+    """A callback about one lost object looks at others, too. None of them may seem to be on the dead node."""
     scene = Scene(A, B)
     seen: list[tuple[list[bytes], int]] = []
     scene.directory._on_lost = lambda lost: seen.append((lost, len(scene.directory)))

@@ -1,6 +1,6 @@
-"""What an owner says of where his objects are, and how the curious find out.
+"""Answers of an owner about the places of its objects, and how other processes ask for them.
 
-``Locator`` has real tables; owners and raylets that are asked are the test.
+``Locator`` has real tables. The test plays the owners and raylets that are asked.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_an_owner_knows_the_nodes_of_what_is_large_and_that_other_things_are_now
     assert answers[1:] == [ObjectLocations(INLINED, size=5), ObjectLocations(NOT_MADE)]
 
 
-def test_whoever_is_going_to_have_a_copy_is_named_to_the_next() -> None:
+def test_a_node_that_is_fetching_a_copy_is_named_to_the_next_reader() -> None:
     process = Locator()
     process.own_large(A)
     assert process.locator.answer(A, THERE, 1).receivers == []

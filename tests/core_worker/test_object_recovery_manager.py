@@ -42,7 +42,7 @@ class Owner:
         self.again: list[PendingTask] = []
         """Tasks that were begun again, in that order."""
         self.hurried: list[bool] = []
-        """Of tasks that run and shall end soon: whether they are known to have lost something by then."""
+        """For each running task that was asked to end soon: whether it is known by then to have lost an object."""
         self.kept: list[bytes] = []
         """Handles of actors that calls keep."""
         self.errors: dict[bytes, Any] = {}
@@ -344,7 +344,7 @@ def test_g72_what_was_kept_for_a_task_that_is_forgotten_goes_with_it() -> None:
 
 
 def test_a_small_result_is_not_made_by_a_task_that_is_remembered_for_a_large_one(owner: Owner) -> None:
-    """It cannot be lost; what refers to it keeps its value."""
+    """The small result cannot be lost, and its references keep its value."""
     small, big = owner.end(owner.submit(num_returns=2), stored(), large())
     obstacles = [owner.references.get(key).obstacle for key in (small, big)]  # type: ignore[union-attr]
     assert obstacles == [ReconstructionFailure.PUT, None]

@@ -118,7 +118,7 @@ def test_a_stream_ends_once() -> None:
 
 
 class Executor:
-    """The keeper of results, and whoever takes the reports."""
+    """Keeps results, and takes the reports of a stream."""
 
     def __init__(self, items_arrived: int = 0, most_unread: int = 0) -> None:
         self.reports: list[Report] = []

@@ -1,4 +1,4 @@
-"""What becomes of values and references in all tables of a process, in simulated clusters; a kibibyte is large in these."""
+"""Values and references in all tables of a process, in simulated clusters. A kibibyte is a large value in these."""
 
 from __future__ import annotations
 
@@ -420,8 +420,8 @@ def test_it_is_noted_where_a_reference_inside_a_value_was_made(driver: Core) -> 
     driver.do(story())
 
 
-def test_a_reference_that_came_by_other_ways_is_held_by_whoever_has_it(cluster: Cores, driver: Core) -> None:
-    """Who passed it on has it pinned; when he dies, another hold is needed."""
+def test_a_reference_that_came_by_pickle_is_held_by_the_process_that_has_it(cluster: Cores, driver: Core) -> None:
+    """The process that has passed it on has it pinned. When that dies, another process has to hold it."""
 
     async def story() -> Any:
         first, second = Keeper.remote(), Keeper.remote()

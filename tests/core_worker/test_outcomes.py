@@ -1,6 +1,6 @@
-"""What becomes of a task: each way to its end, that it ends once, and who hears of it.
+"""Ends of tasks: each way to an end, that a task ends once, and who hears of it.
 
-``Owner`` is a core worker with a table of tasks, its references and its values; what others would do is written down. A
+``Owner`` is a core worker with a table of tasks, its references and its values. It records the requests to other parts. A
 task that is ``pushed`` is with ``WORKER``.
 """
 
@@ -93,14 +93,14 @@ class Owner:
         self.process = process_record(self.peers, **system)
         self.process.raylet_address = address("raylet")
         self.log: list[str] = []
-        """What others were told."""
+        """Events that other parts were told."""
         self.freed: list[bytes] = []
         self.unseen: list[bytes] = []
-        """Of those, errors that nobody has looked at."""
+        """Objects among the freed ones that are errors which no user has looked at."""
         self.probes: dict[bytes, OnLarge] = {}
-        """Who waits to hear where a borrowed object is."""
+        """Borrowed object -> the callback that waits for its place."""
         self.cancelled: list[bool] = []
-        """Of each task that has ended, whether it was known to be cancelled then."""
+        """For each task that has ended: whether it was known by then to be cancelled."""
         self.discarded: list[tuple[list[bytes], int, Address]] = []
         self.is_read = True
         """Whether a user may still read items."""
@@ -215,7 +215,7 @@ class Owner:
     # --- what happens
 
     def submit(self, *slots: bytes, owner: Address = OWN, prepared: Any = None, **options: Any) -> PendingTask:
-        """It waits for these arguments, or is queued."""
+        """Submit a task, which waits for these arguments or is queued."""
         task = pending(prepared or prepare(**options), tuple((slot, owner) for slot in slots))
         for key in (*task.result_ids(), *(slot for slot in slots if owner is OWN and self.references.get(slot) is None)):
             self.references.add_owned(key)
@@ -235,7 +235,7 @@ class Owner:
         return task
 
     def call(self, state: str = PUSHED, **options: Any) -> PendingTask:
-        """Of an actor."""
+        """Submit an actor's call."""
         task = self.submit(name="A.f", client=ActorClient(id_of("actor"), OWN, True), **options)
         if state is not WAITING:
             self.tasks.move(task, QUEUED)
@@ -297,7 +297,7 @@ def owner() -> Owner:
 # --- arguments
 
 
-def test_what_is_ready_goes_to_whoever_pushes_its_kind(owner: Owner) -> None:
+def test_a_ready_task_goes_to_the_submitter_of_its_kind(owner: Owner) -> None:
     assert owner.submit().state is QUEUED and owner.log == []
     owner.submit(actor=ActorOptions())
     owner.submit(client=ActorClient(id_of("actor"), OWN, True))
@@ -314,7 +314,7 @@ def test_g1_a_failed_argument_fails_the_task_and_the_calls_behind_it_go_on(owner
     assert owner.log == ["constructor: RayTaskError(RaySystemError)", "no call to wait for"]
 
 
-def test_whoever_takes_a_failed_argument_has_looked_at_its_error_and_has_one_of_its_own(owner: Owner) -> None:
+def test_a_task_with_a_failed_argument_has_looked_at_its_error_and_has_one_of_its_own(owner: Owner) -> None:
     failing = owner.pushed()
     (argument,) = failing.result_ids()
     task = owner.submit(argument)
@@ -414,7 +414,7 @@ def test_what_did_not_start_is_pushed_again_in_its_order_unless_it_is_over_or_it
 
 
 def test_what_has_ended_with_its_cluster_does_not_end_again_when_it_is_known_that_it_did_not_start(owner: Owner) -> None:
-    """Its worker was lost, and while others were asked how it had ended, the cluster went."""
+    """The worker was lost. While others were asked how it had ended, the cluster went."""
     cancelled, other = owner.pushed(), owner.pushed()
     for task in (cancelled, other):
         owner.submitter.on_worker_lost(task.worker)  # type: ignore[arg-type]

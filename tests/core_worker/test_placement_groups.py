@@ -1,6 +1,6 @@
-"""What one process asks about placement groups, in which order, and what becomes of those who wait.
+"""Requests of one process about placement groups, their order, and the callbacks that wait for answers.
 
-``Asker`` is a core worker of which only its placement groups are real; what the gcs is asked is in ``peers``.
+``Asker`` is a core worker of which only the placement groups are real. ``peers`` has the requests to the gcs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Asker:
         self.actor_id = b""
         self.owned: list[bytes] = []
         self.values: dict[bytes, Any] = {}
-        """What ``begin_ready`` has brought: values, and exceptions."""
+        """Values and exceptions that ``begin_ready`` has brought."""
         tables: Any = self
         self.groups = PlacementGroups(self.process, context, tables, tables, lambda: self.actor_id)
 

@@ -126,7 +126,7 @@ def test_g112_a_ticket_noted_late_or_twice_is_noted_once(counter: ReferenceCount
 
 
 def test_a_ticket_that_comes_home_is_spent_and_not_held(counter: ReferenceCounter) -> None:
-    """Somebody passes on to the owner what is his own."""
+    """A process passes a reference on to the owner of the object."""
     effects = Effects()
     counter.add_owned(X)
     counter.lend(X, OWN, b"t", OTHER)
@@ -389,7 +389,7 @@ def test_g67_what_a_worker_needs_to_make_its_results_again_gets_a_ticket(counter
 
 
 def test_g67_an_entry_without_a_value_cannot_be_lent(counter: ReferenceCounter) -> None:
-    """It is known for lineage alone; whoever passes it on must be dead, and so is what he has passed on."""
+    """The entry is known for lineage alone. A process that passes the reference on must be dead, and its ticket with it."""
     counter.add_owned(X).obstacle = None
     counter.add_lineage([X])
     effects = Effects()

@@ -1,4 +1,4 @@
-"""What a task has made, kept for its owner: small values in the answer if there is room, others in the object store."""
+"""Results of a task, kept for the owner: small values in the answer if there is room, others in the object store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What becomes of what a call has returned, or yielded: as many results as it has, or an error and none.
+"""Values that a call has returned or yielded: they become as many results as it has, or an error and no results.
 
-``Shelf`` keeps results in place of the real keeper: it says which it has, and may have no room.
+``Shelf`` keeps results in place of the real keeper. It says which results it has, and may be full.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Shelf:
 
     def __init__(self) -> None:
         self.kept: dict[bytes, Any] = {}
-        """What it has at present."""
+        """Object id -> the value that it has at present."""
         self.rooms: list[int] = []
         """How much room each had in the answer."""
         self.most = 100
-        """It is full after so many."""
+        """Number of results at which it is full."""
         results: Any = self
         self.returns = ReturnValues(results)
 

@@ -1,6 +1,6 @@
-"""What a core worker answers to others: values that are there, come, are too large or will never come; and its end.
+"""Answers of a core worker to others, about values that are here, that come, that are too large, or that will never come.
 
-``Owner`` is a core worker with references and values; whatever else is asked of its parts is written down.
+``Owner`` is a core worker with references and values. It records all other requests to its parts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Owner:
         self.said: list[str] = []
         self.on_lines: Any = None
         self.needed = False
-        """Somebody depends on this process."""
+        """Whether another process depends on this one."""
         myself: Any = self
         self.service = CoreWorkerService(myself)
 
@@ -149,7 +149,7 @@ def test_what_is_not_there_is_waited_for() -> None:
     ask(story)
 
 
-def test_after_a_while_the_reader_is_to_ask_again_and_nobody_waits_for_him() -> None:
+def test_after_a_while_the_owner_answers_pending_and_waits_no_more() -> None:
     async def story(owner: Owner) -> None:
         owner.own(A)
         assert (await owner.get(A, timeout_s=1.0))[0] == ObjectReply(PENDING)
@@ -241,7 +241,7 @@ def test_g64_a_worker_agrees_to_end_if_nobody_needs_it_or_it_must(needed: bool, 
     ask(story)
 
 
-def test_lines_of_workers_are_for_whoever_prints_them() -> None:
+def test_lines_of_workers_go_to_the_callback_that_prints_them() -> None:
     owner = Owner()
     call: Any = RecordingCall()
     request = PrintLines(b"node", "", 1, False, [("", "text")], 1)

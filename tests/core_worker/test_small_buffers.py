@@ -1,4 +1,4 @@
-"""What a message of many arrays costs, by their size: minray's choice beside the other encodings of its benchmark."""
+"""Cost of a message of many arrays, by their size: minray's encoding beside the others of its benchmark."""
 
 from __future__ import annotations
 

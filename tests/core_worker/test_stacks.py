@@ -1,4 +1,4 @@
-"""What a process does right now: its threads and coroutines, from the user's first frame on."""
+"""Stacks of a process: its threads and coroutines, from the user's first frame on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.rpc.fake_network import turns
 
 @contextmanager
 def blocked() -> Generator[FrameType, None, None]:
-    """What a thread does that waits."""
+    """Frame of a thread that waits."""
     arrived, go = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -246,7 +246,7 @@ class Patient:
 
 
 def told_of(cluster: Cores, driver: Core, call: Any) -> ProcessStacks:
-    """What the process tells that runs this."""
+    """Stacks of the process that runs this call."""
 
     async def begin() -> Any:
         return call()

@@ -1,4 +1,4 @@
-"""Everybody is asked, and the answers are put together: who refers to what, and why."""
+"""The state of a cluster, put together from the answers of all processes: who refers to an object, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process tells of its references."""
+"""Statistics of a process about its references."""
 
 from __future__ import annotations
 

@@ -64,11 +64,11 @@ class Node:
         self.memory = bytearray(1000)
         self.has_memory = True
         self.asked: list[tuple[Any, ...]] = []
-        """What is asked of the store, in order, without who is told."""
+        """Requests to the store, in order, without their callbacks."""
         self.told: list[Any] = []
-        """Who is told of the answers to that."""
+        """Callbacks for the answers to those."""
         self.results: list[list[Any]] = []
-        """What was fetched."""
+        """Values that were fetched, a list for each fetch."""
         platform = process_record(user_code=self.thread).platform
         client: Any = self
         self.provider = StoreProvider(platform, client)
@@ -107,7 +107,7 @@ class Node:
         assert self.asked == [("create", A, 3, SIZE, owner)]
 
     def answer(self, *answer: Any) -> None:
-        """What was asked last."""
+        """Answer the last request."""
         self.told.pop()(*answer)
         self.thread.work()
 
@@ -194,7 +194,7 @@ def test_a_raylet_that_dies_before_it_knows_of_a_value_is_an_error_for_others_va
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_what_was_being_put_when_its_thread_was_interrupted_is_taken_back(is_written: bool) -> None:
-    """What the store says after that does not matter."""
+    """The store's answer after that does not matter."""
     node = Node()
     node.begin_put()
     if is_written:
@@ -227,7 +227,7 @@ def test_what_an_attempt_has_put_can_be_taken_back() -> None:
 
 
 def fetched(*pinned: Any, **how: Any) -> list[Any]:
-    """What comes of these answers for ``A`` and its neighbours."""
+    """Values that a fetch of ``A`` and its neighbours brings after these answers."""
     node = Node()
     known = [LargeObject(name, OWNER, INSIDE, attempt) for attempt, name in enumerate([A, B][: len(pinned)], 1)]
     node.provider.fetch(known, node.results.append, **how)

@@ -1,4 +1,4 @@
-"""What a process tells people of its tasks: those that it owns, and those that were sent to it."""
+"""Reports of a process about its tasks: those that it owns, and those that were sent to it."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_of_a_long_error_the_end_is_told(tables: Tables) -> None:
 
 
 def test_what_became_of_a_result_later_is_no_error_of_its_task(tables: Tables) -> None:
-    """Its value was lost, or it was freed by hand: the task has done what it was to do, or has failed in its own way."""
+    """The value was lost, or was freed by hand, after the task had done its work or had failed in its own way."""
     done, failed = tables.submit(QUEUED, PUSHED, FINISHED), tables.submit(QUEUED, PUSHED, FAILED)
     tables.store_error(done, RaySystemError(reason="lost"))
     tables.store_error(failed, ObjectFreedError(object_id_hex="00", reason="freed"), is_freed=True)

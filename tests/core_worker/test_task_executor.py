@@ -57,7 +57,7 @@ class Machine:
         self.collections = 0
         """and garbage was to be collected."""
         self.notes: list[Any] = []
-        """What has run, as it is noted."""
+        """Tasks that have run, as the profile notes them."""
         myself: Any = self
         platform = platform_record(processes=self.processes, user_code=self)
         self.executor = TaskExecutor(platform, myself, self.make_refs, myself, myself, myself, "node", "10.0.0.7")
@@ -122,7 +122,7 @@ class Machine:
         return cast(Execution, task.execution)
 
     def of(self, function: Any, *args: Any, **fields: Any) -> Execution:
-        """What becomes of a task."""
+        """Execute a task, and return how it ended."""
         return self.execute(self.task(function, *args, **fields))
 
 
@@ -500,7 +500,7 @@ def test_an_actor_cleans_up_before_its_interpreter_does(has_failed: bool, caplog
 
 
 class Hides:
-    """Its instances have attributes with the names of its methods, but for one of its base."""
+    """Instances have attributes with the names of methods of the class, except for one of its base."""
 
     def __init__(self) -> None:
         for name in ("plain", "of_class", "static", "wrapped", "builtin"):
@@ -607,7 +607,7 @@ def test_a_generator_runs_until_it_is_through_and_its_task_has_no_value() -> Non
 
 
 class Argument:
-    """It can be seen whether anybody still has it."""
+    """An argument of which a weak reference shows whether it is still held."""
 
     alive: weakref.WeakSet[Argument] = weakref.WeakSet()
 

@@ -138,7 +138,7 @@ def test_g20_who_was_killed_for_memory_waits_longer_each_time_and_uses_up_no_ret
 
 
 def test_g20_nor_does_it_need_one_that_is_left() -> None:
-    """What was never to be retried is not, but whose retries were used up by crashes is."""
+    """A task with ``max_retries=0`` is not made again. One whose retries were used up by crashes is."""
     tasks = TaskManager(None)
     task = pending(prepare(max_retries=1))
     assert tasks.begin_retry(task) and not tasks.begin_retry(task)

@@ -1,4 +1,4 @@
-"""What a process has run: noted by one clock, told by another."""
+"""Tasks that a process has run: noted by one clock, reported by another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTOR = b"a" * UNIQUE_ID_BYTES
 
 
 def told(profile: TaskProfile, wall_s: float = 0.0) -> ProfileEvents:
-    """What it answers, when the wall clock says this."""
+    """Answer of the profile, when the wall clock says this."""
     process = process_record()
     process.platform = replace(process.platform, host=FakeHost(wall_s))
     return profile.events(process)

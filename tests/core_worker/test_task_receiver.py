@@ -115,10 +115,10 @@ class Worker(WorkQueue):
         self.loop = SimLoop()
         self.interrupts: list[Callable[[], bool]] = []
         self.log: list[Any] = []
-        """What user code did."""
+        """Steps that user code has done."""
         self.fetches: list[tuple[bytes, Callable[[], None]]] = []
         self.misses: list[Callable[[], None]] = []
-        """Of the same fetches: what says that an argument is being made again."""
+        """Callbacks of the same fetches, which say that an argument is being made again."""
         self.function_fetches: list[Callable[[], None]] = []
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.environment: Any = self.loop.create_future()
@@ -225,7 +225,7 @@ class Worker(WorkQueue):
         self.interrupts.append(applies)
 
     def collect_later(self) -> None:
-        """Nothing here is garbage."""
+        """Collect no garbage: there is none here."""
 
     def run_exit_handlers(self) -> None:
         """There are none."""
@@ -621,7 +621,7 @@ def test_a_task_begins_when_its_large_arguments_have_come(worker: Worker) -> Non
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 def test_large_arguments_that_come_for_nothing_are_let_go(worker: Worker, is_cancelled: bool) -> None:
-    """Their memory is pinned as long as anybody has them."""
+    """Memory of large arguments is pinned as long as any process holds them."""
     keys = [object_id("x"), object_id("y")]
     for key in keys:
         worker.store.put(key, StoredObject(b"", (), False, (), Place(0, 1000, OWNER)))
@@ -659,7 +659,7 @@ def test_g112_asking_back_for_a_lease_that_is_over_changes_nothing(worker: Worke
 
 
 def test_g101_while_a_task_blocks_nothing_waits_behind_it(worker: Worker) -> None:
-    """What is there goes back, and so does what arrives before the owner knows."""
+    """Queued tasks go back, and so do tasks that arrive before the owner knows."""
     before = [worker.push("a", 1), worker.push("b", 2)]
     worker.act(lambda: worker.receiver.on_blocked(True))
     assert [each.status for each in before] == [NOT_STARTED] * 2

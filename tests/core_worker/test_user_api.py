@@ -1,4 +1,4 @@
-"""What user threads may call, in simulated clusters; a kibibyte is large in these."""
+"""Functions that user threads may call, in simulated clusters. A kibibyte is a large value in these."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def own_resting() -> list[Any]:
 
 
 class Broken:
-    """What nobody can unpickle."""
+    """A value that cannot be unpickled."""
 
     def __reduce__(self) -> Any:
         return int, ("no number",)
@@ -257,7 +257,7 @@ def test_a_list_with_duplicates_is_refused(driver: Core) -> None:
 # --- others
 
 
-def test_a_value_that_cannot_be_unpickled_fails_whoever_awaits_it(driver: Core) -> None:
+def test_a_value_that_cannot_be_unpickled_raises_in_await(driver: Core) -> None:
     async def story() -> None:
         with pytest.raises(ValueError, match="no number"):
             await minray.put(Broken())
@@ -298,7 +298,7 @@ def test_a_freed_value_is_an_error_and_a_copy_that_is_given_up_is_not(cluster: C
     driver.run(program)
 
 
-def test_an_owner_who_says_nothing_is_asked_for_so_long_where_his_objects_are(cluster: Cores, driver: Core) -> None:
+def test_a_silent_owner_is_asked_for_locations_until_the_timeout(cluster: Cores, driver: Core) -> None:
     def program() -> None:
         (ref,) = minray.get(own_resting.remote())
         owner = next(p for p in cluster.world.loop.processes if p.name.startswith("worker/") and is_at(cluster, p, ref))
@@ -324,7 +324,7 @@ def test_what_goes_wrong_on_the_loop_is_raised_in_the_thread_that_asked(driver: 
 
 
 def test_a_thread_that_asks_the_cluster_something_hears_that_the_driver_leaves(cluster: Cores, driver: Core) -> None:
-    """It used to wait for ever."""
+    """The thread once waited for ever."""
     asking = driver.begin(driver.thread(lambda: placement_group([{"GPU": 1}]).wait(1000)))
     cluster.settle(1)
     driver.begin(driver.worker.close())

@@ -34,12 +34,12 @@ LOST = ObjectLostError(reason="gone")
 
 
 def large(attempt: int = 1) -> StoredObject:
-    """What is known of a large value that this attempt has made."""
+    """Entry of a large value that this attempt has made."""
     return StoredObject(b"", (), False, (), Place(attempt, 10_000, address("raylet")))
 
 
 class Question:
-    """What the store of the node is asked to bring."""
+    """A request to the store of the node to bring objects."""
 
     def __init__(self, objects: Any, on_fetched: Any, timeout_s: float | None, purpose: int) -> None:
         self.asked = [(known.object_id, known.attempt) for known in objects]
@@ -62,11 +62,11 @@ class Home:
         self.questions: list[Question] = []
         """To the store of this node."""
         self.asked: list[bytes] = []
-        """Whose owners were asked for the value."""
+        """Objects whose owners were asked for the value."""
         self.looks: list[tuple[bytes, Callable[[], None]]] = []
-        """Whose owners were asked whether it exists now."""
+        """Objects whose owners were asked whether the object exists now, with their callbacks."""
         self.results: list[list[Any]] = []
-        """What was fetched, by those who wanted it."""
+        """Values that were fetched, a list for each fetch."""
         around: Any = self
         self.fetcher = ValueFetcher(
             self.process,
@@ -125,7 +125,7 @@ class Home:
         self.store.delete([object_id])
 
     def own(self, object_id: bytes) -> None:
-        """It belongs to this process, and is not made yet."""
+        """Make an object belong to this process, which has not made it yet."""
         self.drop(object_id)
         self.references.add_owned(object_id)
 

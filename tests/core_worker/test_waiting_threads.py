@@ -45,7 +45,7 @@ def block_twice() -> None:
 
 
 def blocked(cluster: Cores) -> list[tuple[int, bool]]:
-    """What workers say from now on of the tasks in them."""
+    """Reports of workers from now on about blocked tasks: sequence number, and whether the task is blocked."""
     said: list[tuple[int, bool]] = []
     for raylet in cluster.raylets.values():
         broker: Any = raylet._broker
@@ -89,7 +89,7 @@ def count(most: int) -> Any:
 
 
 def test_g101_a_generator_that_is_held_up_lends_its_cpu() -> None:
-    """Its reader needs it for what he does with each item."""
+    """The reader needs the CPU for its work on each item."""
     with cores(1) as cluster:
         driver = cluster.driver()
         said = blocked(cluster)
@@ -142,7 +142,7 @@ def test_who_waits_no_longer_is_forgotten(driver: Core) -> None:
 
 
 def test_a_reference_of_a_cluster_that_was_left_is_an_error_that_says_so(cluster: Cores, driver: Core) -> None:
-    """Nobody here has counted it."""
+    """No process has counted this reference here."""
     other = cluster.driver("other")
     ref = other.act(lambda: minray.put("x"))
     error = driver.do(outcome_of(ref))

@@ -31,10 +31,10 @@ class UserThread:
 
     def __init__(self) -> None:
         self.posted: deque[Callable[[], Any]] = deque()
-        """What is to happen on the loop."""
+        """Callbacks that are to run on the loop."""
         self.waits_at: Parker | None = None
         self.is_loop = False
-        """It is to be taken for the loop's."""
+        """Whether the present thread counts as the loop's."""
         self.tests_turn = threading.Semaphore(0)
         self._result: Any = None
         self._error: BaseException | None = None
@@ -55,7 +55,7 @@ class UserThread:
         self.tests_turn.release()
 
     def work(self) -> None:
-        """What was posted happens."""
+        """Run all callbacks that were posted."""
         while self.posted:
             self.posted.popleft()()
 
@@ -65,7 +65,7 @@ class UserThread:
         self.work()
 
     def result(self) -> Any:
-        """What the thread has returned; raises what it has raised."""
+        """Return the result of the thread; raise what it has raised."""
         assert self.waits_at is None, "it still waits"
         if self._error is not None:
             raise self._error

@@ -25,5 +25,5 @@ EXCLUDED = {
 """Module and test (without parameters: all of them) -> why."""
 
 AT_TIMES = {"bag.tests.test_bag::test_from_delayed_iterator"}
-"""Of these the ones that pass now and then: its tasks have random names, whose order decides which of them Dask makes into
+"""Tests that fail, and pass now and then. The tasks have random names. Their order decides which of them Dask makes into
 one, and by that whether a generator is handed on."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 IN_PLACE = ROOT / "tests" / "conformance" / "in_place"
-"""What the tests share imports minray: here that is Ray, too."""
+"""Directory whose ``sitecustomize`` makes ``import minray`` import Ray, for helpers of the tests."""
 PACKAGE = "dask_on_ray"
 
 CONFTEST = """
@@ -34,7 +34,7 @@ def cluster(request):
 
 
 def adapted(source: str) -> str:
-    """The same program, written for Ray."""
+    """Rewrite a program for Ray."""
     source = re.sub(r"^import minray as ray$", "import ray", source, flags=re.MULTILINE)
     return re.sub(r"\bminray\.util\.dask\b", PACKAGE, source)
 

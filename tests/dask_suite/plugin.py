@@ -36,7 +36,7 @@ class Counting:
 
     @property
     def without_persist(self) -> Any:
-        """What Dask takes for a scheduler that gives values only."""
+        """Scheduler that Dask takes for one that returns values only."""
         return lambda dsk, keys, **options: self(dsk, keys, **options)
 
     def persist(self, collections: Any, **options: Any) -> Any:

@@ -102,12 +102,12 @@ class Cluster:
         return (await self.ask(protocol.KillActor(self.actor_id(number), kill_id, no_restart))).actor
 
     def full_disk(self, after_s: float, for_s: float) -> None:
-        """Of the gcs: nothing can be written during this time."""
+        """Let the disk of the gcs take no write during this time."""
         for at_s, is_full in ((after_s, True), (after_s + for_s, False)):
             self.world.sim.loop.world.call_later(at_s, setattr, self.world.head, "disk_full", is_full)
 
     async def ask_until_stored(self, request: Request[Any]) -> Any:
-        """As those do who are refused for that."""
+        """Ask again as long as the gcs refuses because it cannot store the request."""
         while True:
             try:
                 return await self.ask(request)
@@ -157,7 +157,7 @@ class Cluster:
     # --- What the others hear
 
     async def hears(self, name: str, kind: Kind) -> tuple[Any, Call]:
-        """What a raylet or worker is asked next, see ``neighbours``."""
+        """Wait for the next request of this kind to a raylet or worker; see ``neighbours``."""
         return await self.world.neighbours[name].hears(kind)
 
     async def explained(self, number: int) -> protocol.ActorExplanation:

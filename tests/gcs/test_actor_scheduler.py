@@ -83,6 +83,6 @@ def test_elsewhere_chance_decides() -> None:
 
 
 def test_who_chooses_by_a_strategy_is_asked_at_the_owners_node() -> None:
-    """Its raylet knows where; it names another if it must."""
+    """The raylet of that node knows the place; it names another node if it must."""
     assert choice(Nodes(a=(4, 4), b=(4, 0)), row(1, "b", STRATEGY_SPREAD)) == "b"
     assert choice(Nodes(a=(4, 4)), row(8, "b", STRATEGY_SPREAD)) == "a"

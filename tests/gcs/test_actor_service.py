@@ -1,4 +1,4 @@
-"""What the gcs does about actors, told by a driver, with pretended raylets and workers in the simulated world."""
+"""Actors in the gcs, as a driver is told, with pretended raylets and workers in the simulated world."""
 
 from __future__ import annotations
 
@@ -720,7 +720,7 @@ async def test_g25_an_actor_whose_job_finishes_while_it_is_registered_is_dead(it
 async def test_a_detached_actor_does_not_outlive_a_job_that_finishes_while_it_is_registered(
     it: Cluster, registered_first: bool
 ) -> None:
-    """Nothing of the job was kept for it."""
+    """The gcs has kept no data of the job for the actor."""
     register, finish = it.register_message(1, detached=True), FinishJob(it.job_id)
     await it.at_once(KvPut("n", b"k", b"v", True), *((register, finish) if registered_first else (finish, register)))
     assert (await it.until(1, DEAD)).death.kind == protocol.JOB_FINISHED
@@ -758,7 +758,7 @@ async def test_actors_of_a_dead_node_are_dead_whenever_that_can_be_written(it: C
 @pytest.mark.parametrize("full_after_us", range(0, 6000, 1000))
 @story
 async def test_g109_a_job_of_a_dead_node_ends_whenever_that_can_be_written(it: Cluster, full_after_us: int) -> None:
-    """Its driver may be cut off, so that nothing else ends it."""
+    """The driver of the job may be cut off, so that nothing else ends the job."""
     await it.join("b")
     it.world.start("e", "b", silent=True)
     await it.ask(UnregisterNode(id_of("b"), "minray stop"))

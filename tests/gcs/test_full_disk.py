@@ -1,8 +1,8 @@
-"""The disk of the gcs is full from one moment on, for each moment, until it has room again: all that was asked is done once.
+"""The disk of the gcs is full from one write on, for each write, until it has room again. Every request is done once.
 
-A story is told again and again: the disk takes no write at first, then one more each time, until it takes all that the story
-needs. Whoever is refused asks again, as raylets and owners do. In the end there is room again, for the same gcs, or for
-another one, because the first has fallen meanwhile.
+A story is told again and again. At first the disk takes no write, then one more each time, until it takes all that the story
+needs. A caller that is refused asks again, as raylets and owners do. In the end there is room again, for the same gcs, or
+for another one, because the first has fallen meanwhile.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ Story = Callable[["FullDisk"], Coroutine[Any, Any, None]]
 
 
 class FullDisk(Cluster):
-    """A gcs on a disk that takes so many writes more from ``fill`` on, and no others for a while."""
+    """A gcs whose disk takes ``writes`` more writes from ``fill`` on, and then none for a while."""
 
     def __init__(self, world: World, client: Client, writes: int, falls: bool) -> None:
         super().__init__(world, client)
         self._writes = writes
         self._falls = falls
-        """Whether its gcs does, while the disk is full."""
+        """Whether the gcs falls while the disk is full."""
         self._is_empty_again = False
         self.refused = 0
         self.ask = self.say
@@ -93,7 +93,7 @@ class FullDisk(Cluster):
         self.world.neighbours["v"].answers[PushTask] = PushTaskReply(OK, (), 0)
 
     async def until_next(self, number: int) -> protocol.ActorInfo:
-        """It has begun anew, and nothing more is to come."""
+        """Wait until the actor has restarted, and all that follows is done."""
         await self.until(number, RESTARTING, ALIVE)
         await self.all_asked()
         return await self.until(number, ALIVE)
@@ -116,7 +116,7 @@ class FullDisk(Cluster):
         return {one.lease_id for one in self.world.neighbours["a"].heard if isinstance(one, ReturnWorkerLease)}
 
     def told_twice(self) -> list[Any]:
-        """What somebody was asked more than once by the same gcs; a lease may be called back for several reasons."""
+        """Requests that a neighbour got twice from one gcs. A lease may be cancelled for several reasons."""
         heard = [(name, request) for name, each in self.world.neighbours.items() for request in each.heard]
         told = [one for one in heard if not isinstance(one[1], CancelWorkerLease)]
         return [] if self._falls and self.refused else [one for index, one in enumerate(told) if one in told[:index]]
@@ -166,7 +166,7 @@ async def test_a_job_is_registered_once(it: FullDisk) -> None:
 
 
 async def begin_work(it: FullDisk) -> None:
-    """Of the job: an actor, one that waits for a worker, a group, a function."""
+    """Begin the work of the job: an actor, one that waits for a worker, a group, a function."""
     await it.begin_actor(1)
     await it.register(2, max_restarts=1)
     await it.create(2)

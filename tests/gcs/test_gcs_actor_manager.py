@@ -249,7 +249,7 @@ def test_g31_a_name_belongs_to_one_living_actor_of_its_namespace() -> None:
     assert table.actors.named("n", "x") is table.row(3)
 
 
-def test_g112_g31_whoever_was_told_that_a_name_is_taken_is_told_so_again() -> None:
+def test_g112_g31_an_actor_that_was_refused_a_taken_name_is_refused_again() -> None:
     table = Table()
     first, late = table.register(1, name="n").info, info(2, name="n")
     assert [table.actors.namesake(actor) for actor in (first, late)] == [None, first]

@@ -108,7 +108,7 @@ async def test_a_node_is_told_until_it_answers(it: Cluster) -> None:
 
 @story
 async def test_g21_g110_a_preemption_that_was_stored_is_told_by_the_next_gcs(it: Cluster) -> None:
-    """Whoever has asked for it may be gone."""
+    """The process that has asked for the preemption may be gone."""
     await it.join("b")
     it.world.neighbours["b"].answers[DrainRaylet] = None
     client = Client(it.world.platform)

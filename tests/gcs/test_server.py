@@ -210,7 +210,7 @@ async def test_a_channel_that_breaks_has_its_process_checked_once_at_once(it: Cl
 @pytest.mark.parametrize("silent", [False, True])
 @story
 async def test_nothing_is_kept_of_a_process_that_is_watched_no_more(it: Cluster, silent: bool) -> None:
-    """It has said that it ends, or was silent for too long."""
+    """The process has said that it ends, or was silent for too long."""
     it.world.start("b", silent=silent)
     await it.ask(RegisterNode(node_info("b")))
     await it.client.pass_time(1.0)
@@ -543,7 +543,7 @@ async def test_a_value_is_deleted_when_that_is_stored(it: Cluster) -> None:
 
 @story
 async def test_g110_a_value_that_was_refused_does_not_come_back(it: Cluster) -> None:
-    """It was to be written, and nobody knows of it when the key is deleted, or put again as it was."""
+    """The value was about to be written. It is unknown after the key was deleted, or put again with the old value."""
     await it.ask(KvPut("n", b"kept", b"v", True))
     it.world.head.disk_full = True
     for key in (b"k", b"kept"):
@@ -561,7 +561,7 @@ async def test_g110_a_value_that_was_refused_does_not_come_back(it: Cluster) -> 
 
 @story
 async def test_g110_what_was_refused_is_nothing_that_the_next_gcs_knows(it: Cluster) -> None:
-    """Who was refused may have given up."""
+    """A caller that was refused may have given up."""
     it.world.head.disk_full = True
     actor, group = it.register_message(1, name="n", detached=True), it.group_message(1, 1)
     for request in (actor, group, register_job("e", "a"), RegisterNode(node_info("b"))):

@@ -80,11 +80,11 @@ class Client:
         return await self._peer.call(request)
 
     def close(self) -> None:
-        """What was asked is not asked again."""
+        """Close the channel: no request is sent again."""
         self._peer.close()
 
     async def table(self, channel: str) -> dict[bytes, Any]:
-        """What a new subscriber receives."""
+        """Entries that a new subscriber receives."""
         return await self._entries(Poll(channel, b"", 0, PATIENCE_S))
 
     async def _entries(self, poll: Poll) -> dict[bytes, Any]:
@@ -103,13 +103,13 @@ class Client:
                 return record
 
     async def pass_time(self, for_s: float) -> None:
-        """Let other things happen for so long."""
+        """Let other processes run for this many virtual seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(for_s):
                 await asyncio.Event().wait()
 
     async def news(self, channel: str, for_s: float) -> list[bytes]:
-        """The keys that change next, or nothing after so long."""
+        """Keys that change next; none if nothing changes within ``for_s``."""
         now = await self.ask(Poll(channel, b"", 0, 0.0))
         later = await self.ask(Poll(channel, now.epoch, now.version, for_s))
         return [key for key, _ in later.entries]
@@ -130,7 +130,7 @@ class World:
         self.outside = self.sim.node("outside")
         self.processes: dict[str, SimProcess] = {}
         self.neighbours: dict[str, Neighbour] = {}
-        """What answers in those that ``start`` has started."""
+        """Name of a process that ``start`` has started -> what answers there."""
         self._gcs_count = 0
         self._outcome: asyncio.Future[None]
         self.start_gcs()
@@ -163,7 +163,7 @@ class World:
                 self.sim.wire._reset(end, "broken by the test")
 
     def watches(self) -> list[str]:
-        """Whom the gcs watches: names of its tasks."""
+        """Processes that the gcs watches: names of its tasks."""
         names = [task.get_name() for task in self.sim.loop.pending_tasks() if task.process is self.processes["gcs"]]
         return sorted(name for name in names if name.startswith("watch("))
 
@@ -184,7 +184,7 @@ class World:
         await asyncio.Event().wait()
 
     def left_by_gcs(self) -> list[str]:
-        """What still goes on in it, what would still go off there, to whom it has channels, and where it listens."""
+        """Leftovers of the gcs: tasks, timers, channels, and endpoints where it listens."""
         process, network = self.processes["gcs"], self.gcs_platform.network
         assert isinstance(network, SimNetwork)
         tasks = [task.get_name() for task in self.sim.loop.pending_tasks() if task.process is process]

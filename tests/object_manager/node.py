@@ -62,7 +62,7 @@ class Served(RecordingCall):
     def __init__(self) -> None:
         super().__init__()
         self.views: list[Any] = []
-        """What the transport has not let go of."""
+        """Buffers that the transport still holds."""
 
     def reply(self, record: ChunkReply, buffers: Sequence[memoryview] = ()) -> None:
         self.views += buffers
@@ -74,7 +74,7 @@ class Served(RecordingCall):
 
 
 class OneWay(NamedTuple):
-    """Plays ``Peer``, for whoever only sends; it passes all on to this function."""
+    """Play ``Peer`` for a part that only sends: each message goes to this function."""
 
     send: Callable[..., None]
 
@@ -87,7 +87,7 @@ class Node:
         """Chunks that other nodes were asked for, unless the test has taken them."""
         self.questions: asyncio.Queue[tuple[GetObjectLocations, asyncio.Future[Any]]] = asyncio.Queue()
         self.reports: list[LocationChange] = []
-        """What owners have heard."""
+        """Changes of places that owners were told."""
         self.disk: asyncio.Queue[asyncio.Future[memoryview | None]] = asyncio.Queue()
         """Reads from it."""
         self._wishes = 0
@@ -101,7 +101,7 @@ class Node:
         )
         self.store.arena = others
         self.view = memoryview(bytearray(BLOCKS * ALIGNMENT))
-        """Of the arena."""
+        """Memory of the arena."""
 
     # --- what is around it
 
@@ -181,7 +181,7 @@ class Node:
         return served
 
     def holds(self, key: bytes = A) -> bytes:
-        """What is here of it, one byte for each block."""
+        """Bytes of an object that are here, one byte for each block."""
         entry = self.store.table.find(key)
         return b"" if entry is None else bytes(self.store.view(entry)[::ALIGNMENT])
 

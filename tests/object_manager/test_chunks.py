@@ -1,4 +1,4 @@
-"""Chunks are asked for in order, given back when they do not come, and announced to whoever waits for their bytes."""
+"""Chunks are asked for in order, given back when they do not come, and announced to readers that wait for their bytes."""
 
 from __future__ import annotations
 

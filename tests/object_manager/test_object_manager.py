@@ -1,4 +1,4 @@
-"""What a node sends to others, and fetches from them, between one store and pretended neighbours."""
+"""A node that sends objects to others and fetches from them, between one store and pretended neighbours."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ async def test_g66_what_did_not_come_is_asked_of_the_next_and_then_the_owner_aga
 
 @pytest.mark.parametrize(("status", "said"), [(UNKNOWN, FREED), (LOST, CHANGED), (INLINED, CHANGED)])
 @story
-async def test_whoever_wants_what_is_nowhere_is_told_why(node: Node, status: int, said: int) -> None:
+async def test_a_reader_of_an_object_that_is_nowhere_is_told_why(node: Node, status: int, said: int) -> None:
     answers = node.want()
     await node.owner_says(status=status)
     assert [answer.status for answer in answers] == [said]
@@ -337,7 +337,7 @@ async def test_while_chunks_are_on_their_way_the_memory_of_a_freed_object_stays_
 
 @story
 async def test_an_object_that_nobody_wants_any_more_comes_to_its_end(node: Node) -> None:
-    """Else it would begin anew for whoever polls."""
+    """Otherwise the fetch would begin again for a reader that polls."""
     answers: list[Pinned] = []
     wanted = [Wanted(A, OWNER, b"polled", 0)]
     question = node.store.pin_together(WORKERS[1], wanted, WAIT, answers.extend)

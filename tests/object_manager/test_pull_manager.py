@@ -38,7 +38,7 @@ class Node:
         self.pulls.on_room(name.encode())
 
     def end(self, name: str, frees: int = 0) -> None:
-        """It is here, and nobody keeps it."""
+        """End a fetch: the object is here, and no reader keeps it."""
         self.free += frees
         self.pulls.on_end(name.encode())
 
@@ -123,7 +123,7 @@ def test_g87_a_bundle_of_what_others_wait_for_is_not_held_up_by_its_own_beginnin
     assert node.begun == ["a", "b"]
 
 
-def test_g87_who_asks_again_keeps_his_turn(node: Node) -> None:
+def test_g87_a_fetch_that_asks_again_for_room_keeps_its_turn(node: Node) -> None:
     node.want(GET, a=60)
     node.give_room("a", 60)
     node.free += 60
@@ -153,12 +153,12 @@ class PullsMachine(RuleBasedStateMachine):
         super().__init__()
         self.node = Node()
         self.sizes: dict[str, int] = {}
-        """Of objects whose owners have told them."""
+        """Sizes of objects whose owners have told them."""
         self.coming: dict[str, None] = {}
         """All that somebody wants."""
         self.rooms: dict[str, int] = {}
         self.asked: list[tuple[Order, str]] = []
-        """What may be asked once more."""
+        """Orders that may be given once more."""
 
     @rule(purpose=st.sampled_from([GET, WAIT, TASK_ARGUMENTS]), names=st.sets(st.sampled_from("abcdef"), min_size=1))
     def want(self, purpose: int, names: set[str]) -> None:
@@ -177,7 +177,7 @@ class PullsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.coming)
     @rule(data=st.data())
     def stall(self, data: st.DataObject) -> None:
-        """It was lost, and is being made again."""
+        """Stall a fetch: the object was lost, and is being made again."""
         name = data.draw(st.sampled_from(sorted(self.coming)))
         self.sizes.pop(name, None)
         self.node.begun[:] = [other for other in self.node.begun if other != name]

@@ -20,7 +20,7 @@ def object_id(name: str) -> bytes:
 
 
 def rounded(size: int) -> int:
-    """What a block of this size takes."""
+    """Bytes that a block of this size takes."""
     return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
@@ -38,7 +38,7 @@ class FakeArena:
         """There is room."""
 
     def release(self, start: int, size: int) -> None:
-        """Nobody counts it."""
+        """Accept freed memory, which this stand-in does not count."""
 
 
 class FakeSpilling:

@@ -15,7 +15,7 @@ CAPACITY = BLOCKS * ALIGNMENT
 
 
 def allocate(allocator: Allocator, *sizes: int) -> list[int]:
-    """Their offsets."""
+    """Allocate blocks of these sizes, and return their offsets."""
     offsets = [allocator.allocate(size) for size in sizes]
     return [offset for offset in offsets if offset is not None]
 

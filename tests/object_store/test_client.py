@@ -1,4 +1,4 @@
-"""What a process asks its node's store, and how it reads and writes there, with a pretended store and arena."""
+"""Requests of a process to its node's store, and its reads and writes there, with a pretended store and arena."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Process:
         self.arenas: dict[str, Any] = {"memory": memoryview(bytearray(range(100))), "disk": memoryview(bytearray(100))}
         self.unreachable: list[str] = []
         self.got: list[Any] = []
-        """What the last ``pin`` was answered."""
+        """Answer to the last ``pin``."""
         platform = platform_record(memory=self, user_code=self)
         raylet: Any = self
         self.client = StoreClient(platform, raylet, WORKERS[0], "memory", "disk", self.unreachable.append)

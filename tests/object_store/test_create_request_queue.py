@@ -1,4 +1,4 @@
-"""Who waits for room: first come, first served, and nobody for longer than nothing happens (G79)."""
+"""Requests that wait for room: first come, first served, and none waits longer than nothing happens (G79)."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_what_is_on_disk_alone_waits_for_memory_like_what_is_new() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=12))
 def test_everybody_is_answered_once_and_in_order(steps: list[tuple[int, int]]) -> None:
-    """Some of what was created is freed meanwhile; whoever is told to come again comes then, and not before."""
+    """Some created objects are freed meanwhile. A request that is told to come again comes then, and not before."""
     line, now = Line(), 0.0
     for index, (blocks, freed) in enumerate(steps):
         line.add(str(index), blocks, now)

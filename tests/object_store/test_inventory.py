@@ -1,4 +1,4 @@
-"""What a store tells people of its copies, and copies that go because somebody asks for it."""
+"""Inventory of a store's copies, for people, and copies that are evicted on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def info(table: SmallTable, request: GetObjectsInfo | None = None) -> ObjectsInf
 
 @pytest.fixture
 def table() -> SmallTable:
-    """Of ten blocks: three of a, one of b (not the first copy), and the rest free."""
+    """A table of ten blocks: three of a, one of b (not the first copy), and the rest free."""
     table = SmallTable(10)
     table.put("a", 3)
     table.put("b", 1, is_primary=False)

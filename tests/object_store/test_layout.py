@@ -18,7 +18,7 @@ pieces_of_any_size = st.lists(st.binary(max_size=200), max_size=12)
 
 
 def written(pieces: list[bytes], around: int = 0) -> bytearray:
-    """What ``write`` leaves, with some memory of others around it."""
+    """Bytes that ``write`` leaves. Memory of others around them must not change."""
     size = layout.stored_size([len(piece) for piece in pieces])
     arena = bytearray(b"\xaa" * (size + 2 * around))
     layout.write(memoryview(arena)[around : around + size], pieces)
@@ -101,7 +101,7 @@ def test_heads_that_promise_too_much(head: bytes) -> None:
 
 
 class Reader:
-    """Whoever hands out views, and hears of their end."""
+    """Hands out views, and hears of their end."""
 
     def __init__(self) -> None:
         self.gone: list[str] = []
@@ -124,7 +124,7 @@ def test_g61_it_is_told_once_that_a_view_and_all_that_were_made_of_it_have_gone(
     assert reader.gone == ["a view"]
 
 
-def test_g61_views_keep_nobody_and_may_outlive_whoever_would_hear_of_it() -> None:
+def test_g61_a_view_keeps_no_reader_and_may_outlive_it() -> None:
     reader = Reader()
     known = weakref.ref(reader)
     view = layout.lasting_view(b"0123456789", 2, 5, reader.post, reader.on_gone, "a view")

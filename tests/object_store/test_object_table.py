@@ -408,7 +408,7 @@ def test_g87_room_is_what_is_free_and_what_may_go() -> None:
 
 
 class TableMachine(RuleBasedStateMachine):
-    """Whatever happens to copies, in whatever order: the sums are those of the copies that there are; nothing is left."""
+    """Any events of copies in any order: the sums of the table are those of its copies, and nothing is left at the end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What clients and owners hear of a node's store, in whatever order and however often they ask (G59, G79, G112)."""
+"""Answers of a node's store to clients and owners, for questions in any order and any number (G59, G79, G112)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_g112_a_question_that_comes_again_has_the_same_answer(is_freed: bo
 
 @in_virtual_time
 async def test_g112_a_question_that_comes_again_late_gets_nothing_that_nobody_waits_for() -> None:
-    """It was refused; who had asked gives the pin back, while the question waits once more, and then comes a third time."""
+    """The question was refused. The reader gives its pin back while the question waits again, and it comes a third time."""
     scene = Scene()
     refused = scene.pin(A)
     scene.store.fail(A, Pinned(NO_ROOM))
@@ -236,7 +236,7 @@ async def test_g79_who_waits_hears_it_although_others_read_what_is_there_if_noth
 @pytest.mark.parametrize("blocks", [1, 2])
 @in_virtual_time
 async def test_g112_who_has_given_up_gets_no_room_later(blocks: int) -> None:
-    """Nobody would ever seal the copy, or take it back: the request has waited for room, or comes once more."""
+    """No process would ever seal the copy, or take it back. The request has waited for room, or comes once more."""
     scene = Scene()
     scene.put(A, 3)
     first = scene.create(B, blocks)
@@ -259,8 +259,8 @@ async def test_an_aborted_copy_goes_also_if_it_was_sealed() -> None:
 
 
 @in_virtual_time
-async def test_g67_a_copy_of_another_attempt_than_the_reader_knows_is_not_what_he_wants() -> None:
-    """One of a later attempt changes what he knows; one of an earlier attempt was left behind, and is not here for him."""
+async def test_g67_a_reader_gets_only_a_copy_of_the_attempt_that_it_knows() -> None:
+    """A copy of a later attempt changes what the reader knows. One of an earlier attempt is a leftover."""
     scene = Scene()
     scene.put(A)
     later = scene.pin(A, attempt=1, name="later")

@@ -8,7 +8,7 @@ import textwrap
 
 
 def run_program(source: str) -> list[str]:
-    """What a program prints that has a MainThreadUserCode ``code`` with its ``loop``, and serves in the end."""
+    """Run a program with a MainThreadUserCode ``code``, which serves in the end, and its ``loop``. Return its lines."""
     before = """
         import asyncio, os, signal, threading, time
         from minray.platform.threads.main_thread import MainThreadUserCode

@@ -36,7 +36,7 @@ class World:
     disk: Disk
     run: Callable[[Coroutine[Any, Any, None]], None]
     names: Callable[[], list[str]]
-    """Of the files that are there."""
+    """Names of the files in the directory."""
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def disk(tmp_path: Path) -> Iterator[RealDisk]:
 
 
 def failing_after(pieces: int, code: int, patch: pytest.MonkeyPatch) -> None:
-    """The disk takes so many pieces, half of the next, and no more."""
+    """Make the disk take ``pieces`` pieces, half of the next one, and no more."""
     write, count = os.write, 0
 
     def strike(descriptor: int, data: memoryview) -> int:

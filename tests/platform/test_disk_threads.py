@@ -1,4 +1,4 @@
-"""What disks do beside the loop: whatever goes wrong there is theirs, and nothing is done that nobody waits for."""
+"""Disks work beside the loop: their failures stay their own, and work that no caller waits for is not done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the contract leaves open and the real transports promise: socket files, ports, and callbacks that raise."""
+"""Promises of the real transports beyond the contract: socket files, ports, and callbacks that raise."""
 
 from __future__ import annotations
 

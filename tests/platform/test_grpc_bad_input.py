@@ -1,4 +1,4 @@
-"""What a gRPC listener does with calls that no peer of ours would make; bytes that are not HTTP/2 end in gRPC itself.
+"""A gRPC listener under calls that no peer of ours makes. Bytes that are not HTTP/2 end in gRPC itself.
 
 In every case: the call fails or its session ends, one log line says why, nothing reaches ``on_incoming``, and a channel
 that was open all along works as before.

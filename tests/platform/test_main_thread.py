@@ -265,8 +265,8 @@ def test_a_signal_that_ends_no_system_call_is_repeated() -> None:
     """) == ["interrupted", "over"]
 
 
-def test_who_has_taken_signals_over_is_interrupted_and_nobody_after_him() -> None:
-    """His handler raises, or returns; it is asked for again only as long as he works."""
+def test_a_task_with_its_own_signal_handler_is_interrupted_and_the_next_one_is_not() -> None:
+    """A user's signal handler raises, or returns. It is called only while the task runs that has set it."""
     assert run_program("""
         current, heard = None, []
 
@@ -361,7 +361,7 @@ def test_sigterm_ends_a_forked_copy_as_any_process() -> None:
 
 
 def test_sigterm_ends_a_copy_that_is_being_forked() -> None:
-    """What callbacks of a fork raise is lost."""
+    """Exceptions in callbacks of a fork are lost."""
     assert run_program("""
         def work():
             pid = os.fork()

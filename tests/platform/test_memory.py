@@ -533,7 +533,7 @@ def test_another_user_gets_nothing(
 
 
 def answering(endpoint: str, answer: Callable[[socket.socket], object]) -> threading.Thread:
-    """Somebody at the endpoint who is no raylet, and answers one connection."""
+    """Listen at the endpoint as a process that is no raylet, and answer one connection."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(endpoint.removeprefix("unix:"))
     listener.listen()

@@ -54,7 +54,7 @@ def test_a_call_brings_its_reply(transport: Transport) -> None:
     converse(transport, story)
 
 
-def test_empty_target_means_whoever_is_there(transport: Transport) -> None:
+def test_an_empty_target_is_any_process_at_the_endpoint(transport: Transport) -> None:
     async def story(talk: Conversation) -> None:
         channel = await transport.network_a.connect(talk.listener.endpoint, b"", OTHER, lambda: None)
         assert channel.peer == SERVER

@@ -1,4 +1,4 @@
-"""What a second user of the machine, who even knows the token, cannot do through sockets (docs/security.md)."""
+"""Attempts through sockets that fail for a second user of the machine, even with the token (docs/security.md)."""
 
 from __future__ import annotations
 

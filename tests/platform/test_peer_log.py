@@ -22,7 +22,7 @@ class Clock:
         return self
 
     def cancel(self) -> None:
-        """What a timer can do."""
+        """Cancel, as a timer does."""
         self.timers.pop()
 
     def pass_time(self) -> None:

@@ -61,7 +61,7 @@ def ready(zygote: OwnedZygote, role: str, config: bytes = b"", **options: Any) -
 
 
 def controlled(zygote: OwnedZygote, action: str) -> Any:
-    """What a coroutine of zygote_roles reports that runs in a child with a control link."""
+    """Report of a coroutine of zygote_roles that runs in a child with a control link."""
     log = os.path.join(zygote.session_dir, "logs", "control.log")
     return ready(zygote, "control", action.encode(), control=True, log_path=log)[1]
 

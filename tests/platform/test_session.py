@@ -1,4 +1,4 @@
-"""What is left of sessions that have ended, and what is removed with them. Living ones are in test_processes.py."""
+"""Remains of sessions that have ended, and their removal. Living sessions are in test_processes.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream listener does with bytes that no peer of ours would send.
+"""A stream listener under bytes that no peer of ours sends.
 
 In every case: the connection is closed, one log line says why, nothing reaches ``on_incoming``, nothing is unpickled,
 and a channel that was open all along works as before.
@@ -40,7 +40,7 @@ DETONATED: list[str] = []
 
 
 class Bomb:
-    """Tells on whoever unpickles it."""
+    """Betrays a process that unpickles it."""
 
     def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
         return DETONATED.append, ("boom",)

@@ -40,7 +40,7 @@ class Loop(asyncio.AbstractEventLoop):
         return False
 
     def turn(self, seconds: float = 0.0) -> bool:
-        """Is somebody awake, after so long?"""
+        """Let seconds pass and do one piece of work. Return whether the loop is still awake."""
         self.now_s += seconds
         if self.due:
             self.due.popleft()()
@@ -204,7 +204,7 @@ def test_threads_that_wait_in_vain_or_no_more_keep_nobody_awake(io: IoThread) ->
 
 
 def test_a_thread_that_waits_for_the_loop_keeps_it_awake(io: IoThread) -> None:
-    """What it waits for is found by a loop that did not sleep, and that sleeps when the thread goes on."""
+    """A loop that did not sleep finds the answer. It sleeps when the thread goes on."""
     user_code = DriverUserCode(io.loop)
     user_code.spinner.allow(60.0, 1_000_000)
     arrived = threading.Event()

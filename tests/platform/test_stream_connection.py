@@ -49,7 +49,7 @@ class Wire:
 
 
 class Kernel(Wire):
-    """A transport, and a socket beneath that has room for so many bytes each time, and after that for all."""
+    """A transport, with a socket beneath that has room for these numbers of bytes in turn, and then for all."""
 
     def __init__(self, room: list[int], tells: bool) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Kernel(Wire):
         self.tells = tells
         """Says at once that something waits."""
         self.waiting = bytearray()
-        """What was given to the transport while the socket had no room."""
+        """Bytes that were given to the transport while the socket had no room."""
         self.channel: StreamChannel
         self.wakes_at = 1
 

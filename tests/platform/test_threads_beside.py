@@ -17,7 +17,7 @@ from tests.helpers import wait_for_condition
 
 @pytest.fixture
 def over() -> queue.SimpleQueue[Work]:
-    """What is posted."""
+    """Work that was posted."""
     return queue.SimpleQueue()
 
 
@@ -36,7 +36,7 @@ def no_switching() -> Generator[None, None, None]:
 
 
 def done() -> None:
-    """What follows."""
+    """Work that follows other work."""
 
 
 def blocking(gate: threading.Event, begun: queue.SimpleQueue[int], number: int) -> Callable[[], None]:
@@ -114,7 +114,7 @@ def test_threads_are_used_again(beside: ThreadsBeside, over: queue.SimpleQueue[W
 def test_who_finds_that_no_thread_may_begin_wakes_one_that_has_come_to_rest_meanwhile(
     over: queue.SimpleQueue[Work],
 ) -> None:
-    """What came while he was about to begin one was left to him."""
+    """Work that came while a thread was about to be started was left to that thread."""
     beside = ThreadsBeside(over.put, 1)
     beside.run(done, done)
     over.get(timeout=60)

@@ -38,7 +38,7 @@ UNHURRIED = """
 
 
 def run_coroutine(source: str) -> list[str]:
-    """What a program prints that defines the coroutine ``main``."""
+    """Run a program that defines the coroutine ``main``, and return the lines that it prints."""
     return run_program(textwrap.dedent(BEGIN) + textwrap.dedent(source) + "\nbegin(main)")
 
 
@@ -208,7 +208,7 @@ def test_timers_and_files_keep_nobody_awake() -> None:
 
 
 def test_nobody_is_told_twice() -> None:
-    """Of what the loop adds itself, of timers that earlier ones replaced, of a file that nobody reads yet."""
+    """The loop posts no second piece of work, timer or file callback while the first is under way."""
     assert run_unhurried("""
         async def main():
             before = pieces[0]

@@ -31,7 +31,7 @@ from minray.simulation.trace import Trace
 
 SERVER, CLIENT, OTHER = b"s" * 16, b"c" * 16, b"o" * 16
 TOKENS = b"token", b"token", b"another"
-"""Of the side that connects, the side that listens, and the stranger."""
+"""Tokens of the side that connects, the side that listens, and the stranger."""
 TIMEOUT_S = 30
 
 
@@ -158,7 +158,7 @@ class Conversation:
     listener: Listener
     channel: Channel
     heard: list[Incoming]
-    """What has arrived, in order."""
+    """Messages that have arrived, in order."""
     closed: list[str]
     """A name for every ``on_close`` that was called."""
 

@@ -128,7 +128,7 @@ class Worker:
 
 
 class Scene:
-    """What a test sees."""
+    """Nodes with real raylets, and the owner, workers and events that a test sees."""
 
     def __init__(
         self, nodes: Mapping[str, Mapping[str, float]], system: SystemConfig, seed: int, faults: FaultPlan | None
@@ -137,30 +137,29 @@ class Scene:
         self.system = system
         self.raylets: dict[str, Raylet] = {}
         self.processes: dict[str, SimProcess] = {}
-        """Of the gcs and the raylets."""
+        """Processes of the gcs and the raylets."""
         self.reasons: dict[str, str] = {}
         """Why raylets ended."""
         self.refused: dict[str, str] = {}
         """Why raylets ended before they had joined."""
         self.left: dict[str, list[str]] = {}
-        """What would still have gone off in raylets when they had ended, what went on, where they still listened, to whom
-        they had channels, and what memory they handed out."""
+        """Leftovers of raylets that have ended: timers, tasks, channels, endpoints, and memory that they hand out."""
         self.workers: dict[bytes, Worker] = {}
         """Those that have begun to register, alive or not, in that order."""
         self.workers_refuse = False
         self.spawn_failures = 0
-        """So many of the next spawns fail."""
+        """Number of the next spawns that fail."""
         self.silent_starts = 0
-        """So many of the next workers never register."""
+        """Number of the next workers that never register."""
         self.broken_starts = 0
-        """So many of the next workers die before they register."""
+        """Number of the next workers that die before they register."""
         self.listening_takes_s = 0.0
         """How long a raylet needs for that."""
         self.spawns = 0
         self.files: dict[str, io.StringIO] = {}
         """Log files by name."""
         self.printed: list[PrintLines] = []
-        """What came to this owner as a driver."""
+        """Messages with lines that came to this owner as a driver."""
         self.revoked = 0
         """How often this owner was asked for idle leases,"""
         self.collected = 0
@@ -348,7 +347,7 @@ class Scene:
             await self.nap(POLL_S)
 
     async def settle(self, duration_s: float = 1.0) -> None:
-        """Let so much virtual time pass: what would happen has happened."""
+        """Let virtual time pass, so that everything that is due has happened."""
         await self.nap(duration_s)
 
     async def nap(self, duration_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What a node says of leases that wait, and of its workers, in each state of a lease."""
+"""Explanations of a node about waiting leases and about its workers, in each state of a lease."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def why(scene: Scene, request: RequestWorkerLease) -> str:
 
 
 async def asked(scene: Scene, request: RequestWorkerLease) -> str:
-    """What is said of a request that is made now."""
+    """Make a request and return the explanation of its state."""
     scene.ask(request)
     await scene.settle(0.1)
     return await why(scene, request)
@@ -115,7 +115,7 @@ async def test_arguments_that_have_not_come_are_named(scene: Scene) -> None:
 
 @scenario(cpus=1)
 async def test_what_has_all_that_it_needs_waits_for_its_turn(scene: Scene) -> None:
-    """Its resources are free, its arguments are here, and somebody else is being decided about."""
+    """The resources are free, the arguments are here, and another lease is being decided about."""
     request = scene.request()
     await scene.ask(request)
     broker = scene.raylets["head"]._broker

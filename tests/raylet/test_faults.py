@@ -1,6 +1,6 @@
 """Owners lease, use, cancel and return workers while messages are lost, late and repeated, and workers die.
 
-When the faults have stopped and everybody has given back what he had, nothing may be left: no lease, no CPU in use, no
+When the faults have stopped and every owner has returned its workers, nothing may be left: no lease, no CPU in use, no
 worker more than can run (L3, S1, S2). One seed is one run; a failure is replayed by its seed.
 """
 

@@ -40,7 +40,7 @@ class Disk:
         """How many pieces it takes before it fails."""
         self.reads = 0
         self.busy = 0
-        """So many reads cannot even be tried."""
+        """Number of the next reads that cannot even be tried."""
         self.is_closed = False
 
     async def write(self, name: str, pieces: Sequence[memoryview]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What is told of a dead worker's standard error."""
+"""Last lines of a dead worker's standard error, in reports about its death."""
 
 from __future__ import annotations
 

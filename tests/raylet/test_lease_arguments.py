@@ -1,4 +1,4 @@
-"""What a lease's arguments cost its node: when they are fetched and pinned, and that no pin outlives its lease.
+"""Arguments of leases: when a node fetches and pins them, and that no pin outlives its lease.
 
 ``Scene`` has a pretended store, in which objects come when the test says so (``answer``).
 """

@@ -79,7 +79,7 @@ def test_g86_one_lease_may_always_run() -> None:
 
 
 def test_g86_when_all_that_run_are_blocked_one_more_may_run() -> None:
-    """They may wait for it."""
+    """The blocked ones may wait for it."""
     scene = Scene(a=60, b=60, c=60)
     for lease, name in zip("ABC", "abc", strict=True):
         scene.add(lease, name)
@@ -242,7 +242,7 @@ def test_a_lease_whose_argument_has_gone_again_does_not_stand_in_its_own_way() -
 
 
 def test_g86_what_runs_and_is_blocked_keeps_nobody_back() -> None:
-    """It may wait for the one that is to be fetched now."""
+    """The blocked one may wait for the one that is to be fetched now."""
     scene = Scene()
     scene.want(A=60)
     assert scene.begin() == "A"

@@ -107,7 +107,7 @@ async def test_g112_a_repeated_request_grants_one_worker(scene: Scene) -> None:
 
 
 @scenario(cpus=1)
-async def test_g112_whoever_repeats_a_waiting_request_waits_for_the_same_worker(scene: Scene) -> None:
+async def test_g112_a_repeated_lease_request_waits_for_the_same_worker(scene: Scene) -> None:
     lease_id, first = await scene.lease()
     request = scene.request()
     waiting = [scene.ask(request), scene.ask(request)]

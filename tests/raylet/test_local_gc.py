@@ -84,7 +84,7 @@ async def test_the_driver_and_all_workers_of_all_nodes_are_asked_where_a_lease_w
 
 @scenario(nodes={"head": {"CPU": 1}}, num_prestart_workers=1)
 async def test_a_driver_whose_job_is_over_is_asked_no_more(scene: Scene) -> None:
-    """Somebody else's lease waits, for a node that has what it needs."""
+    """Another owner's lease waits for a node that has its resources."""
     other = await scene.other_owner(b"p" * 16)
     job = RegisterJob(other, 2, JobConfig([], "", "", ""))
     job_id = (await scene.gcs.call(job)).job_id

@@ -1,4 +1,4 @@
-"""What is spilled, when, and where; and that nothing is lost or left over, whatever happens in between."""
+"""Spilling: which objects, when, and where; nothing is lost or left over, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Node:
         return self.manager.assign(wanted_bytes, self.now)
 
     def write(self, batch: SpillBatch, count: int | None = None) -> bool:
-        """The batch ends; with a ``count`` it fails after so many. Whether its file stays."""
+        """End a batch; with a ``count`` it fails after that many objects. Return whether its file stays."""
         written = batch.entries[:count]
         return self.manager.on_written(batch, [[0]] * len(written), count is not None, self.now)
 
@@ -365,7 +365,7 @@ class Spilling(RuleBasedStateMachine):
         self._end_spill(batch, data.draw(st.sampled_from([0, 0, 1, 2, 3])))
 
     def _end_spill(self, batch: SpillBatch, missing: int) -> None:
-        """All but so many of its objects are written."""
+        """End a batch in which all objects but the last ``missing`` are written."""
         count = max(0, len(batch.entries) - missing)
         views = [bytes(self._view(entry)) for entry in batch.entries[:count]]
         for entry, view in zip(batch.entries, views, strict=False):

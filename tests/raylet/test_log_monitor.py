@@ -1,4 +1,4 @@
-"""What is kept of workers' lines, and what waits for whom, with a pretended driver that answers when it is told to."""
+"""Lines of workers that are kept, and lines that wait for a driver. A pretended driver answers when the test says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers print: kept in files, and passed on in order to the driver whose work it is."""
+"""Output of workers: kept in files, and passed on in order to the driver whose work it is."""
 
 from __future__ import annotations
 

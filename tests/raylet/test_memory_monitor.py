@@ -1,4 +1,4 @@
-"""Who is killed when memory runs out: the policy by itself, and when it is asked."""
+"""Workers that are killed when memory runs out: the policy by itself, and when it is asked."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_choice_is_told_with_its_reason_and_the_others() -> None:
 
 
 class Node:
-    """A host with so much memory in use, of 100 GiB, and whom its monitor has killed."""
+    """A host with ``used`` of 100 GiB in use, and the workers that its monitor has killed."""
 
     def __init__(self, used: int, period_s: float = 1.0) -> None:
         self.used = used * GIB

@@ -19,7 +19,7 @@ CPU = {"CPU": UNIT}
 
 
 class Node:
-    """A node with so many resources, and the bundles on it."""
+    """A node with these resources, and the bundles on it."""
 
     def __init__(self, **total: float) -> None:
         self.own = resource_set(total)

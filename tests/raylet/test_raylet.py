@@ -96,7 +96,7 @@ async def test_the_death_of_a_worker_is_told_to_the_gcs(scene: Scene) -> None:
 
 @scenario(num_prestart_workers=0, worker_register_timeout_seconds=1.0)
 async def test_the_death_of_a_worker_that_has_not_registered_is_told_too(scene: Scene) -> None:
-    """It may have begun to listen; by its certificate its node knows to remove the socket."""
+    """The worker may have begun to listen. By its death certificate the node knows to remove the socket."""
     scene.silent_starts = 1
     await scene.lease()
     told = (await scene.gcs.call(Poll(WORKER_DEATHS, b"", 0, 1.0))).entries
@@ -255,7 +255,7 @@ async def test_a_node_that_is_shut_down_before_the_gcs_has_answered_ends_too(sce
 
 @scenario(cpus=1)
 async def test_no_worker_is_started_before_the_node_listens(scene: Scene) -> None:
-    """It would find nobody to register with."""
+    """The worker would find no raylet to register with."""
     scene.listening_takes_s = 1.0
     scene.add_node("slow", {"CPU": 2})
     await scene.until(lambda: "slow" in scene.raylets)
@@ -370,7 +370,7 @@ async def test_what_the_processes_of_a_dead_node_had_here_is_taken_back_and_othe
 
 @scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}})
 async def test_a_node_does_not_count_itself_among_the_others(scene: Scene) -> None:
-    """What it has free is known here first, and better."""
+    """A node knows its own free resources first, and better than the gcs."""
     raylet = scene.raylets["head"]
     own = raylet._broker.nodes.local
     await scene.lease()

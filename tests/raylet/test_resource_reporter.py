@@ -15,7 +15,7 @@ PERIOD_S, HEARTBEAT_S, PATIENCE_S = 0.1, 5.0, 60.0
 
 
 class Node:
-    """With so many CPUs free; what its gcs has heard, and why it has to end."""
+    """A node with ``free`` CPUs, the reports that its gcs has heard, and the reasons why it has to end."""
 
     def __init__(self) -> None:
         self.free = 4

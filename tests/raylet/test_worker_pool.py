@@ -227,7 +227,7 @@ def test_a_start_that_succeeds_makes_up_for_those_that_failed() -> None:
 
 
 def die_before_first_tasks(pool: Pool, times: int, binding: Binding = PLAIN) -> list[tuple[bytes, str]]:
-    """So many leases one after the other, whose workers die before they begin a task; returns those that get none."""
+    """Grant leases one after the other to workers that die before their first task. Return the leases that got none."""
     failures = []
     for number in range(times):
         lease_id = b"doomed %d" % number

@@ -91,7 +91,7 @@ class Nursery:
         return self.peers.take(ExitWorker)
 
     def is_empty(self) -> bool:
-        """Nothing is remembered of any worker."""
+        """Whether nothing is remembered of any worker."""
         workers = self.workers
         return not (workers._lives or workers._processes or workers._doomed or workers._asking)
 
@@ -259,7 +259,7 @@ def test_marks_count_for_the_lease_that_they_were_made_for() -> None:
 
 
 def test_one_that_ended_otherwise_was_not_killed() -> None:
-    """Its owner says that its channel broke, and wants it killed for that."""
+    """The owner says that the channel broke, and wants the worker killed for that."""
     death = Death(7, ExitStatus(1, None), bytes(16), [], "exit code 1")
     assert death.certificate(LEASE, "its channel broke", (0, 0), False, None, False).doom == ""
 

@@ -19,7 +19,7 @@ CPUS = 2
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """What ``init`` returned. A module may have ``INIT``, arguments of its own."""
+    """Start minray and return the context of ``init``. A module may have ``INIT``, arguments of its own."""
     arguments = {"num_cpus": CPUS, **getattr(request.module, "INIT", {})}
     if ON_RAY:
         arguments |= {"include_dashboard": False, "_system_config": None}

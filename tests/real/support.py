@@ -1,4 +1,4 @@
-"""What tasks and tests on a real cluster tell each other, through files, since they live in different processes.
+"""Messages between tasks and tests on a real cluster. They travel through files, since the processes differ.
 
 Workers import this module by name, so it must not need pytest.
 """
@@ -21,7 +21,7 @@ ON_RAY = ray.__name__ == "ray"
 """`make conformance` runs the tests of the public API on Ray, which is imported as minray there."""
 POLL_S = 0.002
 PATIENCE_S = 30.0
-"""Nothing in these tests takes as long; a task that waits for longer was forgotten by its test."""
+"""Seconds that no wait in these tests reaches, unless a test has forgotten a task that waits."""
 
 
 class Signal:
@@ -108,12 +108,12 @@ def api() -> Any:
 
 
 def core() -> Any:
-    """Its core worker, whose tables tests look at."""
+    """Core worker of the driver, whose tables tests look at."""
     return api().port.submission
 
 
 def left_in_driver() -> list[str]:
-    """What the driver's tables have that a fresh driver's have not; pinned references are never freed."""
+    """Entries in the driver's tables that a fresh driver does not have, except pinned references, which are never freed."""
     if ON_RAY:
         return []
     driver: Any = core()
@@ -131,7 +131,7 @@ def left_in_driver() -> list[str]:
 
 
 def words(pattern: str) -> str | None:
-    """What an error of minray says. Ray says it otherwise, which is nobody's concern."""
+    """Pattern of an error's text; None on Ray, whose texts differ."""
     return None if ON_RAY else pattern
 
 
@@ -160,7 +160,7 @@ def run_driver(program: str, *arguments: str, timeout_s: float = 60, **environme
 
 
 def start_driver(program: str, *arguments: str, start_new_session: bool = False) -> subprocess.Popen[str]:
-    """The same without waiting for its end; its standard input stays open."""
+    """Start a driver without waiting for its end. Its standard input stays open."""
     pipe = subprocess.PIPE
     command = driver_command(program, *arguments)
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=start_new_session)

@@ -555,7 +555,7 @@ def test_g45_g53_threads_meet_and_groups_do_not_wait_for_each_other(files: Files
 
 
 def test_threads_are_so_many_as_calls_may_run_at_once() -> None:
-    """What belongs to a thread is there again: a connection to a database, a ``threading.local``."""
+    """Objects of a thread are there again: a connection to a database, a ``threading.local``."""
     actor = Threaded.remote()
     calls = [actor.own_thread.options(concurrency_group=group).remote() for group in ["io", None] * 200]
     threads = ray.get(calls)
@@ -639,7 +639,7 @@ def test_g53_g54_coroutines_share_one_thread() -> None:
 
 
 def assert_interrupted(ref: Any) -> None:
-    """It was cancelled when it ran."""
+    """Check that a call was cancelled while it ran."""
     with pytest.raises(TaskCancelledError) as caught:
         ray.get(ref)
     assert isinstance(caught.value, RayTaskError)

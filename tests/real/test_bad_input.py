@@ -187,7 +187,7 @@ def talk_until_closed(path: Path, garbage: bytes) -> None:
             stranger.sendall(garbage)
             stranger.shutdown(socket.SHUT_WR)
             while stranger.recv(65_536):
-                """Whatever the other side says before it closes."""
+                """Read all that the other side sends before it closes."""
 
 
 @pytest.mark.usefixtures("cluster")
@@ -227,7 +227,7 @@ def test_a_log_that_cannot_be_written_ends_nobody(node: Any) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_cannot_reach_the_store_says_why() -> None:
-    """It has run out of descriptors."""
+    """The worker has run out of descriptors."""
 
     @ray.remote(max_retries=0)
     def put_without_descriptors() -> None:

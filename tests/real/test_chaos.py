@@ -24,7 +24,7 @@ INIT = {"_system_config": {"cancellation_retry_ms": 200}}
 
 
 def node_stats() -> NodeStats:
-    """What the raylet says of its workers and leases."""
+    """Ask the raylet for its workers and leases."""
 
     async def ask() -> NodeStats:
         return await core().raylet.call(GetNodeStats())
@@ -34,7 +34,7 @@ def node_stats() -> NodeStats:
 
 @contextmanager
 def workers_dying(seed: int, every_s: float, deaths: int) -> Iterator[Callable[[], bool]]:
-    """So many times a worker is killed, so often on average; yields whether that still goes on.
+    """Kill a worker ``deaths`` times, on average every ``every_s`` seconds; yield whether that still goes on.
 
     The count is bounded and the gaps vary: on a slow transport a task could otherwise never live to its end.
     """

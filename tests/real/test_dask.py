@@ -49,7 +49,7 @@ STORE_BYTES = 80 << 20
 
 
 class TestGet(GetFunctionTestMixin):
-    """What Dask says a scheduler must do."""
+    """Dask's own tests of a scheduler."""
 
     get = staticmethod(ray_dask_get)
 

@@ -29,7 +29,7 @@ def program(text: str) -> str:
 
 
 def left_of(session: str) -> set[str]:
-    """What is in the session's directory; logs stay if they say something."""
+    """Names in the session's directory. Logs stay if they have lines."""
     return set(os.listdir(session)) if os.path.exists(session) else set()
 
 
@@ -173,8 +173,8 @@ def test_a_thread_that_waits_during_shutdown_is_released(files: Files) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shutdown_only")
-def test_whoever_awaits_a_value_that_is_on_its_way_during_shutdown_is_told() -> None:
-    """Its raylet stands still, and does not say farewell either."""
+def test_a_future_whose_value_is_on_its_way_at_shutdown_raises() -> None:
+    """The raylet is suspended, and does not say farewell either."""
     ray.init(num_cpus=1)
     ref = ray.put(b"x" * 1_000_000)
     (raylet,) = (one for one in psutil.Process().children(recursive=True) if one.name() == "minray:raylet")
@@ -187,7 +187,7 @@ def test_whoever_awaits_a_value_that_is_on_its_way_during_shutdown_is_told() -> 
 
 @pytest.mark.usefixtures("shutdown_only")
 def test_a_callback_of_a_future_cannot_wait(files: Files) -> None:
-    """It runs in the thread that everything else needs, and so does what unpickling an awaited value calls."""
+    """The callback runs in the thread that everything else needs, and so does unpickling of an awaited value."""
     ray.init(num_cpus=1)
     large, release = ray.put(bytes(1_000_000)), files.signal("release")
     said: list[str] = []

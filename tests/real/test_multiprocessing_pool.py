@@ -334,7 +334,7 @@ def test_terminate_ends_what_runs_and_what_waits(files: Files) -> None:
 
 
 def test_a_pool_that_nobody_has_ended_ends_with_its_program_and_finishes_nothing() -> None:
-    """As in the standard library: who has interrupted a map gets his prompt back."""
+    """As in the standard library: a user who has interrupted a map gets the prompt back."""
     program = """
         from minray.util.multiprocessing import Pool
         ray.init(num_cpus=1)

@@ -132,9 +132,9 @@ def test_options_change_a_copy_only() -> None:
 def test_a_function_keeps_its_name_documentation_and_signature() -> None:
     @ray.remote
     def documented(number: int) -> None:
-        """It is."""
+        """Documented."""
 
-    assert documented.__name__ == "documented" and documented.__doc__ == "It is." and "documented" in repr(documented)
+    assert documented.__name__ == "documented" and documented.__doc__ == "Documented." and "documented" in repr(documented)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a second user of this machine, or of its network, cannot do to a program and its cluster (docs/security.md)."""
+"""Attempts against a program and its cluster that fail for other users of the machine or network (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_sessions_of_a_user_are_not_where_a_link_of_another_user_leads() -> 
 
 
 @needs_second_user
-def test_who_finds_his_directory_taken_takes_the_one_of_his_login() -> None:
+def test_a_user_whose_directory_is_taken_gets_one_in_the_login_s_directory() -> None:
     with shared_directory() as shared, shared_directory(0o700) as login:
         with second_user(LINKS, shared / f"minray-{os.geteuid()}", "/nowhere"):
             program = "print(ray.init(num_cpus=1)['session_dir']); ray.shutdown()"

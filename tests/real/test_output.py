@@ -1,4 +1,4 @@
-"""What workers print, on the driver's terminal (programs as their users run them)."""
+"""Output of workers on the driver's terminal (programs as their users run them)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns an object, how long it lives, and how references travel (G57 and what of G58-G62 needs no object plane)."""
+"""Owners and lifetimes of objects, and references on their way (G57, and G58-G62 as far as they need no object plane)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def is_freed_at_owner(reference_id: bytes, owner: Any) -> bool:
-    """What the owner of an object says about it to somebody who asks for it without holding it."""
+    """Ask the owner of an object about it, as a process without a reference. Return whether it is freed."""
     driver = core()
     from minray.protocol.core_worker import FREED, GetObject, ObjectReply
 

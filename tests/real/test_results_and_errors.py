@@ -1,4 +1,4 @@
-"""What tasks return and raise, as their callers see it (G1-G6, G10)."""
+"""Values and errors of tasks, as their callers see them (G1-G6, G10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 class OutOfStock(Exception):
-    """Its ``__init__`` cannot be called with its ``args``."""
+    """An exception whose ``__init__`` cannot be called with its ``args``."""
 
     def __init__(self, article: str, missing: int) -> None:
         super().__init__(f"{missing} {article} are missing")
@@ -73,7 +73,7 @@ def after(journal: Journal, *args: object, **kwargs: object) -> None:
 
 
 def error_of(reference: Any) -> RayError:
-    """What ``get`` raises; without the frames, which would keep the test's references alive."""
+    """Error that ``get`` raises, without the frames, which would keep the test's references alive."""
     with pytest.raises(RayError) as caught:
         ray.get(reference)
     return caught.value.with_traceback(None)

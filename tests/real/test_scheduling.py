@@ -24,7 +24,7 @@ INIT = {"resources": {"token": 3}}
 
 
 def node_stats() -> NodeStats:
-    """What the raylet says of its workers and of what waits."""
+    """Ask the raylet for its workers and its waiting leases."""
 
     async def ask() -> NodeStats:
         return await core().raylet.call(GetNodeStats())

@@ -1,4 +1,4 @@
-"""What the processes of a real cluster do and have done, as programs see it: a timeline, stacks, metrics."""
+"""Processes of a real cluster as programs see them: a timeline, stacks, metrics."""
 
 from __future__ import annotations
 

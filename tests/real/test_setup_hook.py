@@ -1,4 +1,4 @@
-"""What a job has each of its workers call first: ``worker_process_setup_hook``."""
+"""The function that a job has each of its workers call first: ``worker_process_setup_hook``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What values are like when they arrive: references replaced, arrays read-only, any size, identity (G11, G13-G15, G76)."""
+"""Values when they arrive: references replaced, arrays read-only, any size, identity (G11, G13-G15, G76)."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def test_a_future_keeps_its_object() -> None:
         ("", "hold_arguments", lambda _: ray.get(next(count.remote()))),
     ],
 )
-def test_whoever_waits_hears_of_a_bug_of_ours(
+def test_a_caller_that_waits_is_told_of_a_bug_of_minray(
     part: str,
     method: str,
     ask: Callable[[object], object],
@@ -339,7 +339,7 @@ def test_whoever_waits_hears_of_a_bug_of_ours(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """And whoever waits for something else does not."""
+    """A caller that waits for another value does not hear of it."""
 
     def fail(*_args: object) -> None:
         raise AssertionError("a bug")

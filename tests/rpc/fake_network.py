@@ -124,7 +124,7 @@ class FakeChannel:
             on_reply(error, payload, write(into, buffers) if into else buffers)
 
     def break_off(self, still_arrive: int, close_is_told_first: bool) -> None:
-        """The channel ends; so many of the held requests arrive all the same."""
+        """End the channel. The first ``still_arrive`` of the held requests arrive all the same."""
         self.closed = True
         for incoming in self._held[:still_arrive]:
             asyncio.get_running_loop().call_soon(self._on_incoming, incoming)
@@ -159,11 +159,11 @@ class FakeNetwork:
         self.held = False
         """Requests stay on the way."""
         self.unreachable = False
-        """Nothing answers."""
+        """Whether no connection is answered."""
         self.stands_still_s = 0.0
-        """So long the next attempt takes, in which nobody here does anything; then it fails."""
+        """Seconds that the next attempt takes, without any other work in this process, before it fails."""
         self.stillborn = 0
-        """So many of the next channels break before anyone is told that they are open."""
+        """Number of the next channels that break before any process is told that they are open."""
         self.platform = platform_record(network=self, identity=OWN)
 
     def listen_at(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> None:

@@ -13,7 +13,7 @@ class RecordingCall:
         self.peer = peer
         self.replies: list[Any] = []
         self.buffers: Sequence[Any] = ()
-        """What has come beside the last reply."""
+        """Buffers that came beside the last reply."""
         self.failures: list[str] = []
 
     def reply(self, record: Any, buffers: Sequence[Any] = ()) -> None:

@@ -30,7 +30,7 @@ class Scene:
         self.peers.to(to).send(request, on_answer)
 
     def said(self) -> list[tuple[Address | None, list[bytes]]]:
-        """What is on its way: to whom, and what."""
+        """Requests on their way: address and pins."""
         return [(asked.address, asked.request.pins) for asked in self.peers.asked]
 
     def answer(self) -> None:

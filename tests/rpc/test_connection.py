@@ -245,7 +245,7 @@ def assert_dead_at_once(scene: Scene, reason: str) -> None:
             assert isinstance(error, PeerUnreachable) and error.is_certain and reason in str(error)
         assert str(scene.peer.death) == str(scene.errors()[0])
         one_each = {*map(id, scene.errors()), id(scene.peer.death)}
-        assert len(scene.answers) == 3 and len(one_each) == 4  # whoever raises one adds frames to it, and they must go
+        assert len(scene.answers) == 3 and len(one_each) == 4  # each raise adds frames to its error, and they must go
 
     run(story)
 
@@ -315,7 +315,7 @@ def test_a_peer_that_answers_again_in_time_has_missed_nothing() -> None:
 
 
 def test_g110_a_gcs_that_restarts_is_waited_for() -> None:
-    """Refused means "not yet", and whoever listens there then is the gcs."""
+    """Refused means "not yet", and the next process that listens there is the gcs."""
 
     async def story() -> None:
         scene = Scene(may_restart=True, target=b"")
@@ -527,7 +527,7 @@ def test_with_the_process_all_its_channels_are_closed() -> None:
 
 
 def test_an_error_is_not_kept_by_those_who_have_waited_for_it() -> None:
-    """They would be kept, too, and what they know, until the garbage collector comes."""
+    """The error would keep them in its frames, with their variables, until the garbage collector comes."""
 
     class Known:
         pass

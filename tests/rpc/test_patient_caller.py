@@ -31,7 +31,7 @@ class Scene:
         self.patient = PatientCaller(peers, peers.local)
         self.answers: list[Any] = []
         self.certain: list[bool] = []
-        """Of answers that are errors: what they said when they came."""
+        """For each answer that is an error: whether that was certain when it came."""
         self.patient.send(THERE, REQUEST, self.on_answer)
 
     def on_answer(self, reply: Any, error: PlatformError | None, _buffers: Any) -> None:

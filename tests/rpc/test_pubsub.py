@@ -192,7 +192,7 @@ def test_a_channel_that_begins_anew_is_ahead_of_what_anybody_knows_of_it() -> No
 
 
 class Scene:
-    """A gcs with one subscriber, who writes down what he is told."""
+    """A gcs with one subscriber, which writes down what it is told."""
 
     def __init__(self, period_s: float = 0.0) -> None:
         self.network = FakeNetwork()
@@ -449,7 +449,7 @@ STEPS = st.one_of(
 def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(
     max_reply_bytes: int, max_removals: int, steps: list[tuple[str, Any, Any]]
 ) -> None:
-    """And is never told the same thing twice in a row, nor of the removal of what he did not know."""
+    """The subscriber is never told the same twice in a row, nor the removal of an unknown key."""
 
     async def story(scene: Scene) -> None:
         scene.subscription.start()

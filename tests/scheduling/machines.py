@@ -86,7 +86,7 @@ class Node:
             self.machine.enqueue(each)
 
     def assign(self, now: float = 0.0) -> list[LeaseRequest]:
-        """What is given out now; all of it finds a worker."""
+        """Assign leases now, and return them; each of them finds a worker."""
         assignment = Assignment()
         self.machine.assign(now, assignment)
         self.wake_at = assignment.wake_at

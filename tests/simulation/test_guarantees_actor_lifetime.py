@@ -593,7 +593,7 @@ def test_g33a_a_name_is_free_while_the_actor_that_had_it_still_ends(gets: bool) 
 
 
 def test_g33a_an_actor_is_held_although_its_creator_has_not_heard_yet_that_it_is_registered() -> None:
-    """Whoever finds it asks the creator, who waits for the gcs."""
+    """A process that finds the actor asks the creator, which waits for the gcs."""
 
     def strike(cluster: SimCluster) -> None:
         def on_send(end: Any, message: Any, word: str) -> bool:

@@ -171,7 +171,7 @@ def make_detached(at: str, value: Any, is_lent: bool = False) -> None:
     assert minray.get(made.read.remote()) == value
 
 
-def test_g26_who_has_made_a_detached_actor_may_leave_and_it_begins_anew_without_him() -> None:
+def test_g26_the_maker_of_a_detached_actor_may_leave_and_the_actor_restarts_without_it() -> None:
     def body() -> tuple[list[int], int]:
         minray.get(make_detached.remote("head", 7))
         ask_to_leave("n1")

@@ -524,7 +524,7 @@ def test_g71_a_task_of_a_borrower_waits_until_its_argument_is_made_again() -> No
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.01, 0.1])
-def test_g67_whoever_reads_it_at_that_moment_gets_it_later(delay: float) -> None:
+def test_g67_a_reader_at_the_moment_of_the_loss_gets_the_value_later(delay: float) -> None:
     def body() -> list[Any]:
         ref = making(make).remote(6, 20 * SIZE)
         made(ref)

@@ -167,7 +167,7 @@ def test_a_process_has_a_parent_a_thread_and_a_host_of_the_simulation() -> None:
     assert identity() == real, "what is outside is as it was"
 
 
-def test_who_has_lost_his_parent_sees_it() -> None:
+def test_a_process_whose_parent_has_died_sees_pid_1_as_its_parent() -> None:
     with SimCluster() as cluster:
         loop = cluster.world.loop
         parent, child = cluster.processes["gcs"], loop.add_process("child", "head", 0)

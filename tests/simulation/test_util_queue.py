@@ -112,7 +112,7 @@ def test_waiting_ends_after_its_time_or_at_once() -> None:
     assert one(body) == [2, 2, 2, 2, 5, 5, 5]
 
 
-def test_whoever_waits_is_served_by_the_other_side() -> None:
+def test_a_waiting_get_or_put_is_served_by_the_other_side() -> None:
     def body() -> Any:
         queue = Queue(1)
         getting = consume.remote(queue, 1)

@@ -1,11 +1,11 @@
-"""Actors in programs: how they are made, found by name and ended, and the two classes that they are of.
+"""Actors in programs: operations that create, find and kill them, and the classes of the actors themselves.
 
-A handle is bound under the name of the ``Create`` that made it, in every process that holds it; one that was found by name
-is bound under that of its ``Find``, since it does not keep the actor alive. What actors are asked to do is a ``Call``
-(``programs``), whose body is played in the actor's process.
+A handle is bound under the name of the ``Create`` that made it, in every process that holds it. A handle that was found by
+name is bound under the name of its ``Find``. A ``Call`` (``programs``) is the call of a method; its body is played in the
+actor's process.
 
-Several ``Create`` may give one name, also in different drivers; they are alike then, so that it does not matter whose the
-actor is that is there.
+Several ``Create`` may give one name, in different drivers too. They have the same options then, so it does not matter which
+of them has made the actor that exists.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from tests.spec.programs import Call, Generate
 
 GROUP = "io"
-"""The one concurrency group that actors have."""
+"""The concurrency group that actors have; there is no other."""
 PARTING_STEPS = 5
-"""In so many steps an actor cleans up."""
+"""Number of sleeps in which an actor cleans up: faults can strike between them."""
 NAMESPACE = "spec"
-"""Namespace of all named actors, whichever driver makes them."""
+"""Namespace of all named actors. All drivers share it."""
 
 
 def away(place: int) -> NodeAffinitySchedulingStrategy:
-    """On this one of the other nodes that live, or anywhere if that is not possible."""
+    """Prefer the node at this place among the other nodes that live; run anywhere if that is not possible."""
     own = minray.get_runtime_context().get_node_id()
     others = [node["NodeID"] for node in minray.nodes() if node["Alive"] and node["NodeID"] != own] or [own]
     return NodeAffinitySchedulingStrategy(others[place % len(others)], soft=True)
@@ -52,30 +52,30 @@ class Create(Tagged, frozen=True):
     max_task_retries: int = 0
     max_concurrency: int = 1
     is_async: bool = False
-    """Whether its methods are coroutines, of which many run at once, unless it says how many."""
+    """Whether its methods are coroutines; many run at once, unless ``max_concurrency`` is more than 1."""
     num_cpus: int | None = None
-    """None: one to be placed, none to live."""
+    """Number of CPUs. None: Ray's default, one to be placed and none to live."""
     called: str = ""
-    """The name that it is given."""
+    """The actor's name; empty: none."""
     detached: bool = False
     """Whether it lives on without its maker and without handles."""
     get_if_exists: bool = False
     seconds: float = 0.0
-    """Seconds that its constructor takes,"""
+    """Seconds that its constructor takes."""
     type: str = ""
-    """and ends with this one of ``ERRORS``."""
+    """The one of ``ERRORS`` that its constructor raises; empty: none."""
     has_group: bool = False
     """Whether some of its calls may run in a concurrency group."""
     is_unordered: bool = False
-    """Whether calls need not wait for those before them."""
+    """Whether a call need not wait for earlier calls (``allow_out_of_order_execution``)."""
     max_pending_calls: int = -1
-    """By each handle."""
+    """Number of pending calls that each handle may have; -1: any."""
     group: str = ""
-    """The placement group that it lives in, where it takes a slot and no CPU."""
+    """The placement group that it lives in. It takes a slot there and no CPU; empty: none."""
     parting_s: float = 0.0
-    """Seconds that it cleans up when it ends and is not killed."""
+    """Seconds that ``__ray_shutdown__`` takes when the actor ends without being killed."""
     away: int = -1
-    """A place among the other nodes that live: there it would like to live."""
+    """Place, among the other nodes that live, of the node on which it would like to live; -1: any."""
 
     def perform(self, stage: Stage) -> Outcome:
         args, nested = stage.bound(self.args), stage.bound(self.nested)
@@ -107,7 +107,7 @@ class Create(Tagged, frozen=True):
         return 1 if self.num_cpus is None else self.num_cpus
 
     def keeps_order(self) -> bool:
-        """Whether its calls begin one after the other."""
+        """Whether its calls begin in order, one after the other."""
         return self.max_concurrency == 1 and not (self.is_async or self.has_group or self.is_unordered)
 
     def foresee(self, scope: Scope) -> None:
@@ -140,14 +140,14 @@ class Find(Tagged, frozen=True):
 
 
 class Kill(Tagged, frozen=True):
-    """``minray.kill``, for good or not."""
+    """``minray.kill``, for good (``no_restart``) or not."""
 
     name: str
     actor: str
     """A handle, of ``Create`` or ``Find``."""
     no_restart: bool = True
     is_asked: bool = False
-    """By ``__ray_terminate__`` instead, a call among others, unless it takes no more of them."""
+    """Whether it calls ``__ray_terminate__`` instead, which queues behind other calls. A full queue refuses that."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles = stage.bound((self.actor,))
@@ -167,7 +167,7 @@ class Kill(Tagged, frozen=True):
 
 
 class ExitActor(Tagged, frozen=True):
-    """The end of a call: ``exit_actor``."""
+    """The call ends with ``exit_actor``."""
 
     error = "ActorDiedError"
 

@@ -1,14 +1,14 @@
 """``make spec``: a campaign draws scenarios by seed, runs them, and shows the first failure made small.
 
-    python -m tests.spec.campaign --seconds 90               seeds 0, 1, 2, ... for so long
+    python -m tests.spec.campaign --seconds 90               seeds 0, 1, 2, ... for 90 seconds
     python -m tests.spec.campaign --seed 4711 --runs 1       one scenario; also larger ones with --size
-    python -m tests.spec.campaign --coverage                 what they have met: states, and places of faults
+    python -m tests.spec.campaign --coverage                 shows the transitions and the places of faults
     python -m tests.spec.campaign --replay FILE              a witness again, with its story and what its last fault does
     python -m tests.spec.campaign --replay FILE --html PAGE  and as a page for a browser
 
 A failure is saved as a witness in ``tests/regressions/``, which every test run replays. One scenario in a hundred is run
-twice, and the digests of both traces must be equal. One whose runs differ is saved as it was drawn: it cannot be made small,
-because it does not do the same again. So is a replay run twice.
+twice, and the digests of both traces must be equal. A scenario whose runs differ is saved as it was drawn: it cannot be made
+small, because its runs do not repeat. A replay is run twice and compared, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
 ONE_IN = 100
 """Number of scenarios run for each that is run twice."""
 LAST_FIRST_SEED = MAX_SEED // 2
-"""No campaign that begins with it gets to the last seed."""
+"""Largest seed that a campaign may begin with: none that does gets to ``MAX_SEED``."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ def compared(first: Verdict, again: Verdict) -> Verdict:
 
 
 def report(witness: Witness, path: Path) -> str:
-    """The text that a person reads first."""
+    """Text that a person reads first: the failure, the command that replays it, and its story."""
     return f"{witness.describe()}\n{command_for(path)}\n\n{witness.verdict.story}"
 
 
@@ -117,7 +117,7 @@ def command_for(path: Path) -> str:
 
 
 def replay(path: Path, page: Path | None) -> int:
-    """Run one witness; the exit code."""
+    """Run one witness twice and show the result. Return the exit code."""
     scenario = read_witness(path, scenario_from)
     verdict = compared(run(scenario), run(scenario))
     click.echo("\n".join(verdict.problems) or f"no problem in {verdict.steps} steps")
@@ -134,11 +134,11 @@ def replay(path: Path, page: Path | None) -> int:
 
 
 def scenario_from(text: str) -> Scenario:
-    """Raises ValueError for what is none, or for one that no world can be."""
+    """Read a scenario. Raises ValueError if the text is none, or if no such world can exist."""
     scenario = Scenario.from_json(text)
     if not 1 <= len(scenario.world.nodes) <= MAX_NODES:
         raise ValueError(f"a world has from 1 to {MAX_NODES} nodes, not {len(scenario.world.nodes)}")
-    Oracle(scenario.seed, scenario.world.plan(), dict(scenario.overrides or ()))  # which refuses what makes no sense
+    Oracle(scenario.seed, scenario.world.plan(), dict(scenario.overrides or ()))  # refuses overrides that make no sense
     return scenario
 
 
@@ -196,7 +196,7 @@ def main(
 
 
 def show_small(failure: Failure, size: str, name: str | None) -> None:
-    """Make it small, save it, and tell its story."""
+    """Make a failure small, save it as a witness, and tell its story."""
     click.echo(f"seed {failure.scenario.seed} fails: {failure.verdict.problems[0]}", err=True)
     found = smallest(failure.scenario, failure.verdict, lambda seed: scenario_of(seed, SIZES[size]))
     path = REGRESSIONS / f"{name or f'seed_{found.scenario.seed}'}.json"

@@ -1,6 +1,6 @@
-"""Coverage of runs: the places where loud faults have struck, and the transitions that were seen, also after a fault.
+"""Coverage of runs: the places where loud faults have struck, and the state transitions seen at all and after a fault.
 
-A place is a kind of point, not a point: who is struck there, by role, and in which task or at which message.
+A place is a kind of point: the role of the process that is struck, and the task or message at which it is struck.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "stream": object_ref_streams.TRANSITIONS,
     "copy": COPY_STATES,
 }
-"""Every state machine, by the name that its transitions have in a trace."""
+"""Name of a state machine in traces -> its transitions."""
 Place = tuple[str, str]
 Transition = tuple[str, str, str]
 """The table, the old state and the new one."""
 
 
 def place_of(key: Key) -> Place:
-    """``("crash", "worker/1f3c", "connect(w-1f3c)", 2)`` -> ``("worker", "connect")``"""
+    """Turn ``("crash", "worker/1f3c", "connect(w-1f3c)", 2)`` into ``("worker", "connect")``."""
     return re.sub(r"/\w+", "", key[1]), re.sub(r"\(.*", "", key[2]) if len(key) > 2 and isinstance(key[2], str) else ""
 
 
@@ -48,13 +48,14 @@ def all_transitions() -> list[Transition]:
 
 
 class Coverage:
-    """Of all the runs that were added."""
+    """Counts of places and transitions, for all runs that were added."""
 
     def __init__(self) -> None:
         self.places: dict[str, Counter[Place]] = {kind: Counter() for kind in LOUD}
         self.transitions: Counter[Transition] = Counter()
+        """Transition -> the number of runs that showed it."""
         self.after_faults: Counter[Transition] = Counter()
-        """Those of them that came after a fault in their runs."""
+        """Transition -> the number of runs that showed it after a fault."""
 
     def add(self, verdict: Verdict) -> None:
         for key in verdict.answers:
@@ -74,7 +75,7 @@ class Coverage:
         self.after_faults.update(after)
 
     def line(self) -> str:
-        """In short."""
+        """Summary in one line."""
         known = all_transitions()
         places = " ".join(f"{kind} {len(places)}" for kind, places in self.places.items() if places)
         seen = sum(one in self.transitions for one in known)
@@ -82,7 +83,7 @@ class Coverage:
         return f"places struck: {places}; transitions: {seen} of {len(known)}, {after} after a fault"
 
     def tables(self) -> str:
-        """All of it: for each transition in how many runs it was seen, for each place how often it was struck."""
+        """Tables: for each transition the number of runs that showed it, for each place the number of faults there."""
         rows = [f"{'transition':<64} {'runs':>6} {'after a fault':>14}"]
         for name, old, new in all_transitions():
             one = name, old, new

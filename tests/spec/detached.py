@@ -1,8 +1,8 @@
-"""Detached actors at the end of a program: they are still there, answer, and go when they are killed (G26).
+"""Detached actors at the end of a program: they still live, answer, and end when they are killed (G26).
 
-When all drivers are through, one says farewell to them: it finds each by its name, has it answer a call, kills it, and looks
-for it again. So a run has nothing left in the end, and what was left meanwhile is known: a detached actor that lives
-has a worker and a lease at one node, and its maker, if he lives, keeps its constructor as long as it may have to run again.
+When all drivers are through, another driver says farewell to these actors. It finds each by its name, has it answer a call,
+kills it, and looks for it again. So nothing is left at the end of a run. Before that, a detached actor that lives has a
+worker and a lease at one node. Its maker, if that lives, keeps the constructor's arguments as long as the actor may restart.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from tests.spec.stage import Record
 
 
 class Farewell(Record, frozen=True):
-    """What has become of one of them."""
+    """Result of saying farewell to one detached actor."""
 
     name: str
     was_found: bool = False
     error: str = ""
-    """What its answer was; empty: that it is there."""
+    """Name of the error that its call raised; empty: none."""
     was_found_again: bool = False
-    """When it had been killed."""
+    """Whether its name found it after it had been killed."""
 
 
 def detached_names(program: Program) -> list[str]:
-    """Of all detached actors that it may make."""
+    """Names of all detached actors that the program may make."""
     return sorted({create.called for create in program.actors() if create.detached})
 
 
 def say_farewell(name: str) -> Farewell:
-    """In any driver, when those of the program are through."""
+    """Find, call and kill a detached actor, in any driver, when the drivers of the program are through."""
     try:
         handle = minray.get_actor(name, namespace=NAMESPACE)
     except ValueError:

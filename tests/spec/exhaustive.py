@@ -1,22 +1,23 @@
-"""``make exhaustive``: small programs, and every fault of three kinds at every point of theirs that touches the platform.
+"""``make exhaustive``: small programs, with every fault of three kinds at every point where they touch the platform.
 
     python -m tests.spec.exhaustive                          all programs but the long ones; pairs for the two smallest
     python -m tests.spec.exhaustive --program nested         one of them
     python -m tests.spec.exhaustive --pairs 100000           all pairs, if there are no more
 
-A point is what the oracle is asked about: a process before a step of one of its tasks, before it sends or receives a message
-(crash, long stall), a message on its way (reset). Nobody lists them: a dry run, in which every kind is wanted and nothing
-strikes, hears the questions. Then each of them is answered once with every answer of ``STRIKES``, in a run of its own.
+A point is a question to the oracle. For a crash or a long stall it is a process before a step of one of its tasks, or before
+it sends or receives a message. For a reset it is a message on its way. No list of points is kept. Instead a dry run, in
+which every kind may strike and none does, collects the questions. Then each question is answered once with every answer of
+``STRIKES``, in a run of its own.
 
 Rules
-  * Faults begin when a driver is connected, and end when all programs have: a driver that sleeps at its end lets leases
-    expire and nodes report while faults may still strike.
-  * Until the fault strikes, a run is the dry run. So a point that a run is not asked about is a bug, of the simulation or
-    of minray (something differs between two runs), and the sweep is not complete.
-  * With a head that dies everything ends: such runs are judged only by not hanging and not crashing, and counted apart.
-  * Where a program is aimed at, only those points count: crashes of a gcs that comes back with what it had stored, without
-    what it was about to store, or with an empty disk; and raylets that are declared dead, and come back.
-  * The second fault of a pair strikes at what is asked after the first; those points come from the run with the first alone.
+  * Faults begin when a driver is connected, and end when all drivers are through. A driver that sleeps at its end lets
+    leases expire and nodes report while faults may still strike.
+  * Until the fault strikes, a run is equal to the dry run. A run that does not reach its point shows a bug of the simulation
+    or of minray: two runs differ. The sweep is not complete then.
+  * When the head dies, everything ends. Such runs are counted apart; they must only not hang and not crash.
+  * A program with an aim (``AIMS``) is struck only at those points. Three programs crash a gcs that comes back with all that
+    it had stored, without its last writes, or with an empty disk. One has a raylet that is declared dead and comes back.
+  * The second fault of a pair strikes at a point after the first. These points come from the run with the first fault alone.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ STRIKES: dict[str, tuple[int, ...]] = {
     "reset": tuple(range(1, len(RESETS))),
     "long_stall": (LONG_STALLS_S.index(15.0), LONG_STALLS_S.index(70.0)),
 }
-"""Kind -> the answers that are tried at each point: every meaning of a reset; a stall longer than most time-outs, and one
-after which a node counts as dead."""
+"""Kind -> the answers that are tried at each point. A reset has all its meanings. One stall is longer than most time-outs;
+after the other a node counts as dead."""
 WANTED = tuple(((kind, "nowhere"), 1) for kind in STRIKES)
-"""Makes the oracle be asked about every kind."""
+"""Overrides that strike nowhere, and make the simulation ask the oracle about every kind."""
 MOST_SHRUNK = 3
 """Number of failures made small; the others are counted."""
 Fault = tuple[Key, int]
@@ -76,7 +77,7 @@ def one_driver(*operations: Operation) -> Program:
 
 ONE_NODE, TWO_NODES = World(), World((Node(1), Node(1)))
 TWO_STORES = World((Node(1), Node(1)), inline_limit=16)
-"""What is put, the bodies of tasks and their results are in the object store of a node, and are fetched from there."""
+"""Two nodes. Values of more than 16 bytes (puts, bodies of tasks, results) are in object stores, and fetched from there."""
 PROGRAMS: dict[str, Scenario] = {
     "one task": Scenario(one_driver(Submit("a", Body()), Get("get", ("a",))), ONE_NODE),
     "last task": Scenario(
@@ -178,7 +179,7 @@ PROGRAMS: dict[str, Scenario] = {
         msgspec.structs.replace(TWO_STORES, moves=(Move(1, leaves=True, when="works"),)),
     ),
 }
-"""Smallest first; then those with actors."""
+"""Programs by name, the smallest first; those with actors follow."""
 CALLED = (Create("a", max_restarts=1, max_task_retries=1), Call("c", "a", Body()), Get("get", ("c",)))
 PROGRAMS |= {
     "actor": Scenario(one_driver(*CALLED), ONE_NODE),
@@ -214,7 +215,7 @@ PROGRAMS |= {
 
 @dataclass(frozen=True)
 class Aim:
-    """The only points of a program that are struck."""
+    """Selects the points of a program that are struck: one kind of fault in one process."""
 
     kind: str
     process: str
@@ -232,12 +233,13 @@ AIMS = {
     "zombie": Aim("long_stall", "raylet/n1"),
 }
 PAIRED = ("one task", "argument")
+"""Programs that are also struck by pairs of faults: the two smallest."""
 ONLY_NAMED = ("large", "parts", "left", "zombie")
-"""Each takes as long as most of the others together."""
+"""Programs that run only when they are named: each takes as long as most of the others together."""
 
 
 def listen(scenario: Scenario, faults: Sequence[Fault] = ()) -> tuple[Verdict, list[Key]]:
-    """Run it with these faults only; also returns every point of ``STRIKES`` that the oracle was asked about, in order."""
+    """Run a scenario with these faults only. Also return the points, in the order in which the oracle was asked."""
     asked: dict[Key, None] = {}
     verdict = run(replace(scenario, overrides=(*faults, *WANTED)), lambda key: asked.update({key: None}))
     return verdict, [key for key in asked if key[0] in STRIKES]
@@ -258,13 +260,13 @@ def _by_place(faults: Iterable[Fault]) -> list[list[Fault]]:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that breaks something."""
+    """A run that breaks a guarantee or an invariant."""
 
     scenario: Scenario
     verdict: Verdict
 
     def group(self) -> tuple[object, ...]:
-        """Failures of one group have one cause, as a rule."""
+        """Key of a failure's group: its codes, and the places of its faults. A group has one cause, as a rule."""
         faults = self.scenario.overrides or ()
         return tuple(sorted(self.verdict.codes)), *((key[0], *place_of(key)) for key, _ in faults)
 
@@ -278,14 +280,14 @@ class Sweep:
     runs: int = 0
     steps: int = 0
     over: Counter[tuple[str, Place]] = field(default_factory=Counter)
-    """Kind and place -> runs whose head has died."""
+    """Kind and place -> the number of runs whose head has died."""
     struck: dict[Fault, list[Key]] = field(default_factory=dict)
-    """Fault -> the points that were asked about after it, until pairs have been struck; of other programs none."""
+    """Fault that has struck -> the points after it, which pairs need; empty for other programs and after the pairs."""
     missed: list[Fault] = field(default_factory=list)
     """Faults that did not strike although their points are known."""
     failures: list[Failure] = field(default_factory=list)
     pairs: int = 0
-    """How many there are."""
+    """Number of all pairs."""
     pairs_struck: int = 0
 
     @property
@@ -313,7 +315,7 @@ class Sweeper:
         self._aim = AIMS.get(name)
 
     def strike_all(self, kinds: Sequence[str] = tuple(STRIKES)) -> Sweep:
-        """One fault in each run; without any nothing may fail."""
+        """Run the program without a fault, then once with each fault."""
         _, points = self._run(())
         aim = self._aim
         self.sweep.points = [key for key in points if key[0] in kinds and (aim is None or aim.includes(key))]
@@ -326,12 +328,12 @@ class Sweeper:
         if fault[0] not in verdict.answers:
             self.sweep.missed.append(fault)
             return
-        # Kept only if it is needed: every run would look through all of it for garbage.
+        # The points are kept only for pairs: each run's garbage collection would go through all of them.
         self.sweep.struck[fault] = asked[asked.index(fault[0]) + 1 :] if self.sweep.name in PAIRED else []
         self.sweep.over[fault[0][0], place_of(fault[0])] += verdict.is_over
 
     def strike_pairs(self, most: int, seed: int = 0) -> Sweep:
-        """Two faults in each run: all pairs, or so many of them, drawn by a seed."""
+        """Strike two faults in each run: all pairs, or ``most`` of them, drawn by a seed."""
         pairs = [(first, second) for first, rest in self.sweep.struck.items() for second in faults_at(rest)]
         self.sweep.pairs = len(pairs)
         for first, second in pairs if most >= len(pairs) else self._draw_pairs(most, random.Random(seed)):
@@ -344,7 +346,7 @@ class Sweeper:
         return self.sweep
 
     def _draw_pairs(self, most: int, draw: random.Random) -> Iterable[tuple[Fault, Fault]]:
-        """Every place has the same chance, be it asked about once or, like those of a node that reports, a hundred times."""
+        """Draw pairs so that every place has the same chance, although a node's reports have a hundred times more points."""
         seconds = {first: _by_place(faults_at(rest)) for first, rest in self.sweep.struck.items() if rest}
         drawn: dict[tuple[Fault, Fault], None] = {}
         while len(drawn) < most:
@@ -363,7 +365,7 @@ class Sweeper:
 
 
 def table(sweeps: Sequence[Sweep]) -> str:
-    """Of all programs: for each place how many faults are known and have struck, and how many of those ended the head."""
+    """Table of all programs: the faults known and struck at each place, and the number that ended the head."""
     known = Counter((key[0], place_of(key)) for sweep in sweeps for key, _ in faults_at(sweep.points))
     struck = Counter((key[0], place_of(key)) for sweep in sweeps for key, _ in sweep.struck)
     over: Counter[tuple[str, Place]] = sum((sweep.over for sweep in sweeps), Counter())
@@ -376,7 +378,7 @@ def table(sweeps: Sequence[Sweep]) -> str:
 
 
 def show_failures(sweep: Sweep, say: Callable[[str], None]) -> None:
-    """Make one of each group small, save it, and tell its story."""
+    """Make one failure of each group small, save it as a witness, and tell its story."""
     groups: dict[tuple[object, ...], list[Failure]] = {}
     for failure in sweep.failures:
         groups.setdefault(failure.group(), []).append(failure)
@@ -391,7 +393,7 @@ def show_failures(sweep: Sweep, say: Callable[[str], None]) -> None:
 
 @click.command()
 @click.option("--program", "names", multiple=True, type=click.Choice(list(PROGRAMS)), help="Only this one; may be repeated.")
-@click.option("--pairs", type=click.IntRange(0), default=200, show_default=True, help="At most so many pairs for a program.")
+@click.option("--pairs", type=click.IntRange(0), default=200, show_default=True, help="Most pairs of faults for a program.")
 @click.option("--seed", default=0, show_default=True, help="Draws the pairs, if they are not all.")
 @click.option("--list", "only_list", is_flag=True, help="Name the programs that are tried when none is named.")
 def main(names: tuple[str, ...], pairs: int, seed: int, only_list: bool) -> None:

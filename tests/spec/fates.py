@@ -1,20 +1,21 @@
-"""Possible fates of a program's actors: whether they end, how often they begin anew, and what their calls may raise.
+"""Possible fates of a program's actors: whether they end, how often they restart, and what their calls may raise.
 
-``Fates`` looks at a whole program before the model goes over it, because what ends an actor (``Kill``, a call that exits)
-strikes at any time, wherever it stands. The table of ``docs/actor_restarts.md`` says why each error may be raised.
+``Fates`` looks at a whole program before the model goes over it. The reason: an operation that ends an actor (``Kill``, a
+call that exits) may strike at any time, wherever it stands in the text. The table of ``docs/actor_restarts.md`` says why
+each error may be raised.
 
 Rules
-  * An actor ends for good if it is killed so, ends itself, cannot be made, or crashes more often than it may begin anew; and
-    with its owner, if that is a task or another actor (G25).
-  * A call that loses its actor uses up a retry (G37). Whoever hears nothing for a while, because something is silent and
-    not dead, may use up any number of them (G39b).
-  * Every handle keeps its actor, also one that was found by name (G24, G33a): nobody's drops matter to those who have one.
-    But an actor that another driver may have made ends with that driver.
-  * A detached actor is kept by nobody and ends with nobody (G26), but for a maker who dies before it has said what the
-    actor is made of.
-  * One that lives in a placement group which is removed ends with it, perhaps after it has begun anew where the removal was
-    not heard of yet; who waits until it could be made is told why it will never be (G106).
-  * All that get one name have one fate: they are alike, and whoever has a handle has that of any of them.
+  * An actor ends for good if it is killed for good, ends itself, cannot be made, or crashes more often than it may restart.
+    It also ends with its owner, if that is a task or another actor (G25).
+  * A call that loses its actor uses up a retry (G37). A caller that hears nothing for a while, because a process is silent
+    and not dead, may use up any number of retries (G39b).
+  * Every handle keeps its actor alive, also one that was found by name (G24, G33a). So one process's drops do not matter to
+    others that have a handle. But an actor that another driver may have made ends with that driver.
+  * A detached actor needs no handle, and ends with no other process (G26). One exception: its maker may die before it has
+    told the gcs how the actor is made.
+  * An actor that lives in a placement group ends when that is removed. It may restart before, on a node that has not heard
+    of the removal. A caller that waits for its creation is told why it will never be made (G106).
+  * All actors with one name have one fate. They have the same options, and a handle may be that of any of them.
 """
 
 from __future__ import annotations
@@ -43,38 +44,38 @@ if TYPE_CHECKING:
     from tests.spec.model import Losses
 
 DRIVER = ""
-"""The owner of what drivers make."""
+"""The owner of objects and actors that drivers make."""
 KILLED_DRIVER = "a driver that was killed"
-"""The same of those that have not lived to tell."""
+"""The owner of objects and actors that killed drivers make."""
 DIED = "ActorDiedError"
 UNAVAILABLE = "ActorUnavailableError"
 NO_MEMORY = "OutOfMemoryError"
-"""In the place of either, if its worker was killed for that."""
+"""Replaces either of the two if the memory monitor has killed the actor's worker."""
 GROUP_REMOVED = "ActorPlacementGroupRemoved"
 NO_PLACE = "ActorUnschedulableError"
 
 
 @dataclass
 class Fate:
-    """Of one actor, or of all that get one name."""
+    """Possible ends of one actor, or of all actors that get one name."""
 
     create: Create
-    """The first that makes it."""
+    """The first ``Create`` that makes it."""
     losses: Losses
     makers: dict[str, str] = field(default_factory=dict)
-    """Those ``Create``, and the task or call that does it."""
+    """``Create`` that makes it -> the task or call that performs it."""
     drivers: set[int] = field(default_factory=set)
-    """Of which drivers they are."""
+    """Numbers of the drivers in whose text these ``Create`` stand."""
     ends: bool = False
-    """Whether somebody kills it for good, or it ends itself, or its arguments may fail."""
+    """Whether the program kills it for good, or it ends itself, or its arguments may fail."""
     own_crashes: float = 0
-    """So often it crashes at most without a fault."""
+    """Number of times that it may crash without a fault."""
     is_let_go: bool = False
     """Whether its driver drops the handle."""
     owner_may_end: bool = False
-    """Whether one of its makers may, before its program is over."""
+    """Whether one of its makers may end before the program is over."""
     is_stillborn: bool = False
-    """Whether there will never be one."""
+    """Whether its constructor can never succeed."""
     loses_group: bool = False
     """Whether its placement group is removed."""
 
@@ -89,35 +90,35 @@ class Fate:
 
     @property
     def may_die(self) -> bool:
-        """Whether it may be dead for those who have a handle."""
+        """Whether it may be dead although a process has a handle."""
         return self.owner_may_end or self.may_end_by_itself
 
     @property
     def may_end_by_itself(self) -> bool:
-        """Whether it may be dead although it has been asked for; to be made it may need what its makers had stored."""
+        """Whether it may be dead for more than its owner's end. A restart may need arguments that an ended maker stored."""
         is_used_up = 0 <= self.create.max_restarts < self.crashes
         is_orphaned = self.losses.stored and self.owner_may_end and self.crashes > 0
         return bool(self.create.type) or self.ends or is_used_up or is_orphaned or self.losses.files or self.losses.room
 
     @property
     def may_end(self) -> bool:
-        """Whether its process may."""
+        """Whether its process may end."""
         return self.may_die or not self.is_kept or self.crashes > 0
 
     def most_births(self) -> float:
-        """How often its constructor may run (G35)."""
+        """How often its constructor may run at most (G35)."""
         unlimited = math.inf if self.create.max_restarts < 0 else self.create.max_restarts
         restarts = min(unlimited, math.inf if self.losses.silence or self.losses.objects else self.crashes)
         return 1 + restarts + self.losses.preemptions
 
     def most_tries(self, retries: int, is_repeated: bool) -> float:
-        """How often one call may run (G36, G37, G39)."""
+        """How often one call may run at most (G36, G37, G39)."""
         unlimited = math.inf if retries < 0 else retries
         is_any = is_repeated or self.losses.silence or self.losses.objects
         return 1 + min(unlimited, math.inf if is_any else self.crashes) + self.losses.preemptions
 
     def errors(self, retries: int, is_repeated: bool, is_loose: bool) -> set[str]:
-        """What the actor's end may make of a call; ``is_loose``: it may end with its driver during the call."""
+        """Errors that the actor's end may give a call; ``is_loose``: the actor may end with its driver during the call."""
         found = {DIED} if self.may_die or is_loose else set()
         found |= {GROUP_REMOVED} if self.loses_group else set()
         found |= {NO_PLACE} if self.losses.hopeless else set()
@@ -127,7 +128,7 @@ class Fate:
         return found | ({NO_MEMORY} if self.losses.memory and found & {DIED, UNAVAILABLE} else set())
 
     def surely_returns(self, call: Call, retries: int) -> bool:
-        """Whether it is made again when it has raised for the first time, and that time is the last (G39)."""
+        """Whether a call that raises at first is surely retried, so that it returns a value (G39)."""
         is_calm = not (self.crashes or self.losses.silence or self.losses.objects)
         may_raise = isinstance(call.body.end, RaiseAtFirst) and retries_its_exception(call)
         return may_raise and (retries < 0 or (retries > 0 and is_calm))
@@ -138,21 +139,22 @@ class Fates:
 
     def __init__(self, program: Program, losses: Losses, owners_die: bool, killed_drivers: Collection[int] = ()) -> None:
         self._of: dict[str, Fate] = {}
-        """By ``Create``."""
+        """Name of a ``Create`` -> the fate of its actor."""
         self._named: dict[str, Fate] = {}
+        """Name of an actor -> its fate."""
         self._found: dict[str, str] = {}
-        """Handles by name of ``Find`` -> what it looks for."""
+        """Name of a ``Find`` -> the actor's name that it looks for."""
         self._driver_of: dict[str, int] = {}
-        """Of each handle by name of ``Create`` or ``Find``: in whose text that is."""
+        """Name of a ``Create`` or ``Find`` -> the number of the driver in whose text it stands."""
         self._finder_of: dict[str, str] = {}
-        """The task or call that makes it or looks for it."""
+        """Name of a ``Create`` or ``Find`` -> the task or call that performs it."""
         self._submitter_of: dict[str, str] = {}
-        """Of each task and call."""
+        """Task or call -> the task or call that submits it."""
         self._dropped: set[str] = set()
-        """Tasks and calls with results that nobody waits for, perhaps."""
+        """Tasks and calls that have dropped results, so that perhaps no process waits for them."""
         self._owners_die = owners_die
         self._lost = {KILLED_DRIVER}
-        """Whoever cannot tell what has become of him: killed drivers with all their tasks and calls."""
+        """Killed drivers with all their tasks and calls: no history tells what they have done."""
         self._actor_of_call = {one.name: one.actor for one in program.performances() if isinstance(one, Call)}
         for number, driver in enumerate(program.drivers):
             is_killed = number in killed_drivers
@@ -162,11 +164,11 @@ class Fates:
         for driver in program.drivers:
             for owner, operation in walk(driver, DRIVER):
                 self._end(owner, operation)
-        for fate in self._of.values():  # It may begin anew in its maker's worker, which is idle then, and crash there.
+        for fate in self._of.values():  # It may restart in its maker's worker, which is idle then, and crash there.
             fate.owner_may_end = fate.own_crashes > 0 and set(fate.makers.values()) != {DRIVER}
         unsettled = list(self._of.values())
         while ending := [fate for fate in unsettled if any(map(self.may_end, fate.makers.values()))]:
-            for fate in ending:  # which may be the maker of one that was looked at before
+            for fate in ending:  # An ending actor may be the maker of one that was settled before.
                 fate.owner_may_end = True
             unsettled = [fate for fate in unsettled if not fate.owner_may_end]
 
@@ -191,7 +193,7 @@ class Fates:
                 self._dropped.add(operation.ref.partition(".")[0])
 
     def of(self, handle: str) -> Fate | None:
-        """None: of an actor that this program does not make."""
+        """Fate of the actor that a handle is of; None if the program does not make that actor."""
         name = self._found.get(handle)
         return self._of.get(handle) if name is None else self._named.get(name)
 
@@ -199,14 +201,14 @@ class Fates:
         return self._named.get(name)
 
     def is_loose(self, handle: str) -> bool:
-        """Whether the actor may end with the driver that has made it while somebody uses this handle."""
+        """Whether the actor may end, with the driver that has made it, while a process uses this handle."""
         fate = self.of(handle)
         if fate is None or fate.create.detached or list(fate.makers) == [handle]:
             return False
         return fate.drivers != {self._driver_of[handle]} or self._may_outlast_its_driver(self._finder_of[handle])
 
     def _may_outlast_its_driver(self, owner: str) -> bool:
-        """Whether a task may go on when its driver has done everything, and holds nothing any more."""
+        """Whether a task may go on when its driver is through and holds no handles any more."""
         while owner in self._submitter_of:
             if owner in self._dropped:
                 return True
@@ -214,12 +216,12 @@ class Fates:
         return False
 
     def identity(self, handle: str) -> str:
-        """A word for the actor: the same for two handles only if it is the same for certain."""
+        """A word for the actor. Two handles have the same word only if they certainly are of one actor."""
         fate = self.of(handle)
         return fate.create.name if fate is not None and len(fate.makers) == 1 else handle
 
     def belongs_to_one_driver(self, name: str) -> bool:
-        """Whether whoever gives this name does so in the text of one driver."""
+        """Whether all ``Create`` with this name stand in the body of one driver, not in tasks."""
         fate = self._named.get(name)
         return fate is not None and len(fate.drivers) == 1 and set(fate.makers.values()) == {DRIVER}
 
@@ -257,13 +259,13 @@ class Fates:
 
 
 def retries_of(call: Call | Generate, fate: Fate) -> int:
-    """How often a call may be made again; -1: always."""
+    """How often a call may be retried; -1: without limit."""
     own = call.max_retries if isinstance(call, Generate) else call.max_task_retries
     return fate.create.max_task_retries if own is None else own
 
 
 def walk(body: Body, owner: str) -> Iterator[tuple[str, Operation]]:
-    """All operations with the task or call that performs them."""
+    """All operations, each with the task or call that performs it."""
     for operation in body.operations:
         yield owner, operation
         if isinstance(operation, Submit | Call):

@@ -1,7 +1,8 @@
-"""Freeing by hand in programs: whoever has a reference may say that the value is not needed, although references are about.
+"""Freeing by hand in programs: any holder of a reference may free the value, although other references exist.
 
-It may not be made yet, be on its way, on a disk, an error, or freed already. Who has freed a value gets an ObjectFreedError
-from then on; others may have got the value before, or have it already. Copies that only this node does without come again.
+The value may not be made yet, be on its way, spilled to disk, an error, or freed already. The process that has freed it gets
+an ObjectFreedError from then on. Others may have got the value before. ``local_only`` drops only this node's spare copies,
+which are fetched again when they are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Free(Tagged, frozen=True):
     name: str
     refs: tuple[str, ...] = ()
     local_only: bool = False
-    """Whether only copies go that this node need not have."""
+    """Whether only spare copies of this node are dropped."""
 
     def perform(self, stage: Stage) -> Outcome:
         names = stage.bound(self.refs)

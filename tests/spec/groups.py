@@ -1,11 +1,11 @@
-"""Placement groups in programs: made and removed by drivers, who have tasks run in them, and actors live there.
+"""Placement groups in programs: drivers make and remove them, run tasks in them, and create actors in them.
 
-Their bundles are of a resource of their own, ``SLOT``, of which each node has more than all groups of a program take: so a
-group keeps nothing from anybody, and is there as soon as the gcs has made it. A task in a group takes a slot, or nothing; an
-actor keeps a slot as long as it lives, and one more than actors take is there for tasks.
+Their bundles consist of a resource of their own, ``SLOT``. Each node has more of it than all groups of a program take. So a
+group takes resources from no other, and exists as soon as the gcs has made it. A task in a group takes one slot, or nothing.
+An actor keeps one slot as long as it lives. A group has at least one more slot than its actors take, for tasks.
 
-Only drivers ask about groups. Each has a namespace of its own, and is answered as if all that it has done with groups were
-over: so it is certain whether a group is there, and by which name.
+Only drivers ask about groups. Each driver has a namespace of its own, and all its earlier requests have taken effect when
+the gcs answers. So it is certain at each point whether a group exists, and by which name.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SLOT = "slot"
 REMOVED = "TaskPlacementGroupRemoved"
 FORGOTTEN = "forgotten"
 OVER = ("REMOVED", FORGOTTEN)
-"""The states of a group that was removed; the gcs does not remember them for ever."""
+"""States of a group that was removed; ``FORGOTTEN`` when the gcs does not remember it any more."""
 LONG_S = 100_000.0
-"""Virtual seconds: longer than any program may take."""
+"""Virtual seconds that a driver waits for a group: longer than any program may take."""
 
 
 class Group(Tagged, frozen=True):
@@ -44,7 +44,7 @@ class Group(Tagged, frozen=True):
     bundles: int = 1
     strategy: str = "PACK"
     called: str = ""
-    """The name that it is given, if nobody has it."""
+    """The name that it asks for, and gets if no other group has it; empty: none."""
 
     def perform(self, stage: Stage) -> Outcome:
         try:
@@ -71,7 +71,7 @@ class Group(Tagged, frozen=True):
 
 @dataclass(frozen=True)
 class NamedGroup:
-    """A group that is there, for all that its driver can know."""
+    """A group that has a name and was not removed by its driver."""
 
     name: str
     group_id: str
@@ -92,7 +92,7 @@ class FindGroup(Tagged, frozen=True):
         return {"of": [], "found": True, "is": group.id.hex(), "bundles": group.bundle_count}
 
     def foresee(self, scope: Scope) -> None:
-        """It changes nothing."""
+        """Change nothing: the driver only asks."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (), outcome)
@@ -117,7 +117,7 @@ class Describe(Tagged, frozen=True):
         return {"of": groups, "states": [placement_group_table(stage.refs[name]).get("state", FORGOTTEN) for name in groups]}
 
     def foresee(self, scope: Scope) -> None:
-        """It changes nothing."""
+        """Change nothing: the driver only asks."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.group,), outcome)
@@ -139,7 +139,7 @@ class Ready(Tagged, frozen=True):
         return {"of": groups, "there": all(is_there(stage.refs[name]) for name in groups)}
 
     def foresee(self, scope: Scope) -> None:
-        """It changes nothing."""
+        """Change nothing: the driver only waits."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.group,), outcome)
@@ -172,7 +172,7 @@ class Remove(Tagged, frozen=True):
         return {"of": groups}
 
     def foresee(self, scope: Scope) -> None:
-        """Tasks of the group may fail from its beginning on: they may be slow."""
+        """Change nothing: ``Model`` lets tasks of a removed group fail anywhere, since they may be slow."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.group,), outcome)
@@ -183,7 +183,7 @@ class Remove(Tagged, frozen=True):
 
 
 def remove_groups(stage: Stage) -> None:
-    """Those that a program which is over has not removed."""
+    """Remove the groups that a driver has not removed by its end."""
     for thing in stage.refs.values():
         if isinstance(thing, PlacementGroup):
             remove_placement_group(thing)

@@ -1,9 +1,9 @@
-"""Whether scenarios run the same under any hash seed: it decides in which order an interpreter goes through sets of strings.
+"""Check that scenarios run the same under any hash seed, which decides the order of sets of strings in an interpreter.
 
     python -m tests.spec.hash_seeds [--seed S] [--runs N]
 
-Two interpreters with hash seeds of their own run the same scenarios. Where the digests of the traces differ, the first event
-that does is shown. ``make trace-equality`` runs this.
+Two interpreters with different hash seeds run the same scenarios. Where the digests of the traces differ, the first event
+that differs is shown. ``make trace-equality`` runs this.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HASH_SEEDS = ("1", "2")
 
 
 def show_digests(first: int, count: int) -> None:
-    """In an interpreter with one of the hash seeds: a line for each scenario."""
+    """Print the digest of each scenario, in an interpreter with one of the hash seeds."""
     with without_garbage_collection():
         for seed in range(first, first + count):
             print(seed, _verdict(seed).trace.digest(), flush=True)
 
 
 def show_events(seed: int) -> None:
-    """Print one scenario: a line for each event."""
+    """Print the trace of one scenario, a line for each event."""
     print("\n".join(map(str, _verdict(seed).trace.events)))
 
 
@@ -43,7 +43,7 @@ def _verdict(seed: int) -> Verdict:
 
 
 def compare(first: int, count: int, plant: str = "") -> list[str]:
-    """A line for each scenario that does not run the same; ``plant`` is run before everything else in both interpreters."""
+    """Return a line for each scenario that does not run the same. Both interpreters run ``plant`` before all else."""
     pairs = zip(*_in_both(f"show_digests({first}, {count})", plant), strict=True)
     differing = [one.partition(" ")[0] for one, other in pairs if one != other]
     return [f"the scenario of seed {seed} depends on the hash seed: {_parting(seed, plant)}" for seed in differing]
@@ -56,7 +56,7 @@ def _parting(seed: str, plant: str) -> str:
 
 
 def _in_both(call: str, plant: str) -> list[list[str]]:
-    """The lines that each interpreter prints. Raises CalledProcessError if a scenario fails there."""
+    """Return the lines that each interpreter prints. Raises CalledProcessError if a scenario fails there."""
     command = [sys.executable, "-c", f"{plant}\nfrom tests.spec import hash_seeds\nhash_seeds.{call}"]
     environments = [{**os.environ, "PYTHONHASHSEED": hash_seed} for hash_seed in HASH_SEEDS]
     processes = [subprocess.Popen(command, cwd=CHECKOUT, env=one, stdout=subprocess.PIPE, text=True) for one in environments]

@@ -2,10 +2,10 @@
 
     python -m tests.spec.mixed_work --seconds 600 --seed 1
 
-Tasks that call tasks, large values, actors that begin anew and actors that do not, handles that are passed on: one driver
-keeps making all of these, while workers, and every now and then a whole node, die of ``kill -9``. What is asked: every
-``get`` ends in time, with the right value or an error that such a death explains; when the killing stops the resources
-return to their totals; and when the cluster is gone, nothing of it is left (``make leak-check``).
+One driver keeps making nested tasks, large values, actors with and without restarts, and handles that are passed on.
+Meanwhile ``kill -9`` ends workers, and now and then a whole node. The driver checks that every ``get`` ends in time, with
+the right value or an error that such a death explains. When the killing stops, all resources must become free again.
+Afterwards ``make leak-check`` shows whether anything of the cluster is left.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from minray.cluster_utils import Cluster
 from tests.helpers import wait_for_condition
 
 GET_S = 120.0
+"""Seconds that a ``get`` may take. One that takes longer counts as one that never ends."""
 LARGE = 40_000
-"""Numbers of eight bytes: more than travels in a message."""
+"""Numbers of eight bytes in an array: 320 kB, more than the 100 KiB that travel in a message."""
 EXPLAINED = (
     ray.exceptions.WorkerCrashedError,
     ray.exceptions.NodeDiedError,
     ray.exceptions.ObjectLostError,
     ray.exceptions.RayActorError,
 )
-"""Outcomes that a death may give a result without retries left."""
+"""Errors that a death may give a result without retries left."""
 
 
 @ray.remote(max_retries=-1)
@@ -149,7 +150,7 @@ class Killer:
 
 
 def _workers_of(others: dict[str, int]) -> list[int]:
-    """The children of a node's zygote that are neither raylet nor gcs."""
+    """Pids of a node's workers: the children of its zygote that are neither raylet nor gcs."""
     with suppress(psutil.Error, KeyError):
         children = psutil.Process(others["zygote"]).children()
         return sorted(child.pid for child in children if child.pid not in others.values())
@@ -165,7 +166,7 @@ def is_at_rest() -> bool:
 @click.option("--seconds", default=600.0, help="How long work is made.")
 @click.option("--seed", default=1, help="Decides who is killed when; not what then happens.")
 def main(seconds: float, seed: int) -> None:
-    """Exit code 1 if a get did not end rightly, or the cluster did not come to rest."""
+    """Make mixed work while processes are killed. Exit with 1 if a ``get`` ends wrongly or resources do not become free."""
     dice, outcomes = Random(seed), Counter[str]()
     cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 2})
     for _ in range(2):

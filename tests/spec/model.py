@@ -1,32 +1,34 @@
 """The sequential model: which outcomes the guarantees allow for each operation of a program.
 
-``Model`` goes over a program once, in the order of its text, and says of every object whether ``get`` may return its value
-and which errors it may raise (``Expectation``). ``problems`` holds what a run has shown against that.
+``Model`` goes over a program once, in the order of its text. It says of every object whether ``get`` may return its value
+and which errors ``get`` may raise (``Expectation``). ``problems`` compares what a run has shown with that.
 
 Rules
   * Without losses (processes or nodes that faults can kill) every ``get`` without a time-out has one outcome, unless the
     task is cancelled somewhere.
-  * Each loss ends at most one attempt of a task (G16), or takes its value away, so that it has to run again (G67, G70): only
-    a task with no more retries than losses may fail for it (G17).
-  * An object that a task made is lost when that task's process dies, which faults, forced cancellations and tasks that
-    exit can bring about (G62); what an actor's call made is lost with the actor. Objects of drivers are never lost,
-    unless a disk loses them.
-  * What may become of actors, and then of their calls, is ``fates``' to say. Calls of a plain actor that are never made
-    again begin in the order in which one process has made them, by whatever handles (G49); after a driver has killed an
-    actor for good its calls fail (G29).
-  * A name is taken while an actor that nothing ends has it, and free when its only driver has killed the last (G31). Who
-    asks for the name of an actor that nothing ends is shown the same one always (G33); what was once replaced is not shown
-    again (G39b).
-  * Of a driver that was killed nothing is judged; but what it may have done to actors that others can call counts.
-  * What a driver has once seen of its own object stays (G43): every later look must show the same. Only a task that runs
-    again, since its value was lost with the node that had it in its object store, may end otherwise; and until it ends, its
-    object is as if it had not been made yet.
+  * A loss ends at most one attempt of a task (G16), or takes its value away, so that the task runs again (G67, G70). Hence a
+    task fails because of losses only if it has no more retries than there are losses (G17).
+  * An object that a task owns is lost when the task's process dies (G62). Faults, forced cancellations and tasks that exit
+    bring that about. An object that an actor's call owns is lost with the actor. An object that a driver owns is never lost,
+    unless a disk loses it.
+  * ``fates`` says how actors may end, and what their calls may raise then. Calls of a plain actor that are never retried
+    begin in the order in which one process has made them, by whatever handles (G49). After a driver has killed an actor for
+    good, its calls fail (G29).
+  * A name is taken while an actor that nothing ends has it. It is free when its only driver has killed the last actor that
+    had it (G31). ``get_actor`` always shows the same actor if nothing ends that actor (G33), and never shows an actor that
+    was replaced (G39b).
+  * A driver that was killed is not judged. What it may have done to actors that others can call counts.
+  * A driver that has seen the value or the error of its own object sees the same at every later look (G43). Only a task
+    whose value was lost with a node's object store may end otherwise, since it runs again. Until it ends, its object counts
+    as not made yet.
   * A task or coroutine that is cancelled while it sleeps is interrupted soon (G41, G45), if nothing was silent and no node
-    was lost; everybody notes the time. Calls in threads are never interrupted.
+    was lost. Every ``Cancel`` and ``Sleep`` notes the time for that. Calls in threads are never interrupted.
 
-Its weak point: a cancellation may strike at any time, so that one that certainly comes before its task
-starts (G40) is not held to it; children that are cancelled with their parents (G46) are not looked at in their sleep; and
-time-outs may always strike.
+Weak points:
+  * A cancellation may strike at any time for the model, so one that certainly comes before its task starts (G40) is not
+    judged as such.
+  * The sleep of children that are cancelled with their parents (G46) is not judged.
+  * A time-out may strike at any time.
 """
 
 from __future__ import annotations
@@ -66,14 +68,14 @@ UNSCHEDULABLE = "TaskUnschedulableError"
 NO_ROOM = frozenset({"ObjectStoreFullError", "OutOfDiskError"})
 LOST_OBJECT = "ObjectReconstructionFailedError"
 LOST = frozenset({LOST_OBJECT, f"RayTaskError({LOST_OBJECT})"})
-"""Of a result that was lost, or of a task that was sent with more than fits into a message: that is an object, too."""
+"""Errors of a lost result, and of a task with a lost argument. Arguments that do not fit into a message are objects, too."""
 TIMEOUT = "GetTimeoutError"
 UNBEGUN = "TaskCancelledError"
 CANCELLED = frozenset({UNBEGUN, INTERRUPTED})
-"""What ``get`` raises of what had not begun, and of what had."""
+"""Errors of ``get`` for a cancelled task: one that had not begun, and one that had."""
 VALUE = "its value"
 HEARD_S = 2.0
-"""By then a cancellation has reached whom it is for, if nobody is silent."""
+"""Seconds after which a cancellation has reached its task, if no process is silent."""
 
 
 @dataclass(frozen=True)
@@ -87,23 +89,23 @@ class Losses:
     objects: bool = False
     """Whether values are in the object stores of such nodes."""
     files: bool = False
-    """Whether values can be lost on disk, however often; or are not made again."""
+    """Whether values can be lost on disk, any number of times, or are not made again."""
     silence: bool = False
-    """Whether somebody may have said nothing for a while, or was heard late, without being dead."""
+    """Whether a process may have said nothing for a while, or was heard late, without being dead."""
     stored: bool = False
     """Whether values are in object stores at all."""
     spilled: bool = False
-    """Whether they may be on disk, from where they come when somebody waits for them."""
+    """Whether values may be spilled to disk, from where they are restored when a process waits for them."""
     preemptions: int = 0
-    """So many nodes are to leave: who dies there, of itself too, uses up no retry and no restart."""
+    """Number of nodes that are to leave. A worker that dies there, even by itself, uses up no retry and no restart."""
     memory: int = 0
-    """So many of the deaths are those of workers that had to go because their node had no memory: they use up no retry."""
+    """Number of the deaths that the memory monitor has caused. They use up no retry."""
     room: bool = False
-    """Whether there may have been none for a value, because nothing could be written to disk."""
+    """Whether a value may have found no room, because nothing could be written to disk."""
     departures: bool = False
     """Whether nodes may leave in good order."""
     hopeless: bool = False
-    """Whether so many workers in a row may not have come to be that who needed one was given up."""
+    """Whether a raylet may have given up a lease, because too many workers in a row have failed to start."""
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
@@ -113,7 +115,7 @@ class Losses:
         return {DIED, UNAVAILABLE} | ({NO_MEMORY} if self.memory else set()) | ({NO_PLACE} if self.hopeless else set())
 
     def errors_with(self, max_retries: int) -> set[str]:
-        """What deaths make of a task with so many retries; who has any is made again if its node had no memory (G20)."""
+        """Errors that deaths may give a task with this many retries. A death for want of memory costs no retry (G20)."""
         crashes = self.errors() if self.deaths - self.memory > max_retries >= 0 else set()
         no_memory = {NO_MEMORY} if self.memory and max_retries == 0 else set()
         return crashes | no_memory | ({UNSCHEDULABLE} if self.hopeless else set())
@@ -121,18 +123,18 @@ class Losses:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Of one object."""
+    """Outcomes that the guarantees allow for one object."""
 
     owner: str
-    """The task that makes it (by ``submit`` or ``put``)."""
+    """The task or call that submits or puts it; ``DRIVER`` for a driver."""
     has_value: bool
-    """Whether it may have its value."""
+    """Whether ``get`` may return its value."""
     errors: frozenset[str]
-    """As names of classes; those that only others than the owner see are not among them."""
+    """Names of the error classes that its owner may see; ``errors_seen_by`` adds those that only borrowers see."""
     inside: tuple[str, ...] = ()
     """The references that its value may hold, in order."""
     surely_inside: frozenset[str] = frozenset()
-    """Those that it must."""
+    """The references that its value must hold."""
 
     @property
     def is_sure(self) -> bool:
@@ -141,7 +143,7 @@ class Expectation:
 
 @dataclass
 class Scope:
-    """Goes over one body; see ``foresee`` of the operations."""
+    """Goes over one body and keeps what must be true so far; see ``foresee`` of the operations."""
 
     model: Model
     owner: str
@@ -150,17 +152,17 @@ class Scope:
     killed: set[str] = field(default_factory=set)
     """Actors that this process has killed for good."""
     given: set[str] = field(default_factory=set)
-    """Names that actors were to get here,"""
+    """Names that a ``Create`` of this body has asked for."""
     latest: dict[str, str] = field(default_factory=dict)
-    """the handles that were made last with them,"""
+    """Name of an actor -> the handle that was made last with it."""
     freed: set[str] = field(default_factory=set)
-    """and those that must be free now."""
+    """Names of actors that must be free now."""
     calls: Counter[str] = field(default_factory=Counter)
     """Actor -> the calls of it that were made here."""
     asked: set[str] = field(default_factory=set)
     """Generators that were called here."""
     gone: set[str] = field(default_factory=set)
-    """Objects of which this process cannot get the values any more, because it has freed them by hand."""
+    """Objects whose values this process cannot get any more, because it has freed them by hand."""
 
     def foresee_body(self, body: Body) -> None:
         for operation in body.operations:
@@ -204,7 +206,7 @@ class Scope:
             if losses.objects and (losses.files or not can_be_made_again):
                 errors |= LOST
             if losses.objects and not fate.is_kept:
-                errors.add(DIED)  # it was let go, and is gone when the call would have to be made again
+                errors.add(DIED)  # its last handle was dropped: it is gone when the call would have to be made again
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
         self._expect(call, [call.name], has_value, errors)
         actor = model.fates.identity(call.actor)
@@ -216,11 +218,11 @@ class Scope:
         self.calls[actor] += 1
 
     def _most_pending(self, actor: str) -> float:
-        """Calls of this process that may not be over. A task may share its worker with what earlier ones have left."""
+        """Upper bound of this process's pending calls. A task may share its worker with pending calls of earlier tasks."""
         return self.calls[actor] if self.owner == DRIVER else math.inf
 
     def _foresee_performance(self, task: Submit | Call) -> tuple[set[str], bool]:
-        """What its body, its arguments and its cancellation may make of it: errors, and whether it may have a value."""
+        """Go over its body. Return the errors that body, arguments and cancellation allow; whether it may have a value."""
         model = self.model
         inner = Scope(model, task.name, {name for name in task.nested if name in self.sure})
         for name in task.args:
@@ -241,11 +243,11 @@ class Scope:
         return errors, may_return and self._may_have_values(task.args)
 
     def _errors_of_arguments(self, task: Submit | Call) -> set[str]:
-        """With which it may fail before it begins."""
+        """Errors with which it may fail before it begins."""
         return {_of_a_task(error) for name in task.args for error in self.model.errors_seen_by(task.name, name)}
 
     def _may_have_values(self, args: tuple[str, ...]) -> bool:
-        """Of what is passed; who holds an argument no longer makes the call without it."""
+        """Whether all arguments may have values. An argument that its caller may not hold any more does not count."""
         objects = self.model.objects
         known = [name for name in args if name in objects and name in self.sure]
         return all(objects[name].has_value and name not in self.gone for name in known)
@@ -274,7 +276,7 @@ class Scope:
         self.given.add(create.called)
 
     def _is_free(self, name: str) -> bool:
-        """Whether nobody can have this name: it was freed, or nobody was to get it yet."""
+        """Whether no actor can have this name: it was freed, or no actor was to get it yet."""
         return name in self.freed or (self.model.fates.belongs_to_one_driver(name) and name not in self.given)
 
     def _is_there(self, name: str) -> bool:
@@ -309,9 +311,10 @@ class Scope:
         self.gone.update(name for name in names if name in self.sure and self.model.stays_freed(self.owner, name))
 
     def foresee_items(self, generator: Generate, names: list[str]) -> None:
-        """``names``: of those that are read by now. An item that is bound was here; it may be lost later.
+        """Expect all items of a generator; ``names`` are those that this operation reads.
 
-        What is inside of the items is what was at hand when the generator began, not when the rest of it is read.
+        An item that is bound has arrived here, and may be lost later. The references inside the items are those that were
+        bound when the generator began, not when the rest of it is read.
         """
         model = self.model
         self.asked.add(generator.name)
@@ -358,28 +361,28 @@ class Model:
         self.cancelled: dict[str, bool] = {}
         """Task or call -> whether it may be cancelled by force."""
         self.freed_by_hand: set[str] = set()
-        """Objects that anybody may free at any time."""
+        """Objects that a ``Free`` anywhere in the program may free at any time."""
         self.generators = {operation.name: operation for operation in program.walk() if isinstance(operation, Generate)}
         self.items: set[str] = set()
         """Objects that generators yield."""
         self.freed_in: dict[str, frozenset[str]] = {}
         """Task or call -> the objects that it has surely freed when it ends."""
         self.sure_finds: set[str] = set()
-        """Those that must find their actors,"""
+        """``Find`` operations that must find their actors."""
         self.vain_finds: set[str] = set()
-        """and those that must not."""
+        """``Find`` operations that must find no actor."""
         self.taken: set[str] = set()
-        """Those ``Create`` whose names other actors must have,"""
+        """``Create`` operations whose names other actors must have."""
         self.perhaps_taken: set[str] = set()
-        """or may."""
+        """``Create`` operations whose names other actors may have."""
         self.perhaps_refused: set[str] = set()
-        """Calls of actors that take only so many at once."""
+        """Calls that ``max_pending_calls`` of their actors may refuse."""
         self.freed: set[str] = set()
-        """Names that drivers have made free for good,"""
+        """Names of actors that drivers have made free for good."""
         self.surely_made: set[str] = set()
-        """and those that they have given."""
+        """Names of actors that drivers have surely made."""
         self.shown: dict[str, set[str]] = {}
-        """Name -> the ids of actors that anybody was shown by it."""
+        """Name -> the ids of the actors that any process was shown by it."""
         self.surely_returned: dict[str, frozenset[str]] = {}
         """Task or call -> the references that its value must hold, if it has one."""
         for operation in program.walk():
@@ -401,7 +404,7 @@ class Model:
                 self.surely_made |= {self.actors[name].called for name in scope.sure & self.actors.keys()}
 
     def _cancel(self, task: Submit | Call, force: bool, recursive: bool) -> None:
-        """Calls are never forced (G46)."""
+        """Note that it may be cancelled, and its children too if that is recursive. Calls are never forced (G46)."""
         self.cancelled[task.name] = (force and isinstance(task, Submit)) or self.cancelled.get(task.name, False)
         for operation in task.body.operations if recursive else ():
             if isinstance(operation, Submit | Call):
@@ -418,7 +421,7 @@ class Model:
         return errors | (NO_ROOM if self.losses.room else set())
 
     def _errors_of_an_ended_group(self, name: str) -> set[str]:
-        """A driver's groups end with its program, and tasks that it does not wait for may still look then."""
+        """Errors after a driver's end: its placement groups end with it, and tasks that it left running may still look."""
         task = self.tasks.get(self.makers.get(name, ""))
         if isinstance(task, Submit):
             return {REMOVED} if task.group else set()
@@ -426,12 +429,12 @@ class Model:
         return {GROUP_REMOVED} if fate is not None and fate.create.group else set()
 
     def stays_freed(self, viewer: str, name: str) -> bool:
-        """Whether what the viewer has freed is so for ever: what others own may be another object when it is made again."""
+        """Whether an object that the viewer has freed stays so. Another owner may make a lost object again, not freed."""
         found = self.objects.get(name)
         return found is not None and (found.owner == viewer or not self.losses.objects)
 
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
-        """Errors that may end a generator before its time (G93); what it is given may be too large for a message."""
+        """Errors that may end a generator early (G93). Large arguments are objects, and may be lost on a disk."""
         fate = self.fates.of(generator.actor)
         if generator.actor:
             loose = self.fates.is_loose(generator.actor)
@@ -443,7 +446,7 @@ class Model:
         return frozenset(crashes | cancelled | (LOST if self.losses.files else set()) | no_room)
 
     def may_become_of_items(self, owner: str, generator: Generate) -> frozenset[str]:
-        """Errors of items that have come, and that are lost and cannot be made again."""
+        """Errors of items that have arrived, are lost later, and cannot be made again."""
         losses, fate = self.losses, self.fates.of(generator.actor)
         if not losses.objects:
             return frozenset()
@@ -454,14 +457,14 @@ class Model:
         return self.may_break_off(owner, generator) | losses.errors() | {LOST_OBJECT} | gone
 
     def _may_use_up(self, generator: Generate, fate: Fate | None) -> bool:
-        """Its retries: one death may take one for the task, and one for each item that is found lost by itself (G70)."""
+        """Whether deaths may use up its retries: one for the task, and one for each item that is found lost alone (G70)."""
         if not generator.actor:
             most = (self.losses.deaths - self.losses.memory) * (1 + generator.yields)
             return most > generator.max_retries >= 0
         return fate is None or not fate.is_kept or fate.create.max_restarts >= 0 or retries_of(generator, fate) >= 0
 
     def most_runs(self, task: Submit | Call) -> float:
-        """Of one submission (G16, G18, G22, G36)."""
+        """How often one submission may run at most (G16, G18, G22, G36)."""
         if isinstance(task, Call):
             fate = self.fates.of(task.actor)
             return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
@@ -470,12 +473,12 @@ class Model:
         return 1 + retries + self.losses.preemptions + self.losses.memory
 
     def most_losses(self, task: Submit) -> int:
-        """How often deaths may have it run again: each of several returns may be found lost by itself, later than others."""
+        """How often deaths may make it run again. Each of several returns may be found lost alone, later than others."""
         deaths = self.losses.deaths - self.losses.memory
         return deaths * (max(1, task.returns) if self.losses.objects else 1)
 
     def most_births(self, name: str) -> float:
-        """Of one actor, for each time that it is made."""
+        """How often the constructor of an actor may run for each ``Create`` that runs."""
         fate = self.fates.of(name)
         return 0 if fate is None else fate.most_births()
 
@@ -501,12 +504,12 @@ class Model:
         return shown.get(call.actor, call.actor)
 
     def can_be_lost(self, name: str) -> bool:
-        """Whether it may have to be made again, or what was put may be gone."""
+        """Whether its value may be lost: a task's may have to be made again, one that was put may be gone."""
         return self.losses.objects and (name in self.makers or name in self.items or self.losses.files)
 
 
 def _of_a_task(error: str) -> str:
-    """How a task fails whose argument failed with this (G1)."""
+    """Name the error of a task whose argument failed with this one (G1)."""
     return error if error.startswith("RayTaskError(") else f"RayTaskError({error})"
 
 
@@ -518,11 +521,11 @@ def is_repeated(task: Submit | Call) -> bool:
 
 @dataclass
 class Reading:
-    """Goes over the history of one body; see ``check`` of the operations."""
+    """Goes over the history of one body and checks it; see ``check`` of the operations."""
 
     model: Model
     viewer: str
-    """The task whose history it is."""
+    """The task or call whose history it is; ``DRIVER`` for a driver."""
     ready: set[str] = field(default_factory=set)
     """Objects that ``wait`` has named."""
     seen: dict[str, str] = field(default_factory=dict)
@@ -532,9 +535,9 @@ class Reading:
     shown: dict[str, list[str]] = field(default_factory=dict)
     """Name of an actor -> the ids that the viewer was shown by it."""
     named_groups: dict[str, NamedGroup] = field(default_factory=dict)
-    """Placement groups of a driver that are there, by their names."""
+    """Placement groups of a driver that exist, by their names."""
     removed_groups: set[str] = field(default_factory=set)
-    """Those that it has removed."""
+    """Placement groups that the driver has removed."""
 
     def check_body(self, body: Body, history: History) -> Iterator[str]:
         if len(history) != len(body.operations):
@@ -546,7 +549,7 @@ class Reading:
                 yield f"G79: {operation.name} was refused with {outcome['no room']}, and there must be room"
 
     def check_names(self, name: str, refs: tuple[str, ...], outcome: dict[str, object]) -> Iterator[str]:
-        """The operation has used the names that it should."""
+        """G11: an operation has used every name that must be bound, in the order of the program's text."""
         of = outcome["of"]
         assert isinstance(of, list)
         missing = [ref for ref in refs if ref in self.model.sure_before[name] and ref not in of]
@@ -554,7 +557,7 @@ class Reading:
             yield f"G11: {name} should know {list(refs)}, and knows {of}"
 
     def note_ends(self, words: Sequence[str]) -> None:
-        """Values of tasks and calls have come: what these have freed is so for its owner, if he was not silent."""
+        """Note the values of tasks and calls: what these have freed is freed for its owner, unless a process was silent."""
         model = self.model
         names = [model.makers.get(parse_word(word)[0], "") for word in words]
         if not (model.losses.silence or model.losses.nodes):
@@ -562,7 +565,7 @@ class Reading:
             self.freed.update(name for name in freed if name in model.objects and model.objects[name].owner == self.viewer)
 
     def is_there(self, name: str) -> bool:
-        """Whether its value, or error, must be within reach: it was seen, or named by ``wait``, put here, or freed."""
+        """Whether its value or error must be here: the viewer has seen it, put it or freed it, or ``wait`` has named it."""
         if name in self.model.freed_by_hand:
             return name in self.freed and self.model.stays_freed(self.viewer, name)
         if self.model.can_be_lost(name) or self.model.losses.spilled:
@@ -573,7 +576,7 @@ class Reading:
         return is_put or name in self.ready or name in self.seen
 
     def check_name(self, create: Create, outcome: Mapping[str, object]) -> Iterator[str]:
-        """G31: it is taken if an actor that lives has it, and only then."""
+        """G31: a name is taken if a living actor has it, and only then."""
         model = self.model
         if "is" in outcome:
             yield from self._check_shown(create.name, create.called, str(outcome["is"]))
@@ -583,7 +586,7 @@ class Reading:
             yield f"G31: {create.name} was given the name of an actor that lives"
 
     def check_found(self, find: Find, outcome: Mapping[str, object]) -> Iterator[str]:
-        """G31, G32: an actor that must be there has its name, and one that was killed has not."""
+        """G31, G32: the name of an actor that must live finds it, and the name of one that was killed finds none."""
         if not outcome["found"]:
             if find.name in self.model.sure_finds:
                 yield f"G32: {find.name} did not find {find.called}"
@@ -593,7 +596,7 @@ class Reading:
             yield f"G31: {find.name} found {find.called}, which was killed"
 
     def _check_shown(self, place: str, name: str, actor_id: str) -> Iterator[str]:
-        """G33, G39b: one actor as long as none ends, and none that was replaced."""
+        """G33, G39b: a name always shows one actor if that never ends, and never shows an actor that was replaced."""
         own, by_anybody = self.shown.setdefault(name, []), self.model.shown.setdefault(name, set())
         fate = self.model.fates.named(name)
         by_anybody.add(actor_id)
@@ -604,7 +607,7 @@ class Reading:
         own.append(actor_id)
 
     def check_value(self, place: str, word: str) -> Iterator[str]:
-        """A value that a ``get`` returned or a task was given."""
+        """Check a value that a ``get`` returned or a task was given."""
         name, inside = parse_word(word)
         expected = self.model.objects.get(name)
         if expected is None or not expected.has_value:
@@ -630,13 +633,13 @@ class Reading:
             yield from self._check_same(place, self.model.objects[names[0]], names[0], error)
 
     def _errors_of(self, name: str) -> frozenset[str]:
-        """What the viewer may be shown of an object now; its owner may have died when it was let go and found again."""
+        """Errors that the viewer may see of an object now. If it has freed that, its owner may also have died since."""
         errors = self.model.errors_seen_by(self.viewer, name)
         is_gone = name in self.freed and self.model.stays_freed(self.viewer, name)
         return errors & {FREED, LOST_OWNER} if is_gone else errors
 
     def check_items(self, generator: Generate, items: Sequence[Sequence[str]], known: int = 0) -> Iterator[str]:
-        """G90, G92, G93: the values in order, perhaps an error, the end; so many of them were checked when they came."""
+        """G90, G92, G93: values in order, perhaps an error, then the end. The first ``known`` items are checked already."""
         place, model = generator.name, self.model
         allowed = model.may_break_off(self.viewer, generator)
         last = {f"RayTaskError({generator.type})"} if generator.type else set()
@@ -657,7 +660,7 @@ class Reading:
                     yield f"G90: {place} shows {shown} as item {number} of {generator.yields}"
                 yield from self.check_value(place, shown)
             elif shown in self._errors_of(name) or (shown in NO_ROOM and model.losses.room):
-                may_be_over = True  # of an item that was lost, or of its reader alone
+                may_be_over = True  # an error of this item, which was lost, or of its reader
             else:
                 is_over = True
                 if shown not in (allowed | last if number == generator.yields + 1 else allowed):
@@ -679,9 +682,9 @@ def problems(
     lines: Sequence[str],
     farewells: Sequence[Farewell] = (),
 ) -> list[str]:
-    """List what the guarantees forbid of these histories of drivers and prints of tasks; one line each.
+    """List what the guarantees forbid in these histories of drivers and printed lines of tasks, one line each.
 
-    Those that were killed have no history. ``farewells`` are of the detached actors that were there in the end.
+    A driver that was killed has no history: None. ``farewells`` tell of the detached actors at the end.
     """
     killed = [number for number, history in enumerate(histories) if history is None]
     model = Model(program, losses, killed)
@@ -720,7 +723,7 @@ def problems(
 
 
 def _check_farewells(model: Model, born: set[str], farewells: Sequence[Farewell]) -> Iterator[str]:
-    """G26, G31: a detached actor that nothing has ended is there, answers, and can be killed."""
+    """G26, G31: a detached actor that nothing has ended lives, answers, and can be killed."""
     for farewell in farewells:
         name, fate = farewell.name, model.fates.named(farewell.name)
         assert fate is not None
@@ -746,7 +749,7 @@ def _check_arguments(reading: Reading, task: Submit | Call | Create, words: list
 
 
 def _outcomes(body: Body, history: History) -> Iterator[tuple[Operation, Outcome]]:
-    """Operations, and what has come of them."""
+    """Pair each operation with its outcome. A history that is too short is another problem."""
     return zip(body.operations, history, strict=False)
 
 
@@ -756,11 +759,11 @@ class Wish:
 
     node_id: str = ""
     zones: Mapping[str, str] = field(default_factory=dict)
-    """Of the nodes that its submitter knew, if it is bound to a zone."""
+    """Id -> zone of the nodes that its submitter knew, if it is bound to a zone."""
 
 
 def _wished_nodes(body: Body, history: History) -> dict[str, Wish]:
-    """Task -> where it has to run, of those that it submits."""
+    """Task -> where it has to run, for each task that the body submits."""
     return {
         operation.name: Wish(outcome.get("on", ""), outcome.get("zones", {}))
         for operation, outcome in _outcomes(body, history)
@@ -769,9 +772,9 @@ def _wished_nodes(body: Body, history: History) -> dict[str, Wish]:
 
 
 def _marks(body: Body, inherited: str | None) -> Iterator[tuple[str, str | None]]:
-    """Task -> what its environment must say: if nothing else is said, the same as its parent's.
+    """Task -> the ``MARK`` that its environment must have: its own, or else its parent's.
 
-    None: nobody knows, because the parent is a call of an actor, whose maker's that is.
+    None means unknown: the parent is an actor's call, which has the environment of the actor's maker.
     """
     for operation in body.operations:
         if isinstance(operation, Submit | Call):
@@ -783,7 +786,7 @@ def _marks(body: Body, inherited: str | None) -> Iterator[tuple[str, str | None]
 def _check_place(
     task: Submit, node_id: str, mark: str, gpus: list[int], wished: Wish, expected: str | None
 ) -> Iterator[str]:
-    """G102: it runs on the node that it is bound to, or with the label; and in its own environment, or its parent's."""
+    """G102: a task runs on the node or in the zone that it is bound to, in its own environment or its parent's."""
     if wished.node_id and node_id != wished.node_id:
         yield f"G102: {task.name} ran on node {node_id}, and is bound to {wished.node_id}"
     zone = wished.zones.get(node_id)
@@ -809,7 +812,7 @@ def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:
 def _check_interrupts(
     model: Model, told: Sequence[tuple[Body, History]], ends: Sequence[tuple[str, History]]
 ) -> Iterator[str]:
-    """G41, G45: tasks and coroutines that are cancelled while they sleep do not sleep to the end."""
+    """G41, G45: a task or coroutine that is cancelled while it sleeps does not sleep to the end."""
     if model.losses.silence or model.losses.nodes:
         return
     played = [*told, *((model.tasks[name].body, history) for name, history in ends)]
@@ -830,7 +833,7 @@ def _check_interrupts(
 
 
 def _check_unbegun(model: Model, told: Sequence[tuple[Body, History]], runs: Counter[str]) -> Iterator[str]:
-    """G40: what was cancelled, not by force, before it began has not run, unless an attempt before that may have."""
+    """G40: a task that was cancelled before it began, without force, has not run. Earlier attempts may have run."""
     losses = model.losses
     if losses.deaths or losses.preemptions or losses.silence or losses.files:
         return
@@ -844,7 +847,7 @@ def _check_unbegun(model: Model, told: Sequence[tuple[Body, History]], runs: Cou
 
 
 def _check_order(model: Model, order: Sequence[str], told: Sequence[History | None], ends: Sequence[Any]) -> Iterator[str]:
-    """G49: of the calls that one process makes of one actor, by whatever handles, unless they may be made again."""
+    """G49: calls that one process makes of one actor begin in order, by whatever handles, unless they may be retried."""
     place = {name: number for number, name in reversed(list(enumerate(order)))}
     once = sorted(((name, history) for name, history in ends if order.count(name) == 1), key=lambda end: place[end[0]])
     played = [

@@ -1,7 +1,7 @@
-"""Nodes that come and go while a program runs: new ones join, some are told to leave, some come back to their address.
+"""Nodes that come and go while a program runs: some join, some are told to leave, some die, some come back to their address.
 
-A node that is told to leave without a deadline costs nobody anything, but if it has to go at a certain time, what runs there
-then is lost (G21, G35). Others die, when they work or hold something. The head stays.
+A node that is told to leave without a deadline costs no retries. If it has a deadline, the tasks and actors that run there
+then are lost (G21, G35). A node may also be killed while it works or holds values. The head is never told to leave.
 """
 
 from __future__ import annotations
@@ -28,46 +28,55 @@ MOMENTS: dict[str, Callable[[Any], object]] = {
     "hosts": lambda raylet: list(raylet.groups.bundles.all()),
     "several": lambda raylet: sum(1 for _ in raylet.store.table.primaries()) >= 2,
 }
-"""Word -> whether it is the moment for a node to leave or die: at once, when somebody has leased a worker there, when it
-holds a value that somebody elsewhere owns, when it keeps some that a generator has yielded there, when bundles are put aside
-there, or are there, or when it keeps two values of any kind."""
+"""Word -> whether a node leaves or dies now.
+
+  * empty: at once
+  * works: a worker of the node is leased
+  * holds: the node holds a value that a process elsewhere owns
+  * item, items: the node keeps one or three items that a generator has yielded there
+  * prepares: the node has prepared a bundle of a placement group, and not committed it
+  * hosts: the node has any bundle
+  * several: the node keeps primary copies of two values of any kind
+"""
 PATIENCE_S = 10.0
+"""Virtual seconds that a move waits at most for its moment."""
 LOOK_EVERY_S = 0.01
+"""Virtual seconds between two looks."""
 OPERATOR = "operator"
 """The name of the driver that asks nodes to leave."""
 
 
 def items_of(raylet: Any) -> int:
-    """How many objects this node has to keep that are not the first of their tasks."""
+    """Number of primary copies on this node that are not the first object of their task."""
     return sum(entry.object_id >= return_id(task_of(entry.object_id), 2) for entry in raylet.store.table.primaries())
 
 
 class Move(Record, frozen=True):
-    """Of one node."""
+    """One change of one node: it joins, leaves or dies."""
 
     node: int
-    """Its number. One that joins is there already, and has died or left; or it is new. The head is 0, which stays; if that
-    dies, it is the first of the others for which it is the moment."""
+    """Number of the node. A node that joins is new, or an old one that has died or left. The head, 0, never moves: a death
+    of node 0 strikes the first other node for which it is the moment."""
     at_s: float = 0.0
     """Seconds after the drivers have begun."""
     leaves: bool = False
-    """Whether it is told to leave; otherwise it joins."""
+    """Whether it is told to leave; if it neither leaves nor dies, it joins."""
     when: str = ""
-    """One of ``MOMENTS``: for that it waits then, if it leaves or dies, but no longer than ``PATIENCE_S``."""
+    """The one of ``MOMENTS`` that a leave or a death waits for, at most ``PATIENCE_S``."""
     remaining_s: float = 0.0
-    """When it must have left; 0: when nobody needs it any more."""
+    """Seconds until the deadline of a leave; 0: no deadline, it leaves when no process needs it any more."""
     if_idle: bool = False
-    """Whether it is to leave only if nobody uses it at that moment."""
+    """Whether it leaves only if no process uses it at that moment."""
     dies: bool = False
-    """Whether its raylet is killed, and everything there with it."""
+    """Whether its raylet is killed, and all processes of the node with it."""
     is_silent: bool = False
-    """Whether nobody is told that it dies: it is lost like a machine without power."""
+    """Whether its death breaks no connection: the node is lost like a machine without power."""
 
     def name(self) -> str:
         return f"n{self.node}"
 
     def ends_work(self) -> bool:
-        """Whether what runs there may be lost with it, at no cost."""
+        """Whether tasks that run there may be lost with the node, at no cost to their retries."""
         return self.leaves and self.remaining_s > 0 and not self.if_idle
 
 
@@ -79,7 +88,7 @@ class Traffic:
         self._nodes = nodes
         self._moves = sorted((move for move in moves if move.node > 0 or move.dies), key=lambda move: move.at_s)
         self._to_come = sum(not move.leaves for move in self._moves)
-        """Those that are asked nobody."""
+        """Number of joins and deaths that are still to come. The operator asks for leaves instead."""
         self._operator: Any = None
 
     def begin(self) -> None:
@@ -92,15 +101,15 @@ class Traffic:
             self._operator = self._cluster.start_driver(self._send_away, OPERATOR)
 
     def is_over(self) -> bool:
-        """Whether all that were to join or die have done so, and all that are to leave know it, or nobody can be asked."""
+        """Whether all joins and deaths have happened, and the operator has asked every leaving node, or has ended."""
         return self._to_come == 0 and (self._operator is None or self._operator.done())
 
     def end(self) -> None:
         if self._operator is not None and self._operator.done():
-            self._operator.exception()  # with which it may have ended; then they stay
+            self._operator.exception()  # read, so that it is not logged; nodes that it has not asked stay
 
     def stayed(self) -> list[str]:
-        """Nodes that were to leave, and have not although nobody needs them any more."""
+        """Nodes that were told to leave, and have not left although no process needs them any more."""
         alive = self._cluster.alive()
         raylets = [(name, raylet) for name, raylet in self._cluster.raylets.items() if f"raylet/{name}" in alive]
         return [f"L1: node {name} was to leave, and stays" for name, raylet in raylets if raylet._broker.leaving is not None]
@@ -109,7 +118,7 @@ class Traffic:
         self._cluster.world.loop.world.call_later(delay_s, callback, *args)
 
     def _maybe_kill(self, move: Move, looks: int) -> None:
-        """Once it is the moment, or after so many looks."""
+        """Kill the node if it is the moment or no looks are left; otherwise look again later."""
         alive = self._cluster.alive()
         names = [move.name()] if move.node else [name for name in self._cluster.raylets if name != HEAD]
         there = [name for name in names if f"raylet/{name}" in alive]
@@ -130,7 +139,7 @@ class Traffic:
             self._cluster.add_node(name, **self._nodes[move.node % len(self._nodes)])
 
     def _send_away(self) -> None:
-        """The operator's program."""
+        """Ask nodes to leave, one after the other: the operator's program."""
         begun = time.monotonic()
         for move in self._moves:
             if move.leaves:
@@ -140,7 +149,7 @@ class Traffic:
                     ask_to_leave(move.name(), reason, move.remaining_s)
 
     def _waits_for(self, move: Move) -> bool:
-        """Until it is the moment, or too late; False: there is no such node."""
+        """Wait until it is the moment, or ``PATIENCE_S`` are over. False: there is no such node."""
         until = time.monotonic() + PATIENCE_S
         while (raylet := self._cluster.raylets.get(move.name())) is not None and time.monotonic() < until:
             if MOMENTS[move.when](raylet):

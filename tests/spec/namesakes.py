@@ -1,13 +1,14 @@
-"""Actors that several drivers share: written into programs that are there already.
+"""Actors with names that several drivers share. They are written into programs that exist already.
 
-Whoever knows the name of an actor can call and kill it, so here drivers meet; most of these actors are detached. Some are
-made with ``get_if_exists`` by whoever comes first, some by whoever gets the name, some by one driver alone; tasks may make
-them too, and others find them.
+A process that knows the name of an actor can call and kill it, so drivers act on each other here. Most of these actors are
+detached. Some are made with ``get_if_exists`` by the first process that asks. For some names several drivers contend; others
+have one driver that makes the actor. Tasks may make or find such actors too.
 
 Rules
-  * Every program still ends: what a call of such an actor waits for, it has made itself, and it knows no other actor.
-  * A detached actor is given no references, and keeps none: so nothing that its maker owned is needed when it begins anew.
-  * What a detached actor makes is a plain actor, which ends with it, or a detached one, which does not.
+  * Every program still ends: a call of such an actor waits only for tasks that it has submitted itself, and knows no other
+    actor.
+  * A detached actor is given no references and keeps none, so its restart needs no object of its maker.
+  * A detached actor makes plain actors, which end with it, and detached ones, which do not.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ MOST_NAMES = 2
 
 
 def with_namesakes(program: Program, random: Random) -> Program:
-    """One or two such actors, which most drivers use, in a program that may get one driver more."""
+    """Write one or two shared actors, which most drivers use, into a program that may get one driver more."""
     drivers = list(program.drivers)
     if len(drivers) == 1 and random.random() < 0.5:
         drivers.append(Body())
@@ -57,9 +58,9 @@ class NamesakeWriter:
         self._random = random
         self._count = 0
         self._template = Create("")
-        """What all that get the present name are like."""
+        """Options of all actors that get the present name."""
         self._all_make = False
-        """Whether whoever wants one makes it, rather than finding it."""
+        """Whether every driver and task makes the actor, rather than finding it."""
         self._may_end = random.random() < 0.6
 
     def _name(self, kind: str) -> str:
@@ -67,7 +68,7 @@ class NamesakeWriter:
         return f"shared_{kind}{self._count}"
 
     def rewrite(self, drivers: Sequence[Body]) -> list[Body]:
-        """With one name more."""
+        """Write one more shared name into the drivers."""
         random = self._random
         self._template = Create(
             "",
@@ -89,7 +90,7 @@ class NamesakeWriter:
         ]  # fmt: skip
 
     def _with_story(self, driver: Body, is_maker: bool) -> Body:
-        """What one driver does with it, spread over what it does anyway."""
+        """Spread the story of one driver with the actor over the operations that it has already."""
         random = self._random
         operations = [self._with_task_s_story(operation) for operation in driver.operations]
         dropped = {operation.ref for operation in operations if isinstance(operation, Drop)}
@@ -106,7 +107,7 @@ class NamesakeWriter:
         return Body(tuple(merged), driver.end)
 
     def _story(self, is_maker: bool, known: Sequence[str]) -> list[Operation]:
-        """``known``: objects that the driver may hold."""
+        """Write the operations of a driver with the actor; ``known`` are objects that the driver may hold."""
         random = self._random
         story = self._chapter(is_maker, known)
         if self._may_end and random.random() < 0.5:
@@ -119,7 +120,7 @@ class NamesakeWriter:
         return story
 
     def _chapter(self, is_maker: bool, known: Sequence[str]) -> list[Operation]:
-        """It is made or found, called, and perhaps let go."""
+        """Make or find the actor, call it, and perhaps drop the handle."""
         random = self._random
         story = [self._handle(is_maker)]
         calls: list[str] = []
@@ -167,7 +168,7 @@ class NamesakeWriter:
         return Raise() if draw > 0.94 else Return()
 
     def _with_task_s_story(self, operation: Operation) -> Operation:
-        """Some tasks make or find it too, and may call it."""
+        """Let some tasks make or find the actor too, and call it."""
         random = self._random
         if not isinstance(operation, Submit) or operation.resources or random.random() >= 0.2:
             return operation
@@ -180,9 +181,9 @@ class NamesakeWriter:
 
 
 def with_rounds(program: Program, random: Random) -> Program:
-    """In a sixth of the programs drivers drop an actor that has a name and ask for that again, several times.
+    """In a sixth of the programs drivers drop an actor that has a name, and ask for that name again, several times.
 
-    Each driver has its own name, or all share one. Some rounds are those of tasks, which may be given the handle, too.
+    Each driver has its own name, or all share one. In some rounds a task does this, or is given the handle.
     """
     if random.random() >= 1 / 6:
         return program
@@ -230,7 +231,7 @@ class RoundWriter:
         return [*story, *(Get(self._name("get"), (name,)) for name in lent)]
 
     def _round(self, chance_of_find: float) -> list[Operation]:
-        """It is made or found, called, perhaps lent to a task, and dropped."""
+        """Make or find the actor, call it, perhaps lend it to a task, and drop it."""
         random, name = self._random, self._name("handle")
         is_found = random.random() < chance_of_find
         obtain = Find(name, self._template.called) if is_found else msgspec.structs.replace(self._template, name=name)
@@ -248,7 +249,7 @@ class RoundWriter:
 
 
 def with_heirs(program: Program, random: Random) -> Program:
-    """In half of the programs with detached actors some of their calls make actors, detached ones, too."""
+    """In half of the programs with detached actors, let some of their calls make actors, plain and detached ones."""
     detached = {create.called for create in program.actors() if create.detached}
     handles = {one.name for one in program.walk() if isinstance(one, Create | Find) and one.called in detached}
     if not handles or random.random() < 0.5:
@@ -258,16 +259,16 @@ def with_heirs(program: Program, random: Random) -> Program:
 
 
 class HeirWriter:
-    """Has detached actors make actors, and those who have asked for that use them."""
+    """Lets detached actors make actors, which the callers then use."""
 
     def __init__(self, handles: Collection[str], random: Random) -> None:
         self._handles = handles
-        """Of detached actors."""
+        """Names of ``Create`` and ``Find`` of detached actors."""
         self._random = random
         self._count = 0
 
     def rewrite(self, body: Body) -> Body:
-        """Rewrite what a driver or a task does."""
+        """Rewrite the body of a driver or a task."""
         later: list[Operation] = []
         changed: list[Operation] = []
         for operation in body.operations:
@@ -282,7 +283,7 @@ class HeirWriter:
         return Body((*changed, *later), body.end)
 
     def _with_heir(self, call: Call) -> tuple[Call, list[Operation]]:
-        """The call, and what its caller does later."""
+        """Rewrite the call, and return it with the operations that its caller performs later."""
         random = self._random
         self._count += 1
         name = f"heir{self._count}"

@@ -24,12 +24,12 @@ PAGE = ROOT / "docs/one_scenario.md"
 NAME = "planted_retry_forgotten"
 BLOCK = re.compile(r"(?P<head><!-- (?P<name>\w+) -->\n```\w*\n)(?P<text>.*?)(?P<tail>```\n)", re.S)
 TOLD = ("RequestWorkerLease", "PushTask", "ReportWorkerDeath", "GetLeaseFailure", "ReturnWorkerLease")
-"""Messages that the conversation repeats, with their answers; reports and polls go on beside them."""
+"""Messages that the conversation shows, with their answers. Reports and polls are left out."""
 SUBJECTS = ("task", "lease", "worker")
-"""Kinds of state machines whose transitions the conversation repeats."""
+"""State machines whose transitions the conversation shows."""
 
 WIDEST = 80
-"""Characters of one event."""
+"""Characters of one event: the page's blocks need no scrolling then."""
 
 
 def parts() -> dict[str, str]:
@@ -57,7 +57,7 @@ def judgement(verdict: Verdict) -> str:
 
 
 def conversation(verdict: Verdict, after: str = "") -> str:
-    """One line for each event that concerns the program; from the first one on that has these characters."""
+    """One line for each event that concerns the program, from the first line on that contains ``after``."""
     events = [event for event in verdict.trace.events if _is_told(event)]
     first = next(number for number, event in enumerate(events) if event.kind == STATE and event.details[0] == "task")
     last = max(number for number, event in enumerate(events) if event.kind == STATE and event.details[0] == "task")
@@ -83,7 +83,7 @@ def _is_told(event: Event) -> bool:
 
 
 def filled(text: str) -> str:
-    """The page with all blocks as they are today."""
+    """Return the page with all blocks as today's run fills them."""
     found = parts()
     return BLOCK.sub(lambda match: match["head"] + found[match["name"]] + match["tail"], text)
 

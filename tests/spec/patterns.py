@@ -1,6 +1,6 @@
-"""Patterns of work that a writer hardly ever hits upon: each needs several operations that fit together.
+"""Patterns of work that need several operations which fit together. A random writer hardly ever draws them.
 
-Like ``variations``, each draws from a ``Random`` of its own.
+Like ``variations``, each pattern draws from a ``Random`` of its own.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tests.spec.programs import (
 )
 
 LINKS = (3, 8, 20, 120, 120)
-"""Lengths of chains; nothing may recurse along the longest."""
+"""Lengths of chains. The longest is there to break code that recurses along a chain."""
 NESTS = (2, 2, 3, 4)
-"""So deep are values inside of values."""
+"""Numbers of values in a nest, each inside the next."""
 RATIONS = 6
 """Number of values that share the memory; a task takes some of them at once."""
 
 
 def with_chains(program: Program, random: Random) -> Program:
-    """In a tenth of the programs each driver has a chain of tasks, each of which is given the value of the one before.
+    """In a tenth of the programs each driver has a chain of tasks, each of which takes the value of the one before.
 
-    What happens to the first, or to one in the middle, happens to all that come after it.
+    An error or a cancellation of one link reaches all links after it.
     """
     if random.random() >= 0.1:
         return program
@@ -78,9 +78,9 @@ def _end(random: Random) -> End:
 
 
 def with_nests(program: Program, random: Random) -> Program:
-    """Each driver has values made that are inside of values, anywhere, and opens the outermost when nodes may have gone.
+    """Let each driver make nests: values inside values, on any nodes. It gets them after a pause in which nodes may die.
 
-    Nothing else holds those inside, so all of a nest may be lost at once, and some of it for good.
+    Mostly only the outer value holds the inner one. So all of a nest may be lost at once, and some of it for good.
     """
     drivers = []
     for number, driver in enumerate(program.drivers):
@@ -92,7 +92,7 @@ def with_nests(program: Program, random: Random) -> Program:
 
 
 def _nest(name: str, random: Random) -> list[Operation]:
-    """Those inside may be made last; mostly all are on one node, and what has no retries keeps nothing of theirs."""
+    """Make values from the innermost out, mostly on one node. A task without retries keeps no lineage of the inner ones."""
     layers, node = [f"{name}.{depth}" for depth in range(random.choice(NESTS))], random.randrange(3)
     actor = f"{name} actor"
     operations: list[Operation] = [Create(actor, num_cpus=0, away=node)]
@@ -115,7 +115,7 @@ def _nest(name: str, random: Random) -> list[Operation]:
 
 
 def with_naps(program: Program, random: Random) -> Program:
-    """In a seventh of the programs each driver has tasks, and calls of a coroutine, that sleep long and are cancelled."""
+    """In a seventh of the programs let each driver cancel tasks, and calls of an async actor, that sleep long."""
     if random.random() >= 0.15:
         return program
     drivers = []
@@ -132,9 +132,9 @@ def with_naps(program: Program, random: Random) -> Program:
 
 
 def with_families(program: Program, random: Random) -> Program:
-    """In a tenth of the programs each driver has many tasks of one kind at once, each of which waits for a child or two.
+    """In a tenth of the programs each driver submits many tasks of one kind, each of which waits for a child or two.
 
-    Those that are queued behind another must not wait for what that waits for.
+    A task that is queued behind another must not wait for the children of that.
     """
     if random.random() >= 0.1:
         return program
@@ -157,7 +157,7 @@ def _family(name: str, random: Random) -> Submit:
 
 
 def with_force(program: Program, random: Random) -> Program:
-    """In half of the programs with naps, tasks among these are cancelled by force."""
+    """In half of the programs, cancel the tasks that nap by force."""
     if random.random() < 0.5:
         return program
     naps = {task.name for task in program.tasks() if task.name.startswith("nap")}
@@ -172,7 +172,7 @@ def with_force(program: Program, random: Random) -> Program:
 
 
 def with_relays(program: Program, random: Random) -> Program:
-    """Each driver puts values whose references go to tasks, on to tasks of these, and from there back."""
+    """Let each driver put values whose references go to tasks, on to their children, and back in the returned values."""
     drivers = []
     for number, driver in enumerate(program.drivers):
         operations = [step for count in range(random.randint(1, 3)) for step in _relay(f"relay{number}.{count}", random)]
@@ -181,7 +181,7 @@ def with_relays(program: Program, random: Random) -> Program:
 
 
 def _relay(name: str, random: Random) -> list[Operation]:
-    """The last hands give the baton back to the first, which does not own it either; each may be gone before it has."""
+    """The last tasks return the baton to the first, which borrows it too. Each may die before it has passed it on."""
     baton, first = f"{name}.baton", f"{name}.first"
     lasts = [f"{name}.last{count}" for count in range(random.randint(1, 3))]
     inner: list[Operation] = []
@@ -196,7 +196,7 @@ def _relay(name: str, random: Random) -> list[Operation]:
 
 
 def with_deliveries(program: Program, random: Random) -> Program:
-    """Each driver gives what tasks make anywhere to calls that keep no order: it may be lost on its way, and come again."""
+    """Let each driver pass values of tasks on any node to unordered calls. A value may be lost on its way and come again."""
     drivers = []
     for number, driver in enumerate(program.drivers):
         actor = f"addressee{number}"
@@ -215,9 +215,9 @@ def with_deliveries(program: Program, random: Random) -> Program:
 
 
 def with_rations(program: Program, random: Random, custom: dict[str, int]) -> Program:
-    """Each driver gives tasks so many values at once that few of them have room, and has their children need some, too.
+    """Let each driver submit tasks with several arguments, of which few fit into the store at once; their children, too.
 
-    Some of these also need ``custom``, and others hold that, and wait for children that do not need it.
+    Some tasks need ``custom``. A task that holds it waits for children that do not need it.
     """
     drivers = []
     for number, driver in enumerate(program.drivers):
@@ -229,7 +229,7 @@ def with_rations(program: Program, random: Random, custom: dict[str, int]) -> Pr
 
 
 def _meal(name: str, rations: list[str], custom: dict[str, int], depth: int, random: Random) -> Submit:
-    """A task that takes some, and waits for a child or two that do so, too."""
+    """Submit a task that takes some rations, and waits for a child or two that take some of the others."""
     args = tuple(random.sample(rations, min(len(rations), random.randint(2, 4))))
     left = [ration for ration in rations if ration not in args]
     names = [f"{name}.{count}" for count in range(random.choice((0, 1, 1, 2)) if depth and left else 0)]
@@ -242,7 +242,7 @@ def _meal(name: str, rations: list[str], custom: dict[str, int], depth: int, ran
 
 
 def _inserted(driver: Body, operations: list[Operation], random: Random) -> Body:
-    """What a driver does, and these in the same order among it: some at once, others when something else has been done."""
+    """Insert operations into a driver's, in their order. Most follow each other directly; some come later."""
     changed = list(driver.operations)
     at = random.randint(0, len(changed))
     for operation in operations:

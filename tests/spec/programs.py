@@ -1,15 +1,15 @@
-"""Programs over the public API as plain data: what drivers, tasks and actors do, how it is performed, what may come of it.
+"""Programs over the public API as plain data: the operations of drivers, tasks and actors, with their outcomes.
 
-A ``Program`` is a list of drivers; a driver is a ``Body``: operations, one after the other. A task's body is a ``Body`` too,
-and so is that of an actor's call, with an end (it returns, raises, exits, ...). Everything is a frozen record that JSON can
-hold. ``perform`` plays a driver's body with ``import minray`` alone and returns its history, one plain outcome for each
+A ``Program`` is a list of drivers. A driver is a ``Body``: operations, one after the other. The body of a task and of an
+actor's call is a ``Body`` too, with an end (it returns, raises, exits, ...). Everything is a frozen record that JSON can
+hold. ``perform`` plays a driver's body with ``import minray`` alone and returns its history: one plain outcome for each
 operation.
 
 Rules
-  * The name of an operation is unique in its program. Objects are called like the operation that makes them, in whichever
-    process a reference to them is held, so leaving out an operation changes no other name.
+  * The name of an operation is unique in its program. An object has the name of the operation that makes it, in every
+    process that holds a reference to it. So leaving out an operation changes no other name.
   * A name that is not bound (its operation was left out, or failed) is passed over. Hence every part of a program can be
-    left out, and what remains is a program.
+    left out, and the remainder is a program.
   * The value of every object is ``(its name, the references inside)``. A history says names, never values.
   * Every operation is one class: ``perform`` does it, ``foresee`` says what will be known of it, ``check`` compares its
     outcome with that. To add one, write the class, name it in ``Operation``, and let ``strategies`` draw it.
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
 
 MOST_CALLS = 4
-"""So often a call is made again, or an actor, with the retries that programs have."""
+"""Upper bound, for estimates of time, of how often a call or a constructor runs with the retries that programs have."""
 MARK = "SPEC_MARK"
-"""The environment variable that tasks with an environment of their own find there."""
+"""The environment variable that a task's ``runtime_env`` sets."""
 ZONE = "zone"
-"""The one label that nodes have."""
+"""The label that nodes have; there is no other."""
 NOWHERE = "0a" * 16
 """The id of no node."""
 NOBODY_S = "no task makes it any more"
@@ -80,44 +80,44 @@ class Submit(Tagged, frozen=True):
     name: str
     body: Body
     args: tuple[str, ...] = ()
-    """References at top level: the task gets their values (G11)."""
+    """References at top level. The task gets their values (G11)."""
     nested: tuple[str, ...] = ()
-    """References in a container: the task gets references."""
+    """References in a container. The task gets references."""
     num_cpus: int = 1
     resources: dict[str, int] = {}
     max_retries: int = 3
     retry_exceptions: bool = False
     retry_only: str = ""
-    """For this one of ``ERRORS``, and no other."""
+    """The one of ``ERRORS`` that is retried, and no other; empty: as ``retry_exceptions`` says."""
     spread: bool = False
     group: str = ""
     """The placement group that it runs in."""
     returns: int = 1
-    """So many objects, with the same references inside. Nobody can wait for a task with none, or cancel it."""
+    """Number of objects, with the same references inside. A task with none cannot be awaited or cancelled."""
     yields: bool = False
-    """Whether a generator fills them; one that raises does so when they are filled."""
+    """Whether a generator fills the returns. One that raises does so after all of them."""
     is_last: bool = False
     """Whether its worker runs nothing after it (``max_calls``), if it returns one object."""
     mark: str = ""
-    """A variable in the environment of its worker."""
+    """The value of ``MARK`` in the environment of its worker; empty: the environment of its parent."""
     node: int = -1
-    """Its place among the nodes that live: there it runs;"""
+    """Place, among the nodes that live, of the node that it runs on; -1: any."""
     is_soft: bool = True
-    """or elsewhere, if that is not possible."""
+    """Whether it may run elsewhere if that node or zone cannot run it."""
     nowhere: bool = False
-    """Whether it is bound to a node that has never been there, instead."""
+    """Whether it is bound to a node that has never existed, instead."""
     gpus: float = 0.0
-    """A whole number, or a part of one."""
+    """Number of GPUs: a whole number, or a part of one."""
     zone: str = ""
-    """What the label ``ZONE`` of its node has to say, or had better say (``is_soft``); ``!b``: not ``b``."""
+    """Value that the label ``ZONE`` of its node has to have, or should have (``is_soft``); ``!b``: any but ``b``."""
 
     def may_run_in(self, zone: str) -> bool:
-        """Whether the label ``ZONE`` of a node may say this."""
+        """Whether it may run on a node whose label ``ZONE`` has this value."""
         is_forbidden = self.zone.startswith("!")
         return not self.zone or self.is_soft or (zone == self.zone.removeprefix("!")) != is_forbidden
 
     def parts(self) -> list[str]:
-        """The names of what it returns: ``task3``, ``task3.2``, ``task3.3``."""
+        """Names of the objects that it returns: ``task3``, ``task3.2``, ``task3.3``."""
         return [self.name if number == 1 else f"{self.name}.{number}" for number in range(1, self.returns + 1)]
 
     def perform(self, stage: Stage) -> Outcome:
@@ -183,7 +183,7 @@ class Call(Tagged, frozen=True):
     """None: as the actor says."""
     retry_exceptions: bool = False
     retry_only: str = ""
-    """For this one of ``ERRORS``, and no other."""
+    """The one of ``ERRORS`` that is retried, and no other; empty: as ``retry_exceptions`` says."""
     in_group: bool = False
     """Whether it runs in the actor's concurrency group."""
 
@@ -209,7 +209,7 @@ class Call(Tagged, frozen=True):
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.actor, *self.args, *self.nested), outcome)
         if "refused" in outcome and self.name not in reading.model.perhaps_refused:
-            yield f"G55: {self.name} was refused, and so many calls cannot be pending"
+            yield f"G55: {self.name} was refused, although its handle cannot have too many pending calls"
 
 
 class Put(Tagged, frozen=True):
@@ -218,7 +218,7 @@ class Put(Tagged, frozen=True):
     name: str
     refs: tuple[str, ...] = ()
     padding: int = 0
-    """Bytes of an array beside these."""
+    """Bytes of an array beside the references."""
 
     def perform(self, stage: Stage) -> Outcome:
         names = stage.bound(self.refs)
@@ -266,15 +266,15 @@ class Get(Tagged, frozen=True):
 
 
 class Await(Get, frozen=True):
-    """``await`` of them all at once, in ``asyncio.wait_for``; outside of coroutines in an event loop of its own."""
+    """``await`` of all references at once, in ``asyncio.wait_for``; outside of coroutines in a new event loop."""
 
     lets_go: bool = False
-    """Whether nobody here holds them meanwhile, but for what waits."""
+    """Whether only the ``await`` itself holds the references meanwhile."""
 
     def perform(self, stage: Stage) -> Outcome:
         try:
             return asyncio.run(self.perform_awaiting(stage))
-        except KeyboardInterrupt as interrupt:  # a cycle of asyncio's own goes by its frames, and would keep what we hold
+        except KeyboardInterrupt as interrupt:  # asyncio keeps it in a cycle, and its frames would keep our references
             raise interrupt.with_traceback(None) from None
 
     async def perform_awaiting(self, stage: Stage) -> Outcome:
@@ -294,7 +294,7 @@ class Await(Get, frozen=True):
             scope.sure.difference_update(self.refs)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
-        """An event loop may need some time for what is there."""
+        """Allow a time-out although the value is here: an event loop needs some time to return it."""
         if "late" not in outcome or self.timeout is None:
             yield from super().check(reading, outcome)
         else:
@@ -302,9 +302,12 @@ class Await(Get, frozen=True):
 
 
 async def _all_of(refs: list[Any]) -> list[Any] | RayError:
-    """Who awaits them holds them no longer. An error is not let through, nor its frames: they would keep those of
-    ``wait_for``, and these the task that has it, or since Python 3.12 whoever awaits. What is not done when the loop ends
-    would be kept by a cycle of asyncio's own."""
+    """Await all of them, and empty the list so that the caller does not hold them.
+
+    An error is returned without its frames, not raised. Its frames would keep those of ``wait_for``, and these keep the task
+    that has the error (since Python 3.12 the awaiting coroutine). Futures are cancelled because asyncio would keep one that
+    is not done when the loop ends, in a cycle.
+    """
     futures = [refs.pop(0).as_future() for _ in range(len(refs))]
     try:
         return await asyncio.gather(*futures)
@@ -316,13 +319,13 @@ async def _all_of(refs: list[Any]) -> list[Any] | RayError:
 
 
 class Peek(Tagged, frozen=True):
-    """``ref.future()`` of each, and ``cancel`` of those that are not done after a while."""
+    """``ref.future()`` of each reference, and ``cancel`` of the futures that are not done after ``seconds``."""
 
     name: str
     refs: tuple[str, ...] = ()
     seconds: float = 0.0
     lets_go: bool = False
-    """Whether nobody here holds them meanwhile, but for the futures."""
+    """Whether only the futures hold the references meanwhile."""
 
     def perform(self, stage: Stage) -> Outcome:
         names = stage.bound(self.refs)
@@ -349,8 +352,10 @@ class Peek(Tagged, frozen=True):
 
 
 def _value_or_error(stage: Stage, future: concurrent.futures.Future[Any]) -> tuple[str, str]:
-    """Of a future that is done, or about to be. Who raises its error has a cycle of future, error and frame, which keeps
-    what is in the frames."""
+    """Read a future that is done, or about to be.
+
+    A frame that raises the future's error is in a cycle of future, error and frame, which keeps the references in it.
+    """
     error = future.exception()
     if error is None:
         return "value", stage.open(future.result())
@@ -365,7 +370,7 @@ class Wait(Tagged, frozen=True):
     name: str
     refs: tuple[str, ...] = ()
     num_returns: int = 1
-    """As many as are bound, if this is more."""
+    """Number of references to wait for; all that are bound, if those are fewer."""
     timeout: float | None = None
 
     def perform(self, stage: Stage) -> Outcome:
@@ -406,7 +411,7 @@ class Cancel(Tagged, frozen=True):
         return {"of": names, "at": time.time()}
 
     def foresee(self, scope: Scope) -> None:
-        """``Model`` has looked for all cancellations before it begins: they strike at any time."""
+        """Change nothing: ``Model`` has noted all cancellations before, since they strike at any time."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.ref,), outcome)
@@ -429,37 +434,38 @@ class Drop(Tagged, frozen=True):
 
 
 class Generate(Tagged, frozen=True):
-    """``generate.options(...).remote(...)``, whose first items are read at once; the rest goes with the generator.
+    """``generate.options(...).remote(...)``. Its first items are read at once; a ``ReadOn`` may read more later.
 
-    Items are objects that are called like the generator and their position: ``generator3.1``.
+    An item has the name of the generator with its position: ``generator3.1``.
     """
 
     name: str
     yields: int = 3
     read: int = 4
-    """Number of times that the reader asks."""
+    """Number of times that the reader asks for the next item."""
     refs: tuple[str, ...] = ()
-    """Inside each item."""
+    """References inside each item."""
     pause_s: float = 0.0
-    """Before each item."""
+    """Seconds before each item."""
     type: str = ""
-    """One of ``ERRORS``, which comes after all items."""
+    """The one of ``ERRORS`` that it raises after all items; empty: none."""
     most_unread: int = -1
+    """Number of unread items at which it pauses (``_generator_backpressure_num_objects``); -1: it never pauses."""
     max_retries: int = 3
     cancel: bool = False
-    """Instead of just dropping it."""
+    """Whether the reader cancels it after its items, instead of just dropping it."""
     actor: str = ""
-    """A handle; empty: a task generates."""
+    """The handle of the actor that generates; empty: a task generates."""
     spread: bool = False
-    """Whether that runs on any node."""
+    """Whether its task has the scheduling strategy ``SPREAD``."""
     rest: int = 0
-    """Number of further times that it is asked later, by a ``ReadOn``."""
+    """Number of further times that a ``ReadOn`` asks later."""
     only_takes: bool = False
-    """Whether the reader looks at no item: they stay where they were made until somebody else wants them."""
+    """Whether the reader gets no item's value. Items stay where they were made until another process wants them."""
     away: int = -1
-    """A place among the other nodes that live: there the task would like to run."""
+    """Place, among the other nodes that live, of the node on which the task would like to run; -1: any."""
     in_loop: bool = False
-    """Whether the reader asks in an event loop of its own, each time."""
+    """Whether the reader asks in a new event loop each time."""
 
     def perform(self, stage: Stage) -> Outcome:
         handles, names = stage.bound((self.actor,)) if self.actor else [], stage.bound(self.refs)
@@ -493,7 +499,7 @@ class Generate(Tagged, frozen=True):
             raise ERRORS[self.type](self.name)
 
     def item_names(self) -> list[str]:
-        """Of all that may ever be read."""
+        """Names of all items that may ever be read."""
         return self.first_names(self.read + self.rest)
 
     def first_names(self, most: int) -> list[str]:
@@ -509,12 +515,12 @@ class Generate(Tagged, frozen=True):
 
 
 def rest_of(generator: str) -> str:
-    """Name of a generator that is read later."""
+    """Name under which a generator is bound that is read later."""
     return f"rest of {generator}"
 
 
 class Unread:
-    """A generator, and what it has shown."""
+    """A generator, and the items that it has shown."""
 
     def __init__(self, operation: Generate, generator: Any) -> None:
         self.operation = operation
@@ -522,7 +528,7 @@ class Unread:
         self.items: list[list[str]] = []
 
     def read_to(self, most: int, stage: Stage) -> list[list[str]]:
-        """Ask so many times in all, unless it ends before; returns everything that it has ever shown."""
+        """Ask until it has shown ``most`` items or ends. Return all items that it has ever shown."""
         while len(self.items) < most and ["end", ""] not in self.items:
             ref = asyncio.run(_next_of(self.generator)) if self.operation.in_loop else next(self.generator, None)
             if ref is None:
@@ -543,12 +549,12 @@ class Unread:
 
 
 async def _next_of(generator: Any) -> Any:
-    """None at its end."""
+    """Ask for the next item; None at the end."""
     return await anext(generator, None)
 
 
 class ReadOn(Tagged, frozen=True):
-    """``next`` of a generator from which some items were read before, and ``minray.get`` of them."""
+    """``next`` of a generator that was read in part before, and ``minray.get`` of each item."""
 
     name: str
     generator: str
@@ -583,7 +589,7 @@ class Why(Tagged, frozen=True):
         return {"of": names, "why": [minray.why(stage.refs[name]) for name in names]}
 
     def foresee(self, scope: Scope) -> None:
-        """To ask changes nothing."""
+        """Change nothing: ``why`` only asks."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.ref,), outcome)
@@ -593,7 +599,7 @@ class Why(Tagged, frozen=True):
 
 
 class Sleep(Tagged, frozen=True):
-    """``time.sleep``, in virtual time."""
+    """``time.sleep``; in the simulation this is virtual time."""
 
     name: str
     seconds: float
@@ -609,7 +615,7 @@ class Sleep(Tagged, frozen=True):
         return {"of": [], "begun": begun, "ended": time.time()}
 
     def foresee(self, scope: Scope) -> None:
-        """Time changes nothing."""
+        """Change nothing: time binds no name."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (), outcome)
@@ -631,7 +637,7 @@ class Return(Tagged, frozen=True):
     padding: int = 0
     """Bytes of an array beside them."""
     error = ""
-    """Error that ``get`` raises; empty: none."""
+    """Error that ``get`` raises for this end; empty: none."""
 
     def perform(self, name: str, stage: Stage) -> Any:
         return value_of(name, stage.pick(stage.bound(self.refs)), self.padding)
@@ -651,7 +657,7 @@ class Raise(Tagged, frozen=True):
 
 
 class RaiseAtFirst(Tagged, frozen=True):
-    """It raises, but only the first time in each process; the next time it returns. An actor is a process."""
+    """The task raises the first time in each process; the next time it returns. An actor is one process."""
 
     type: str = "ValueError"
     refs: tuple[str, ...] = ()
@@ -669,12 +675,12 @@ class RaiseAtFirst(Tagged, frozen=True):
 
 
 class Exit(Tagged, frozen=True):
-    """The task ends its process, every time it is run."""
+    """The task ends its process, every time it runs."""
 
     code: int = 1
-    """Not 0 for a call that ``raises``: that ends its actor in good order, as ``ExitActor`` does."""
+    """Exit code. It is not 0 for a call that ``raises``: 0 ends the actor in good order, as ``ExitActor`` does."""
     raises: bool = False
-    """Whether it does so by ``sys.exit``, which lets it clean up."""
+    """Whether it calls ``sys.exit``, which lets the process clean up, instead of ``os._exit``."""
     error = "WorkerCrashedError"
 
     def perform(self, name: str, stage: Stage) -> Any:
@@ -684,7 +690,7 @@ class Exit(Tagged, frozen=True):
 
 
 class ReturnUnpicklable(Tagged, frozen=True):
-    """The task returns a lock."""
+    """The task returns a lock, which cannot be pickled."""
 
     error = "RayTaskError(TypeError)"
 
@@ -693,7 +699,7 @@ class ReturnUnpicklable(Tagged, frozen=True):
 
 
 class Miscount(Tagged, frozen=True):
-    """The task returns one object less than it should, or one more, if it should return several."""
+    """The task, which should return several objects, returns one too few, or one too many (``is_more``)."""
 
     is_more: bool = False
     error = "RayTaskError(ValueError)"
@@ -706,7 +712,7 @@ class Miscount(Tagged, frozen=True):
 
 
 class Leave(Tagged, frozen=True):
-    """The end of a driver that waits for nobody: it leaves in good order, and what it has asked for ends with it."""
+    """The end of a driver that does not wait: it disconnects in good order, and its tasks end with it."""
 
     error = ""
 
@@ -722,10 +728,10 @@ class Body(Record, frozen=True):
 
     operations: tuple[Operation, ...] = ()
     end: End = Return()
-    """Of a driver: ``Leave``, ``Exit``, or nothing; then it stays until all is over."""
+    """A driver has ``Leave`` or ``Exit`` here, or ``Return()``: then it stays until all drivers are through."""
 
     def walk(self) -> Iterator[Operation]:
-        """All operations, those of tasks and calls after the one that submits them."""
+        """All operations; those of a task or call follow the one that submits it."""
         for operation in self.operations:
             yield operation
             if isinstance(operation, Submit | Call):
@@ -733,12 +739,12 @@ class Body(Record, frozen=True):
 
 
 def retried_exceptions(task: Submit | Call) -> bool | list[type[Exception]]:
-    """As the option of that name."""
+    """Value of the option ``retry_exceptions``."""
     return [ERRORS[task.retry_only]] if task.retry_only else task.retry_exceptions
 
 
 def retries_its_exception(task: Submit | Call) -> bool:
-    """Whether it is made again for what its end raises."""
+    """Whether it is retried for what its end raises."""
     end = task.body.end
     if not task.retry_only:
         return task.retry_exceptions
@@ -755,36 +761,36 @@ class Program(Record, frozen=True):
             yield from driver.walk()
 
     def leavers(self) -> set[int]:
-        """The numbers of those drivers that do not stay."""
+        """Numbers of the drivers that leave or exit before the others are through."""
         return {number for number, driver in enumerate(self.drivers) if isinstance(driver.end, Leave | Exit)}
 
     def tasks(self) -> list[Submit]:
         return [operation for operation in self.walk() if isinstance(operation, Submit)]
 
     def performances(self) -> list[Submit | Call]:
-        """Everything that has a body of its own."""
+        """Tasks and calls: the operations with a body of their own."""
         return [operation for operation in self.walk() if isinstance(operation, Submit | Call)]
 
     def actors(self) -> list[Create]:
         return [operation for operation in self.walk() if isinstance(operation, Create)]
 
     def names_actors_well(self) -> bool:
-        """Whether those that need a name have one, and those with one name are alike, whoever makes them."""
+        """Whether every ``Create`` that needs a name has one, and all with one name have the same options."""
         by_name: dict[str, Create] = {}
         named = [msgspec.structs.replace(create, name="") for create in self.actors() if create.called]
         are_alike = all(by_name.setdefault(create.called, create) == create for create in named)
         return are_alike and all(create.called or not (create.detached or create.get_if_exists) for create in self.actors())
 
     def speakers(self) -> set[str]:
-        """The names of all that print lines."""
+        """Names of the tasks, calls and actors that print lines."""
         return {one.name for one in (*self.performances(), *self.actors())}
 
     def busy_s(self) -> float:
-        """The time that all of it takes on one CPU, with all its retries, and more."""
+        """Upper bound, in seconds, of the time that it takes on one CPU, with all retries."""
         return sum(_busy_s(driver) for driver in self.drivers)
 
     def most_retries(self) -> int:
-        """Of all tasks and calls together."""
+        """Upper bound of the retries of all tasks and calls together."""
         return sum(one.max_retries if isinstance(one, Submit) else MOST_CALLS for one in self.performances())
 
 
@@ -809,13 +815,13 @@ def _busy_s(body: Body) -> float:
 
 @minray.remote
 def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
-    """The function of all tasks that return one value, or none."""
+    """Run a task that returns one value, or none."""
     return body.end.perform(name, _played(name, body, nested, args))
 
 
 @minray.remote(max_calls=1)
 def execute_last(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
-    """The same, and the worker ends after it."""
+    """Run a task that returns one value, as the last of its worker."""
     return body.end.perform(name, _played(name, body, nested, args))
 
 
@@ -829,14 +835,14 @@ def _played(name: str, body: Body, nested: dict[str, Any], args: tuple[Any, ...]
 
 @minray.remote
 def execute_in_parts(parts: list[str], body: Body, nested: dict[str, Any], *args: Any) -> Any:
-    """The same for several."""
+    """Run a task that returns several values."""
     value = body.end.perform(parts[0], _played(parts[0], body, nested, args))
     return [_part(part, value) for part in _counted(parts, body.end)]
 
 
 @minray.remote
 def yield_parts(parts: list[str], body: Body, nested: dict[str, Any], *args: Any) -> Iterator[Any]:
-    """The same by a generator."""
+    """Run a task whose several values come from a generator."""
     stage = _played(parts[0], body, nested, args)
     try:
         value = body.end.perform(parts[0], stage)
@@ -851,20 +857,20 @@ def _counted(parts: list[str], end: End) -> list[str]:
 
 
 def _part(name: str, value: Any) -> Any:
-    """One of several values; what cannot be pickled is in each of them."""
+    """Make one of several values. A value that cannot be pickled is in each of them."""
     return (name, *value[1:]) if isinstance(value, tuple) else value
 
 
 @minray.remote
 def generate(operation: Generate, refs: dict[str, Any]) -> Iterator[Any]:
-    """The one generator function of all programs."""
+    """Generate items in a task."""
     yield from operation.items(refs)
 
 
 def perform(driver: Body, stage: Stage) -> History:
-    """Play a driver's body; whoever calls it is connected to a cluster. Its placement groups end with it.
+    """Play a driver's body in a process that is connected to a cluster, and remove its placement groups at the end.
 
-    One that leaves has the cluster see to that.
+    For a driver that leaves or exits, the cluster removes them.
     """
     history = stage.play(driver)
     if isinstance(driver.end, Leave | Exit):

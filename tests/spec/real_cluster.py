@@ -1,9 +1,9 @@
-"""A real cluster that bears faults: its nodes, its driver processes, its proxies, and what can be seen of it from outside.
+"""A real cluster that bears faults: its nodes, driver processes and proxies, and a view of its state from outside.
 
 Rules
-  * Time-outs are shorter than a user's, so that a death by silence takes seconds: ``SILENT_DEATH_S``. What lasts no
+  * Time-outs are shorter than a user's, so that a death by silence takes seconds: ``SILENT_DEATH_S``. A fault that lasts no
     longer than ``HARMLESS_S`` is far below all of them.
-  * Everybody's logs are kept; what a task has printed is read from there, because lines to a driver may be lost with it.
+  * All logs are kept. Lines that a task has printed are read from there, because lines to a driver may be lost with it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ from tests.spec.scenario import Node, World
 from tests.spec.stage import Record
 
 UNIX, PROXY, TCP = "unix", "proxy", "tcp"
-"""How processes talk: over unix sockets, the same with a proxy before each listener, over TCP between nodes."""
+"""Transport of a cluster: unix sockets; unix sockets with a proxy before each listener; TCP between nodes."""
 HARMLESS_S = 0.5
+"""Seconds of silence that no process takes for a death."""
 SILENT_DEATH_S = 5.0
+"""Seconds of silence after which a node counts as dead: the health checks below need some 4.5."""
 SYSTEM_CONFIG = {
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 1000,
@@ -60,17 +62,20 @@ SYSTEM_CONFIG = {
     "actor_graceful_shutdown_timeout_ms": 1500,
     "report_unseen_errors": False,
 }
-"""Also, granting beyond a worker per CPU slows down less, full stores wait less, and so do actors that end for those
-who still have what is theirs: programs here are over soon. Errors of theirs that nobody looks at are no trouble."""
+"""Short time-outs, as the rules say; programs here are over soon. Hence also the raylet grants further workers beyond one
+per CPU sooner, full stores wait less, and ending actors wait less for borrowers of their objects. Errors that no program has
+looked at are not reported."""
 ANSWER_S = 60.0
+"""Seconds within which a driver process answers an order, on a busy machine too."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 DRIVER_COMMAND = (sys.executable, "-m", "tests.spec.real_driver")
 ORDERS = (
     "connect", "is_homeless", "drop", "leftovers", "look_into_workers", "why", "say_farewells", "disconnect",
 )  # fmt: skip
 TROUBLE = re.compile(r"^Traceback \(most recent|^Exception ignored|was never retrieved|was never awaited", re.MULTILINE)
-"""In logs: what no user's error and no dead peer brings there."""
+"""Text in logs that neither a user's error nor a dead peer causes."""
 TROUBLE_LINES = 30
+"""Number of lines that are shown from there on: a traceback with its context."""
 
 
 class Shape(Record, frozen=True):
@@ -79,9 +84,9 @@ class Shape(Record, frozen=True):
     nodes: tuple[Node, ...] = (Node(),)
     wire: str = UNIX
     durable: bool = False
-    """The gcs has storage and may die."""
+    """Whether the gcs has storage, and may die."""
     inline_limit: int = 0
-    """As in ``World``; so are the next ones."""
+    """See ``World`` for this field and the next ones."""
     store_bytes: int = 0
     lineage: bool = True
     io_workers: int = 0
@@ -120,10 +125,10 @@ class RealDriver:
         assert self._process.stdin is not None and self._process.stdout is not None
         self.pid = self._process.pid
         self.is_gone = False
-        """Killed, ended, or without its raylet: it has nothing to tell, and is replaced."""
+        """Whether it was killed, has ended, or has lost its raylet. It has no history then, and is replaced."""
         self.is_connected = False
         self.node_id = ""
-        """Where it runs, or ran last."""
+        """Node on which it runs, or ran last."""
         self._orders: IO[str] = self._process.stdin
         self._answers: dict[str, queue.SimpleQueue[Any]] = {
             word: queue.SimpleQueue() for word in (*ORDERS, "over")
@@ -137,7 +142,7 @@ class RealDriver:
             self._answers[about].put(answer)
 
     def perform(self, body: Body) -> None:
-        """Begin; see ``over``."""
+        """Begin to play a body; ``over`` says when it has ended."""
         self._order("perform", body=msgspec.to_builtins(body))
 
     def _order(self, order: str, **arguments: Any) -> None:
@@ -145,7 +150,7 @@ class RealDriver:
         self._orders.flush()
 
     def ask(self, order: str, **arguments: Any) -> Any:
-        """Order, and wait for the answer."""
+        """Send an order, and wait for the answer."""
         try:
             self._order(order, **arguments)
             return self._answers[order].get(timeout=ANSWER_S)
@@ -154,7 +159,7 @@ class RealDriver:
             raise DriverGone(f"the driver {state} when asked to {order}") from None
 
     def over(self) -> dict[str, Any] | None:
-        """What came of the program, once it is over."""
+        """History or failure of the program; None while it runs."""
         with suppress(queue.Empty):
             outcome: dict[str, Any] = self._answers["over"].get_nowait()
             return outcome
@@ -162,7 +167,7 @@ class RealDriver:
         return None if code is None else {"failure": f"the process ended with {code}", "code": code}
 
     def connect(self, node: ClusterNode) -> None:
-        """Become a driver there."""
+        """Become a driver on a node."""
         self.node_id = node.node_id
         self.ask("connect", address=node.session_dir)
         self.is_connected = True
@@ -172,7 +177,7 @@ class RealDriver:
         self.is_connected = False
 
     def close(self) -> None:
-        """It leaves by itself if it can."""
+        """Let the process end by itself; kill it if that takes too long."""
         with suppress(OSError):
             self._orders.close()
         try:
@@ -192,13 +197,13 @@ class Look:
     nodes: list[NodeInfo]
     resources: dict[bytes, NodeResources]
     stats: dict[bytes, NodeStats]
-    """Of the raylets that have answered."""
+    """Node id -> answer of its raylet, if that has answered."""
     jobs: list[JobInfo]
     actors: list[ActorInfo]
     groups: list[PlacementGroupInfo]
 
     def detached(self) -> list[ActorInfo]:
-        """Those actors that need no driver."""
+        """Detached actors that live: they need no driver."""
         return [actor for actor in self.actors if actor.detached and actor.state == ALIVE]
 
 
@@ -212,14 +217,14 @@ class RealCluster:
         self._driver_command = driver_command
         self._logs = self._root / "tier" / leaks.LOGS
         self._read: dict[Path, int] = {}
-        """Log -> how much of it was read."""
+        """Log -> number of bytes that were read from it."""
         self.drivers: list[RealDriver] = []
         self._drivers_made = 0
         self.proxies = Proxies() if shape.wire == PROXY else None
         self._clients: list[ClusterClient] = []
         self._cluster = Cluster()
         self._likeness: dict[str, Node] = {}
-        """Node id -> what it was meant to be like."""
+        """Node id -> the ``Node`` of the shape that it stands for."""
         self._past: list[ClusterNode] = []
         """Nodes that have been replaced."""
         try:
@@ -229,7 +234,7 @@ class RealCluster:
             raise
 
     def prepare(self, drivers: int) -> None:
-        """Have all nodes, and so many drivers, which are not connected yet."""
+        """Start missing nodes and proxies, and driver processes up to this number, which are not connected yet."""
         self.replace_dead()
         self.dismiss()
         self.have_drivers(drivers)
@@ -239,7 +244,7 @@ class RealCluster:
                 self.proxies.put_before_all_of(self.sockets_of(node))
 
     def replace_dead(self) -> bool:
-        """New nodes in the place of dead ones; whether there was any."""
+        """Start new nodes in the place of dead ones. Return whether there were any."""
         for node in [node for node in self._cluster.worker_nodes if not node.remaining_processes_alive()]:
             self._past.append(node)
             self._cluster.worker_nodes.remove(node)
@@ -256,13 +261,13 @@ class RealCluster:
             driver.close()
 
     def have_drivers(self, count: int) -> None:
-        """At least so many."""
+        """Start driver processes until there are at least this many."""
         while len(self.drivers) < count:
             self._drivers_made += 1
             self.drivers.append(RealDriver(self._logs / f"driver-{self._drivers_made}.log", self._driver_command))
 
     def _missing(self) -> Node:
-        """What the next node is to be like: those that live are the first of their kinds."""
+        """The first ``Node`` of the shape that no living node stands for."""
         rest = list(self.shape.nodes)
         for node in self._cluster.list_all_nodes():
             rest.remove(self._likeness[node.node_id])
@@ -281,18 +286,18 @@ class RealCluster:
         node = self._cluster.add_node(**like.described(), **options)
         self._likeness[node.node_id] = like
 
-    # --- Whom faults strike
+    # --- Targets of faults
 
     def nodes(self) -> list[ClusterNode]:
-        """The head first."""
+        """All nodes, the head first."""
         return self._cluster.list_all_nodes()
 
     def pid_of(self, role: str, node: ClusterNode) -> int | None:
-        """Of a ``raylet``, ``gcs`` or ``zygote``, if it lives."""
+        """Pid of the ``raylet``, ``gcs`` or ``zygote`` of a node, if it lives."""
         return node.live_processes().get(role)
 
     def workers_of(self, node: ClusterNode) -> list[int]:
-        """All children of the zygote that have no other name, by age."""
+        """Pids of a node's workers, the oldest first: children of the zygote that have no other role."""
         known = node.live_processes()
         try:
             children = psutil.Process(known["zygote"]).children()
@@ -304,11 +309,11 @@ class RealCluster:
         return Path(node.session_dir, "sockets")
 
     def spilled_on(self, node: ClusterNode) -> list[Path]:
-        """The files of objects for which there was no memory."""
+        """Spill files of a node."""
         return sorted(path for path in Path(node.session_dir, SPILL).rglob("*") if path.is_file())
 
     def kill_all_of(self, node: ClusterNode) -> None:
-        """``kill -9`` of everything that runs there, drivers too, as if it were switched off."""
+        """``kill -9`` all processes of a node, drivers too, as if the machine were switched off."""
         pids = [*node.live_processes().values(), *self.workers_of(node)]
         for driver in self.drivers:
             if driver.is_connected and driver.node_id == node.node_id:
@@ -322,7 +327,7 @@ class RealCluster:
         return any(driver.is_connected and driver.node_id == node.node_id for driver in self.drivers)
 
     def ask_to_leave(self, node: ClusterNode, remaining_s: float) -> threading.Thread:
-        """In a thread, because the gcs may have been stopped; it may die of that, and then the node stays."""
+        """Drain a node, in a thread, because the gcs may be stopped. If the gcs dies meanwhile, the node stays."""
 
         def ask() -> None:
             with suppress(ConnectionError):
@@ -339,10 +344,10 @@ class RealCluster:
         head = self._cluster.head_node._node
         return ClusterClient(head.file.gcs_endpoint, head.token, head.file.system_config)
 
-    # --- What can be seen
+    # --- The state from outside
 
     def look(self) -> Look:
-        """Ask everybody. ConnectionError if the gcs does not answer."""
+        """Ask the gcs and all raylets. Raises ConnectionError if the gcs does not answer."""
         if not self._clients:
             self._clients.append(self._client())
         client = self._clients[0]
@@ -358,9 +363,9 @@ class RealCluster:
             raise
 
     def unrest(self, but_detached: bool = False) -> list[str]:
-        """What a cluster without work would not show; ``but_detached``: it may have detached actors.
+        """Problems that a cluster without work does not show; ``but_detached``: detached actors are none.
 
-        Where there are any, what they were made with may be stored.
+        Where there are detached actors, their arguments may still be stored.
         """
         try:
             look = self.look()
@@ -398,7 +403,7 @@ class RealCluster:
         return found or ([] if kept else self._stored())
 
     def _stored(self) -> list[str]:
-        """Copies of objects, when no driver is there to want them."""
+        """Copies of objects and spill files that are left although no driver is connected."""
         if any(driver.is_connected for driver in self.drivers):
             return []
         try:
@@ -411,7 +416,7 @@ class RealCluster:
         return found + [f"L2: {node} still has spilled objects in {path}" for node, path in spilled]
 
     def _strangers(self, node_id: str, stats: NodeStats) -> list[str]:
-        """Processes and sockets that the raylet does not know of."""
+        """Processes and sockets that the raylet does not know."""
         node = next((node for node in self.nodes() if node.node_id == node_id), None)
         if node is None:
             return []
@@ -427,7 +432,7 @@ class RealCluster:
         return found
 
     def new_text(self, pattern: str) -> dict[Path, str]:
-        """Lines that the logs of this name have gained since they were read last."""
+        """Log file -> text that it has gained since it was read last, for logs whose names match."""
         found: dict[Path, str] = {}
         folders = [Path(node.session_dir, leaks.LOGS) for node in [*self._past, *self.nodes()]]
         for path in sorted(path for folder in [*folders, self._logs] for path in folder.glob(pattern)):
@@ -440,12 +445,12 @@ class RealCluster:
         return found
 
     def printed(self) -> list[str]:
-        """New lines of tasks; a worker that is killed may leave half of one."""
+        """New lines that tasks have printed. A worker that is killed may leave half a line, which is left out."""
         lines = in_order_of_writing(self.new_text("worker-*.out"))
         return [line for line in lines if line.startswith("[") and _is_json(line)]
 
     def trouble(self) -> list[str]:
-        """New exceptions in logs that nobody has caught."""
+        """New uncaught exceptions in logs."""
         texts = {**self.new_text("*.log"), **self.new_text("worker-*.err")}
         found = []
         for path, text in texts.items():
@@ -455,7 +460,7 @@ class RealCluster:
         return found
 
     def close(self) -> list[str]:
-        """End all; returns what is left behind."""
+        """End all processes, and return a problem for each thing that is left behind."""
         for driver in self.drivers:
             driver.close()
         for client in self._clients:
@@ -474,13 +479,13 @@ class RealCluster:
 
 
 def in_order_of_writing(texts: dict[Path, str]) -> list[str]:
-    """The lines of several logs. One incarnation of an actor has written its last before the next one writes its first."""
+    """Lines of several logs, by the times of their last writes: an actor's old process writes before its new one does."""
     paths = sorted(texts, key=lambda path: path.stat().st_mtime_ns)
     return [line for path in paths for line in texts[path].splitlines()]
 
 
 def _left_in_gcs(look: Look, kept: Collection[bytes], drivers: Collection[int]) -> list[str]:
-    """Actors, placement groups and jobs that nobody has; the pids of ``drivers`` are of those that are connected."""
+    """Actors, placement groups and jobs without an owner; ``drivers`` are the pids of the connected drivers."""
     actors = [actor for actor in look.actors if actor.state != DEAD and actor.actor_id not in kept]
     found = [f"L2: the gcs has the actor {short(actor.actor_id)} {actor.name}, {actor.state}" for actor in actors]
     groups = [group for group in look.groups if group.state != REMOVED]

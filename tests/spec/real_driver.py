@@ -1,7 +1,7 @@
 """A driver process of the real tier: reads orders from standard input, one JSON object a line, and answers in kind.
 
-The program runs in a thread of its own, so that the process can say what it waits for while it waits. Whoever plants a
-mistake into a driver imports this module, changes minray, and calls ``main``.
+The program runs in a thread of its own, so that the process can answer ``why`` while the program waits. To plant a mistake
+into a driver, a test imports this module, changes minray, and calls ``main``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class DriverProcess:
     def __init__(self) -> None:
         self._writing = threading.Lock()
         self._stage = Stage({})
-        """Stage of the program that runs."""
+        """Stage of the present program."""
 
     def serve(self) -> None:
         for line in sys.stdin:
             order = json.loads(line)
             method = getattr(self, f"do_{order['do']}")
             answer = method(**order["with"])
-            if order["do"] != "perform":  # That is answered when it is over.
+            if order["do"] != "perform":  # The thread of the program answers that at its end.
                 self._say(order["do"], answer)
 
     def _say(self, about: str, answer: Any) -> None:
@@ -49,7 +49,7 @@ class DriverProcess:
         minray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
 
     def do_perform(self, body: dict[str, Any]) -> None:
-        """Begin; ``history`` or ``failure`` is said when it is over. Whoever leaves has left then."""
+        """Begin to play a body. Its ``history`` or ``failure`` is said at its end, after a leaving driver has left."""
         threading.Thread(target=self._perform, args=(msgspec.convert(body, Body),), name="program", daemon=True).start()
 
     def _perform(self, body: Body) -> None:
@@ -65,20 +65,20 @@ class DriverProcess:
             self._say("over", {"history": history})
 
     def do_say_farewells(self, names: list[str]) -> list[dict[str, Any]]:
-        """To these detached actors."""
+        """Say farewell to these detached actors."""
         return [msgspec.to_builtins(say_farewell(name)) for name in names]
 
     def do_is_homeless(self) -> bool:
-        """Whether the raylet is dead for this driver."""
+        """Whether this driver has noticed that its raylet is dead."""
         api: Any = worker.connected_api()
         return api is not None and api.port.process.raylet.death is not None
 
     def do_drop(self) -> None:
-        """Let go of all references."""
+        """Drop all references."""
         self._stage = Stage({})
 
     def do_leftovers(self) -> list[str]:
-        """What is here that no detached actor needs."""
+        """Leftovers in this process that no detached actor needs."""
         api: Any = worker.current_api()
 
         async def look() -> list[str]:
@@ -89,12 +89,12 @@ class DriverProcess:
         return found
 
     def do_look_into_workers(self, count: int) -> list[str]:
-        """Into so many of those that work for this driver, or begin to."""
+        """Look for leftovers in ``count`` workers of this driver's job, some of which may be new."""
         looks = minray.get([look_into_worker.remote() for _ in range(count)])
         return sorted({f"worker {pid}: {line}" for pid, lines in looks for line in lines})
 
     def do_why(self) -> list[str]:
-        """Of everything that the program still holds and has not got."""
+        """Ask ``why`` about every reference that the program still holds."""
         return [f"{name}: {minray.why(ref)}" for name, ref in list(self._stage.refs.items())]
 
     def do_disconnect(self) -> None:

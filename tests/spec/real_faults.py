@@ -1,12 +1,12 @@
-"""The faults of the real tier: what they are, how a seed draws them, and how they are done to a ``RealCluster``.
+"""Faults of the real tier: their kinds, how a seed draws them, and how ``Wrecker`` does them to a ``RealCluster``.
 
 Rules
-  * A fault says when it strikes and whom; of several workers, which one is decided by their ages. Who is not there is not
-    struck.
-  * The head's raylet is stopped and cut off for harmless times only: with it all programs would end. It does not leave, nor
-    does a node where a driver runs.
+  * A fault says when it strikes, and which process or node. Of several workers it picks one by their order of age. A fault
+    without a target does not strike.
+  * The head's raylet is stopped and cut off for harmless times only, because its death would end all programs. The head
+    does not leave, nor does a node where a driver runs.
   * A disk counts as full if the raylet may not make any file longer (its own logs included).
-  * Whatever lasts ends with ``heal``.
+  * All lasting faults end with ``heal``.
 """
 
 from __future__ import annotations
@@ -32,42 +32,48 @@ from tests.spec.stage import Record
 
 KILL, STOP, RESET, RESET_ALL, HOLD, CUT = "kill", "stop", "reset", "reset all", "hold", "cut"
 LAST_WORDS, TEAR, FILL = "last words", "tear", "fill"
-"""A node dies, and what it has sent arrives later; a file with spilled objects loses its end; a disk is full."""
+"""A node dies, and its last messages arrive later; a spill file loses its end; a disk is full."""
 LEAVE, JOIN = "leave", "join"
-"""A node is told to leave: when nobody needs it any more, or after some time. Nodes join in the place of dead ones."""
+"""A node is told to leave: when no process needs it any more, or after some time. Nodes join in the place of dead ones."""
 WORKER, RAYLET, GCS, ZYGOTE, DRIVER, NODE = "worker", "raylet", "gcs", "zygote", "driver", "node"
 Candidate = TypeVar("Candidate")
 LASTS_S = (0.02, 0.1, 0.3, HARMLESS_S)
+"""Seconds that a stop, a hold or a cut lasts mostly: no process takes them for a death."""
 FULL_FOR_S = (0.1, 0.3, 1.0, 5.0)
+"""Seconds that a disk is full."""
 LONG_S = SILENT_DEATH_S + 2
+"""Seconds of a long stop, hold or cut, after which the process or node counts as dead."""
 LEAVES_IN_S = (0.0, 0.0, 0.05, 0.3, 1.5)
+"""Seconds until the deadline of a node that is told to leave; 0: no deadline."""
 JOINS_AFTER_S = (0.05, 0.3, 1.0)
+"""Seconds between the end of a node and a join."""
 POLL_S = 0.02
-"""How often a node looks whether all faults that last are over: who joins needs a gcs that answers, and is waited for."""
+"""Seconds after which a join tries again while lasting faults go on: a node that joins needs a gcs that answers."""
 ONE_IN_LONG = 15
-"""Number of stops and holds for each that lasts long."""
+"""Number of stops, holds and cuts for each that lasts long."""
 SPEAKS_S = 0.02
-"""Seconds that a node's words are held before it dies."""
+"""Seconds that a node's messages are held before it dies."""
 MEANS_AT_S = (0.05, 0.12, 0.4, 1.0)
-"""When a fault strikes on average, one of these for each scenario: programs take from a tenth of a second to many."""
+"""Mean seconds until a fault strikes; a scenario draws one. Programs take from a tenth of a second to many seconds."""
 
 
 class Fault(Record, frozen=True):
-    """One of them."""
+    """One fault, with its time and its target."""
 
     kind: str
     role: str
     at_s: float
-    """After the program's beginning."""
+    """Seconds after the program's beginning."""
     node: int = 0
-    """Its place among the living; a number too high counts from the beginning again."""
+    """Place among the living nodes, modulo their number."""
     pick: float = 0.0
-    """Which one of several: a number from 0 to less than 1."""
+    """Place among several candidates: a number from 0 to less than 1."""
     for_s: float = 0.0
+    """Seconds that it lasts; of a leave, until the deadline."""
 
     @property
     def is_deadly(self) -> bool:
-        """Whether a process that works for others may be dead, or count as dead, after it."""
+        """Whether a process that works for others may be dead, or count as dead, after this fault."""
         if self.kind in (LEAVE, FILL):
             return self.kind == LEAVE and self.for_s > 0
         is_killed = self.kind == KILL and self.role not in (GCS, DRIVER)
@@ -105,7 +111,7 @@ def losses(faults: tuple[Fault, ...], shape: Shape) -> Losses:
 
 
 def draw_faults(random: Random, shape: Shape) -> tuple[Fault, ...]:
-    """A few kinds of them, at most two that are deadly."""
+    """Draw faults of a few kinds, at most two of them deadly."""
     if random.random() < 0.1:
         return ()
     kinds, mean_at_s = random.sample(_kinds(shape), random.choice((1, 2, 3))), random.choice(MEANS_AT_S)
@@ -150,7 +156,7 @@ def _draw_fault(random: Random, kind: str, role: str, shape: Shape, mean_at_s: f
 
 
 class Wrecker:
-    """Does the faults of one run in time."""
+    """Does the faults of one run, each at its time."""
 
     def __init__(self, cluster: RealCluster, drivers: list[RealDriver], faults: tuple[Fault, ...]) -> None:
         self._cluster = cluster
@@ -158,9 +164,9 @@ class Wrecker:
         self._began = time.monotonic()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._undo: list[Callable[[], None]] = []
-        """What must be done for everything to be whole again."""
+        """Actions that end the faults that last now."""
         self._asking: list[threading.Thread] = []
-        """Nodes to leave."""
+        """Threads that ask nodes to leave."""
         self.struck: list[Fault] = []
         for fault in faults:
             self._at(fault.at_s, lambda fault=fault: self._strike(fault))
@@ -169,7 +175,7 @@ class Wrecker:
         heapq.heappush(self._due, (after_s, len(self._due), action))
 
     def advance(self) -> None:
-        """Do what is due."""
+        """Put proxies before new listeners, and do the faults that are due."""
         if self._cluster.proxies is not None:
             for node in self._cluster.nodes():
                 self._cluster.proxies.put_before_all_of(self._cluster.sockets_of(node))
@@ -178,7 +184,7 @@ class Wrecker:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether something that was begun shall go on for a while: the program may be over before it."""
+        """Whether a fault still lasts; the program may be over before its end."""
         return bool(self._undo)
 
     def heal(self) -> None:
@@ -207,7 +213,7 @@ class Wrecker:
         undo()
 
     def _act(self, fault: Fault) -> Iterator[Callable[[], None]]:
-        """Yields how it is undone, if there was somebody to strike."""
+        """Do a fault, and yield the action that ends it; yield nothing if it has no target."""
         nodes = self._cluster.nodes()
         node = nodes[fault.node % len(nodes)]
         if fault.kind in (HOLD, CUT, LAST_WORDS):
@@ -292,11 +298,11 @@ class Wrecker:
 
 
 def _nothing() -> None:
-    """A kill is not undone."""
+    """Do nothing: a kill cannot be undone."""
 
 
 def _limit_files(pid: int, most_bytes: int) -> None:
-    """Writing beyond that fails (EFBIG), whatever is there stays."""
+    """Make writing beyond this size fail (EFBIG) in a process. Existing files stay."""
     with suppress(ProcessLookupError):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
 

@@ -1,12 +1,12 @@
-"""A proxy in front of unix sockets: it takes the place of a listener's file, and can hold back or cut what passes.
+"""A proxy in front of unix sockets: it takes the place of a listener's file, and can hold back or cut connections.
 
 Rules
-  * A file is replaced in one step, so nobody finds an empty place where a living process listens.
-  * Held back means silent: bytes, new connections and ends of connections wait, in order, and pass when it is over.
-  * Cut means broken: what is open is reset, and what is opened is closed at once. It is never refused, because that is
-    how a dead process is known.
-  * Where descriptors are handed out there is no proxy: bytes are all that it passes on.
-  * When nobody listens behind a proxy any more, its file goes; the next one who connects is refused as he should be.
+  * A file is replaced in one step, so every client finds a listener where a living process listens.
+  * Held back means silent: bytes, new connections and ends of connections wait, in order, and pass at the release.
+  * Cut means broken: open connections are reset, and new ones are closed at once. New ones are never refused, because a
+    refused connection means a dead process.
+  * Sockets that hand out descriptors have no proxy, because a proxy passes on bytes only.
+  * When the process behind a proxy is gone, the proxy's file goes. The next client is refused, as it should be.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, cast
 
 ARENAS = ("s-", "f-")
-"""How the sockets are called that hand out the memory of object stores."""
+"""First letters of sockets that hand out the memory of object stores."""
 BEHIND = ".behind"
 """Added to the file name of a listener that has a proxy."""
 
 
 class Link:
-    """One connection: an end towards who has connected, another towards the listener."""
+    """One connection, with two ends: one towards the client, one towards the listener."""
 
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
@@ -39,7 +39,7 @@ class Link:
         return self.ends[end is self.ends[0]]
 
     def do(self, action: Callable[[], None]) -> None:
-        """At once, or after all that waits already."""
+        """Do an action at once, or after all actions that wait already."""
         if self.relay.is_held or self._actions:
             self._actions.append(action)
         else:
@@ -51,7 +51,7 @@ class Link:
             action()
 
     def finish(self) -> None:
-        """One end is gone: the other one follows when all is written."""
+        """Close both ends, after all bytes are written: one end is gone."""
         self._end("close")
 
     def abort(self) -> None:
@@ -73,7 +73,7 @@ class _End(asyncio.Protocol):
         self._link = link
         self.transport: asyncio.Transport | None = None
         self._early = bytearray()
-        """Bytes to be written before there is a socket."""
+        """Bytes to write as soon as there is a socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -99,21 +99,21 @@ class _End(asyncio.Protocol):
 
 
 class Relay:
-    """The proxy of one listener; lives on the loop of ``Proxies``."""
+    """The proxy of one listener. It lives on the loop of ``Proxies``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.behind = path.with_name(path.name + BEHIND)
         self.links: set[Link] = set()
         self.open_ends: set[_End] = set()
-        """Those whose sockets are not closed yet, of links that are over too."""
+        """Ends whose sockets are not closed yet, also of links that are over."""
         self.is_held = False
         self.is_cut = False
         self._server: asyncio.Server | None = None
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def begin(self) -> None:
-        """Raises OSError if the listener has gone."""
+        """Take the place of the listener. Raises OSError if that has gone."""
         beginning = self.path.with_name(self.path.name + ".new")
         os.link(self.path, self.behind)
         loop = asyncio.get_running_loop()
@@ -140,7 +140,7 @@ class Relay:
             link.abort()
 
     def vanish(self) -> None:
-        """Nobody listens behind: leave no file."""
+        """Close the server and remove both files: no process listens behind it any more."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -173,7 +173,7 @@ class Relay:
             link.abort()
 
     async def close_ends(self) -> None:
-        """When nobody connects any more: close what is open, though not all may have been written."""
+        """Close all open ends, even with unwritten bytes. No client may connect any more."""
         for end in list(self.open_ends):
             if end.transport is not None:
                 end.transport.abort()
@@ -194,17 +194,17 @@ class Proxies:
         self._thread.start()
         self._relays: dict[Path, Relay] = {}
         self._begun: list[Relay] = []
-        """All that there have been: what has stepped aside, or failed to begin, may have open connections."""
+        """All relays ever. One that has stepped aside, or has failed to begin, may have open connections."""
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def listeners(self, folder: Path) -> list[Path]:
-        """The files of a directory of sockets that have a proxy now."""
+        """Paths in a directory of sockets that have a proxy now."""
         return sorted(path for path, relay in self._relays.items() if path.parent == folder and not relay.is_over)
 
     def put_before_all_of(self, folder: Path) -> None:
-        """A proxy before each listener of a directory that has none, and can have one."""
+        """Put a proxy before each listener of a directory that has none, and can have one."""
         names = {
             path for path in folder.glob("*") if path.suffix not in (BEHIND, ".new") and not path.name.startswith(ARENAS)
         }
@@ -228,7 +228,7 @@ class Proxies:
         self._run(act())
 
     def release(self, paths: Sequence[Path]) -> None:
-        """Whoever has stepped aside meanwhile holds nothing."""
+        """Let connections pass again. A proxy that has stepped aside meanwhile holds nothing."""
 
         async def act() -> None:
             for path in paths:
@@ -238,7 +238,7 @@ class Proxies:
         self._run(act())
 
     def step_aside(self, path: Path) -> None:
-        """Of a listener that is about to be killed and started again at its place."""
+        """Remove the proxy of a listener that is about to be killed and started again at the same path."""
 
         async def act() -> None:
             self._relays.pop(path).step_aside()

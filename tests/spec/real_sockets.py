@@ -1,8 +1,8 @@
-"""Closing the connections of another process, as a broken network does: it keeps its sockets, and finds them dead.
+"""Closes the connections of another process, as a broken network does: the process keeps its sockets, and finds them dead.
 
-Linux gives a duplicate of a descriptor of another process (``pidfd_getfd``) to whoever may trace it: root, and usually its
-parents. What is shut down through the duplicate is shut down in that process too. Elsewhere there is no such thing, and no
-connection is closed.
+Linux duplicates a descriptor of another process (``pidfd_getfd``) for root, and usually for the parents of that process. A
+shutdown through the duplicate is a shutdown in that process, too. Other systems have no such call; no connection is closed
+there.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 
 PIDFD_GETFD = 438
-"""The number of the system call, on every architecture."""
+"""Number of the system call, the same on every architecture."""
 
 
 def close_connections(pid: int, pick: float | None = None) -> int:
-    """Shut down the named connections of a process, or the one at this place (0..1) among them; returns how many.
+    """Shut down the named connections of a process, or the one at this place (0..1) among them. Return their number.
 
-    Those without names are socket pairs, which no network can break; listeners stay.
+    Connections without names are socket pairs, which no network can break. Listeners stay open.
     """
     found = list(_connections(pid))
     if pick is not None:
@@ -33,7 +33,7 @@ def close_connections(pid: int, pick: float | None = None) -> int:
 
 
 def _connections(pid: int) -> Iterator[int]:
-    """The descriptors of a process that are established connections with names."""
+    """Descriptors of a process that are established connections with names."""
     try:
         numbers = sorted(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -53,7 +53,7 @@ def _is_named_connection(candidate: socket.socket) -> bool:
 
 
 def _duplicate(pid: int, number: int) -> socket.socket:
-    """Raises OSError if the process or its descriptor is gone, or is not ours to touch."""
+    """Duplicate a socket of a process. Raises OSError if the process or the descriptor is gone, or access is refused."""
     process = os.pidfd_open(pid)
     try:
         duplicate = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, number, 0)

@@ -1,12 +1,12 @@
 """``make spec-real``: programs of the campaign on real clusters, struck by real faults, held against the same model.
 
-    python -m tests.spec.real_tier --seconds 60            seeds 0, 1, 2, ... for so long
+    python -m tests.spec.real_tier --seconds 60            seeds 0, 1, 2, ... for 60 seconds
     python -m tests.spec.real_tier --seed 4711 --runs 1    one of them
-    python -m tests.spec.real_tier --replay FILE           a failure again; --runs times, for real time is never the same
+    python -m tests.spec.real_tier --replay FILE           a failure again, --runs times, since no two real runs are equal
     python -m tests.spec.real_tier --simulate FILE         its program in the simulation, under faults of the same kinds
 
 Rules
-  * A program's sleeps and time-outs are ``SCALE`` times what they are in the simulation.
+  * A program's sleeps and time-outs are ``SCALE`` times those of the simulation.
   * Neighbouring seeds have the same cluster. A failure is saved, and the cluster that has shown it is not used again.
 """
 
@@ -74,9 +74,11 @@ from tests.spec.strategies import (
 )
 
 SCALE = 0.05
+"""Factor for all times of a program, so that one takes seconds here and not minutes."""
 SLOTS = 20
-"""For placement groups, on each node: more than the bundles of any program."""
+"""Number of slots for placement groups on each node: more than the bundles of any program."""
 SIZES = (MEDIUM, MEDIUM, Size((20, 50), 3))
+"""Sizes of programs, of which each scenario draws one."""
 IN_SIMULATION = {
     KILL: "crash",
     STOP: "long_stall",
@@ -88,9 +90,9 @@ IN_SIMULATION = {
     TEAR: "torn_write",
     FILL: "disk_full",
 }
-"""Faults of this tier -> kinds of the simulation,"""
+"""Kind of fault of this tier -> its kind in the simulation."""
 IN_ROLE = {WORKER: "worker/", RAYLET: "raylet/n", ZYGOTE: "raylet/n", NODE: "raylet/n", DRIVER: "driver/", GCS: "gcs"}
-"""and who is struck -> the names of processes there."""
+"""Role that a fault strikes -> the first letters of its processes' names in the simulation."""
 
 
 def scaled(program: Program, factor: float) -> Program:
@@ -115,7 +117,7 @@ def _scaled(operation: Operation, factor: float) -> Operation:
 
 
 def real_scenario_of(seed: int) -> RealScenario:
-    """The scenario of a seed; those of ``SCENARIOS_PER_CLUSTER`` neighbours have the same cluster."""
+    """Draw the scenario of a seed. ``SCENARIOS_PER_CLUSTER`` neighbouring seeds have the same cluster."""
     cluster = seed // SCENARIOS_PER_CLUSTER
     shape = _shape_of(Random(f"cluster {cluster}"), Random(f"equipment of cluster {cluster}"))
     random = Random(f"scenario {seed}")
@@ -151,7 +153,7 @@ class Statistics:
     began: float = field(default_factory=time.monotonic)
     scenarios: int = 0
     operations: Counter[str] = field(default_factory=Counter)
-    """Of drivers."""
+    """Kind -> number of operations in drivers' bodies."""
     drawn: Counter[str] = field(default_factory=Counter)
     struck: Counter[str] = field(default_factory=Counter)
 
@@ -171,13 +173,13 @@ class Statistics:
 
 @dataclass(frozen=True)
 class RealFailure:
-    """A scenario that was not kept."""
+    """A scenario that has broken a guarantee."""
 
     scenario: RealScenario
     verdict: RealVerdict
 
     def describe(self) -> str:
-        """Evidence first, so that the end of a long output is the summary."""
+        """Describe the failure: evidence first, so that the end of a long output is the summary."""
         struck = self.verdict.struck
         lines = [self.verdict.evidence, f"seed {self.scenario.seed} fails; its program:", *_outline(self.scenario.program)]
         lines += ["cluster:", f"  {self.scenario.shape}", "faults:"]
@@ -186,7 +188,7 @@ class RealFailure:
 
 
 def _outline(program: Program) -> list[str]:
-    """A line for each operation, those of tasks below the one that submits them."""
+    """Return a line for each operation; those of a task stand below the one that submits it."""
 
     def of(body: Body, indent: str) -> Iterator[str]:
         for operation in body.operations:
@@ -204,7 +206,7 @@ def _outline(program: Program) -> list[str]:
 def campaign(
     tier: RealTier, scenarios: Iterable[RealScenario], seconds: float, tell: Callable[[str], None] = str
 ) -> tuple[Statistics, RealFailure | None]:
-    """Run until there are no more, the time is up, or something fails; ``tell`` hears what is about to be run."""
+    """Run until there are no more scenarios, the time is up, or one fails; ``tell`` hears of each before its run."""
     statistics = Statistics()
     for scenario in scenarios:
         now_s = time.monotonic() - statistics.began
@@ -221,7 +223,7 @@ def campaign(
 
 
 def in_simulation(scenario: RealScenario, seed: int) -> Scenario:
-    """The same program, and faults of the same kinds."""
+    """Make a scenario of the simulation with the same program and faults of the same kinds."""
     shape, faults = scenario.shape, scenario.faults
     rates = {
         "node_loss" if (fault.kind, fault.role) == (KILL, NODE) else IN_SIMULATION[fault.kind]: 0.02

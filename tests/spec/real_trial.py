@@ -1,10 +1,10 @@
-"""One program on a real cluster, from its beginning to its verdict; and many, one after the other.
+"""Runs one program on a real cluster, from its beginning to its verdict; and many, one after the other.
 
 Rules
-  * Drivers are processes of their own. When all are through, faults stop, and everything must come to rest; then the
-    drivers leave, and everything must be at rest again, but for detached actors; these are said farewell to by one more
-    driver, and at the end of a cluster nothing may be left.
-  * Whoever was killed, has left or has lost his raylet has nothing to tell; but what he leaves behind is judged.
+  * Drivers are processes of their own. When all are through, faults stop, and the cluster must come to rest. Then the
+    drivers leave, and the cluster must be at rest again, except for detached actors. One more driver says farewell to these.
+    At the end of a cluster nothing may be left.
+  * A driver that was killed, has left or has lost its raylet has no history. Everything that it leaves behind is judged.
   * A cluster is used again until it has shown a problem.
 """
 
@@ -28,20 +28,23 @@ from tests.spec.scenario import Judgement
 from tests.spec.stage import History, Record
 
 SCENARIOS_PER_CLUSTER = 12
+"""Number of scenarios on one cluster: it takes longer to start than most programs take."""
 PATIENCE_S = 40.0
-"""A program may take so long, and again its cluster to come to rest, beside what it sleeps: there are deaths by silence,
-and the machine has other work."""
+"""Seconds that a program may take beside its sleeps, and its cluster again to come to rest. Deaths by silence take seconds,
+and the machine may have other work."""
 LONG_S = 3.0
+"""Seconds of waiting from which on a delay is reported."""
 POLL_S = 0.005
+"""Seconds between two looks at drivers or cluster."""
 
 
 class RealScenario(Record, frozen=True):
-    """What is run. Not everything that decides a run is in it: here time is real."""
+    """A program, a cluster and faults. They do not decide a run alone, because time is real here."""
 
     program: Program
     shape: Shape = Shape()
     homes: tuple[int, ...] = ()
-    """On which node each driver runs; those that are not named run on the head."""
+    """Number of the node on which each driver runs. Drivers beyond the end run on the head."""
     faults: tuple[Fault, ...] = ()
     seed: int = 0
 
@@ -58,12 +61,12 @@ class RealVerdict(Judgement):
     """Result of a run."""
 
     struck: tuple[Fault, ...]
-    """The faults that have found somebody before the program was over."""
+    """Faults that have found a target before the program was over."""
     histories: tuple[History, ...]
     evidence: str
-    """Why what is pending is pending, and all stacks; only if there are problems."""
+    """Answers of ``why`` about pending objects, and all stacks; only if there are problems."""
     delays: tuple[str, ...] = ()
-    """What was waited for, for longer than ``LONG_S``: no problem yet, but worth a look."""
+    """Waits of more than ``LONG_S`` seconds: no problems yet, but worth a look."""
 
 
 class Trial:
@@ -81,7 +84,7 @@ class Trial:
         self._histories: dict[int, History] = {}
         self._losses = Losses()
         self._homeless: list[str] = []
-        """How those drivers ended that have lost their raylets."""
+        """Errors of the drivers that have lost their raylets."""
         self._farewells: list[Farewell] = []
 
     def run(self) -> RealVerdict:
@@ -117,7 +120,7 @@ class Trial:
         return nodes[homes[number]] if number < len(homes) else nodes[0]
 
     def _play(self, wrecker: Wrecker) -> None:
-        """Until every driver is through, or for too long."""
+        """Do faults until every driver is through, or the patience ends."""
         began = time.monotonic()
         deadline = began + self._patience_s
         waiting = dict(enumerate(self._drivers))
@@ -140,7 +143,7 @@ class Trial:
             self._gather_evidence(ask_drivers=True)
 
     def _staying(self) -> list[RealDriver]:
-        """Those that are there until everything is at rest."""
+        """Drivers that stay until the cluster is at rest."""
         leavers = self._scenario.program.leavers()
         return [driver for n, driver in enumerate(self._drivers) if n not in leavers and not driver.is_gone]
 
@@ -159,7 +162,7 @@ class Trial:
             self._found.append(f"escaped: driver {number}: {outcome['failure']}")
 
     def _on_homeless(self, driver: RealDriver, failure: str = "it has come to its end") -> None:
-        """Its node has died, or it has heard so; what it shows does not count any more."""
+        """Note that a driver has lost its node, or believes so. Its history does not count any more."""
         driver.is_gone = True
         self._homeless.append(failure)
 
@@ -188,14 +191,14 @@ class Trial:
         return [f"L2: {line}" for driver in self._staying() for line in driver.ask("look_into_workers", count=count)]
 
     def _leave(self) -> None:
-        """All drivers."""
+        """Disconnect all drivers, and wait for rest."""
         if not self._found:
             for driver in self._staying():
                 driver.disconnect()
             self._rest("after the drivers' end", lambda: self._cluster.unrest(but_detached=True))
 
     def _say_farewells(self) -> None:
-        """To all detached actors, by one more driver, when their makers are gone."""
+        """Say farewell to all detached actors, by one more driver, when their makers are gone."""
         names = detached_names(self._scenario.program)
         if not names or self._found:
             return
@@ -207,7 +210,7 @@ class Trial:
         self._rest("after the farewells", self._cluster.unrest)
 
     def _rest(self, when: str, unrest: Callable[[], list[str]]) -> None:
-        """Wait until there is nothing to complain of."""
+        """Wait until ``unrest`` shows no problem, or the patience ends."""
         began = time.monotonic()
         last: list[str] = []
         while left := unrest():
@@ -221,7 +224,7 @@ class Trial:
             self._delays.append(f"rest ({when}) took {took_s:.1f} s: {'; '.join(last)}")
 
     def _judge_histories(self) -> None:
-        """Those of drivers that lived to tell; the tasks of the others do not count."""
+        """Judge the histories of drivers that have one. Tasks of other drivers do not count."""
         program, lines = self._scenario.program, self._cluster.printed()
         is_told = [n not in program.leavers() and not driver.is_gone for n, driver in enumerate(self._drivers)]
         told = [self._histories.get(n) if is_told[n] else None for n in range(len(self._drivers))]
@@ -245,7 +248,7 @@ class RealTier:
         self._patience_s = patience_s
         self._cluster: RealCluster | None = None
         self._scenarios = 0
-        """Run on this cluster."""
+        """Number of scenarios that this cluster has run."""
 
     def __enter__(self) -> RealTier:
         return self
@@ -254,7 +257,7 @@ class RealTier:
         self.close()
 
     def run(self, scenario: RealScenario) -> RealVerdict:
-        """Judge it; the cluster goes after a problem, and after many scenarios."""
+        """Run and judge a scenario. The cluster ends after a problem, and after ``SCENARIOS_PER_CLUSTER`` scenarios."""
         if self._cluster is not None and self._cluster.shape != scenario.shape:
             left = self.close()
             if left:
@@ -270,6 +273,6 @@ class RealTier:
         return verdict
 
     def close(self) -> list[str]:
-        """End the cluster; returns what is left behind."""
+        """End the cluster, and return a problem for each thing that is left behind."""
         cluster, self._cluster, self._scenarios = self._cluster, None, 0
         return cluster.close() if cluster is not None else []

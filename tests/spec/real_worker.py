@@ -1,4 +1,4 @@
-"""Leftovers of a worker whose driver has let go of everything: asked by a task, for workers answer nobody else."""
+"""Leftovers of a worker whose driver has dropped all references. A task reads them, because a worker answers only tasks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from minray.protocol.actor import ALIVE, ListActors
 from tests.simulation.needs import Needs, needs_of_detached
 
 STAY_S = 0.02
-"""So long is each of several such tasks that every one needs a worker of its own."""
+"""Seconds that each of several such tasks takes, so that every one needs a worker of its own."""
 
 
 async def needs_here(core: Any) -> Needs:
-    """What this process keeps for the detached actors that live, as the gcs says."""
+    """Objects and tasks that this process keeps for detached actors, which the gcs counts as living."""
     actors = (await core.gcs.call(ListActors())).actors
     return needs_of_detached({each.actor_id: each for each in actors if each.detached and each.state == ALIVE}, [core])
 
 
 @minray.remote(num_cpus=1)
 def look_into_worker() -> tuple[int, list[str]]:
-    """The pid, and a line for each table that is not empty, but for what detached actors need.
+    """Return the pid, and a line for each table that has entries which no detached actor needs.
 
-    It has no arguments: where all values are in object stores, they would be found here.
+    The task has no arguments: where all values are in object stores, they would be found here.
     """
     time.sleep(STAY_S)
     core: Any = worker.current_api().port.submission

@@ -1,15 +1,19 @@
 """A scenario: a program, a world with faults, and a seed; ``run`` performs it in the simulation and judges it.
 
-The verdict has every problem as a sentence that begins with its number (``L2: ...``): what the judge of
-``tests/simulation/judge.py`` finds left over, what the account of resources shows during the run, what the model of
-``model.py`` forbids, a program that does not end, and any exception that escapes. Nothing escapes from ``run`` itself.
+The verdict lists every problem as a sentence that begins with its number (``L2: ...``). These are problems:
+  * leftovers that ``tests/simulation/judge.py`` finds
+  * resources that do not add up during the run
+  * outcomes that ``model.py`` forbids
+  * a program that does not end
+  * an exception that escapes. None escapes from ``run`` itself.
 
 Rules
-  * The same scenario, the same run. With ``overrides`` (the answers of the oracle that were not 0) the plan is not asked.
-    What runs is read from its text, drawn or replayed: a pickle is smaller where parts are one object and not only equal.
-  * What must be fulfilled for every program to end is ``is_feasible``: the head alone can run every task.
-  * A run in which the head's own raylet is dead is over for its drivers: only what must not crash is judged, and whether a
-    fault can have ended it. A driver of another node may wait for ever then, for what only the head had.
+  * A scenario always has the same run. With ``overrides`` (the answers of the oracle that were not 0) the plan is not asked.
+    Every scenario is written to JSON and read again before it runs. Otherwise pickles would differ: one in which parts are
+    the same object is smaller than one in which they are only equal.
+  * ``is_feasible`` says whether every program can end: the head alone can run every task.
+  * When the head's raylet is dead, the run is over for its drivers. Then only two things are judged: nothing has crashed,
+    and a fault can have ended the raylet. A driver of another node may wait for ever for values that only the head had.
 """
 
 from __future__ import annotations
@@ -45,25 +49,25 @@ from tests.spec.programs import ZONE, Body, Call, Program, Submit, perform
 from tests.spec.stage import END, RUN, History, Record, Stage, has_lost_its_node, raised
 
 PATIENCE_S = 5.0
-"""Seconds for which a silent process is not given up."""
+"""Virtual seconds for which a silent process is not given up."""
 QUICK_HEALTH_CHECKS = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 2}
-"""More than ``PATIENCE_S`` in all."""
+"""System configuration with which a silent node is dead after some ten seconds: more than ``PATIENCE_S``."""
 GCS_STALLS_S = 0.5
-"""Many short stalls of the gcs may make an answer as late as that: callers of actors lose patience after a second."""
+"""Virtual seconds of short stalls of the gcs in all, above which it counts as silent. Callers of actors wait one second."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
-"""Seconds without a gcs when it has crashed."""
+"""Virtual seconds without a gcs after a crash of the gcs."""
 ENDS = ("crash", "memory", "spawn")
-"""After these loud faults somebody is gone, or never there, and silent because of that alone, unless it is the gcs."""
+"""Loud faults that end a process, or keep it from starting. They count as silence only for the gcs, which comes back."""
 SILENCING = ("long_delay", "reset", "cut", "rift", "last_words")
-"""After these somebody may hear nothing of somebody else."""
+"""Faults after which one process may hear nothing of another."""
 HEAD_ENDS = ("raylet/head", ("ends",))
-"""Whose event it is among those of lives, and its details."""
+"""Process and details of the ``LIFE`` event in a trace that says that the head's raylet has ended."""
 ROOMY_BYTES = 4000
-"""With so much room in a store nothing has to be written to disk for a program to go on."""
+"""Bytes of an object store from which on no program has to wait for spilling."""
 GRACE_S = SystemConfig().oom_grace_period_s
-"""So long at most a value waits for room in a store that is full, and to which nothing else happens."""
+"""Seconds that a value waits at most for room in a full store in which nothing else happens."""
 QUIET_SETTLE_S = 30.0
-"""Enough when no loud fault has struck."""
+"""Virtual seconds to settle when no loud fault has struck."""
 T = TypeVar("T")
 KeyPart = str | int
 Answers = tuple[tuple[tuple[KeyPart, ...], int], ...]
@@ -79,22 +83,22 @@ class Node(Record, frozen=True):
     """Value of its label ``ZONE``, if it has one."""
 
     def described(self) -> dict[str, Any]:
-        """As a cluster wants it."""
+        """Arguments for ``add_node`` of a cluster."""
         labels = {"labels": {ZONE: self.zone}} if self.zone else {}
         return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "resources": dict(self.resources), **labels}
 
     def fits(self, task: Submit) -> bool:
-        """Whether it has what a task needs."""
+        """Whether it has the resources and the label that a task needs."""
         has_resources = all(n <= self.resources.get(key, 0) for key, n in task.resources.items())
         return task.num_cpus <= self.num_cpus and task.gpus <= self.num_gpus and has_resources and task.may_run_in(self.zone)
 
 
 class World(Record, frozen=True):
-    """Where a program runs, and what may happen to it."""
+    """The nodes on which a program runs, their configuration, and the faults that may strike."""
 
     nodes: tuple[Node, ...] = (Node(),)
     rates: dict[str, float] = {}
-    """See ``FaultPlan``; so are the next six."""
+    """See ``FaultPlan`` for this field and the next six."""
     budget: int = 0
     targets: tuple[str, ...] = ("worker/",)
     aims: tuple[str, ...] = ()
@@ -104,25 +108,25 @@ class World(Record, frozen=True):
     durable: bool = False
     """Whether the gcs has a store, and is started again when it crashes."""
     inline_limit: int = 0
-    """Values of more bytes are in the object store; 0: as by default, so that no value of a program is."""
+    """Bytes above which a value is in the object store; 0: the default, so that no value of a program is there."""
     store_bytes: int = 0
-    """Of each node's object store; 0: so many that nothing ever goes to disk."""
+    """Bytes of each node's object store; 0: enough that nothing is ever spilled."""
     io_workers: int = 0
-    """So many files are written at once, small ones, and none before somebody waits for memory; 0: as by default."""
+    """Number of spill files written at once. They are small, and spilling starts when the store is full; 0: the defaults."""
     loses_disk: bool = False
     """Whether a gcs that is started again finds its store empty; then its cluster is over."""
     lineage: bool = True
-    """Whether tasks are remembered, and what is lost is made again."""
+    """Whether lineage is kept, so that lost objects are made again."""
     lineage_bytes: int = 0
-    """So much of them at most; 0: as by default, so that no task of a program is forgotten."""
+    """Bytes of lineage kept at most; 0: the default, so that no lineage of a program is evicted."""
     homes: tuple[int, ...] = ()
-    """On which node each driver runs; those that are not named run on the head."""
+    """Number of the node on which each driver runs. Drivers beyond the end run on the head."""
     moves: tuple[Move, ...] = ()
-    """Moves of nodes that come and go."""
+    """Nodes that join, leave or die."""
     retry_pause_ms: int = 0
-    """Milliseconds that a task waits before it is tried again."""
+    """Milliseconds that a task waits before a retry."""
     quick_health_checks: bool = False
-    """Whether nodes that say nothing count as dead after some ten seconds, not a minute: they may live, and hear of it."""
+    """Whether silent nodes count as dead after some ten seconds, not a minute. They may live, and be told of their death."""
 
     def plan(self) -> FaultPlan:
         return FaultPlan(
@@ -154,7 +158,7 @@ class World(Record, frozen=True):
         return system
 
     def home(self, driver: int) -> str:
-        """The name of the node where it runs."""
+        """Name of the node on which a driver runs."""
         number = self.homes[driver] if driver < len(self.homes) else 0
         return f"n{number}" if 0 < number < len(self.nodes) else HEAD
 
@@ -180,7 +184,7 @@ class Scenario(Record, frozen=True):
         return msgspec.json.decode(text, type=cls)
 
     def is_feasible(self) -> bool:
-        """Whether every task and every actor can run on the head, which no fault takes away; and actors' names fit."""
+        """Whether every task and actor can run on the head, which no fault takes away; and names and groups are sound."""
         if not self.world.nodes or not self.program.drivers or not self.program.names_actors_well():
             return False
         head, groups = self.world.nodes[0], self._groups()
@@ -195,7 +199,7 @@ class Scenario(Record, frozen=True):
         return [operation for operation in self.program.walk() if isinstance(operation, Group)]
 
     def _uses_groups_well(self, groups: list[Group]) -> bool:
-        """Whether placement groups have what is to run there, and a slot for tasks; and actors the groups of their calls."""
+        """Whether every placement group has slots for its actors and one for tasks, and actors have their calls' groups."""
         names, residents = {group.name for group in groups}, Counter(actor.group for actor in self.program.actors())
         without = {actor.name for actor in self.program.actors() if not actor.has_group}
         calls = [call for call in self.program.performances() if isinstance(call, Call)]
@@ -243,7 +247,7 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
-    """Or count as its end, for those who hear nothing of it; the same for a single process."""
+    """Whether a fault may end a node or a process, or make it count as dead for processes that hear nothing of it."""
     if kind == "long_delay":
         return LONG_DELAYS_S[answer] > PATIENCE_S
     if kind == "long_stall":
@@ -257,7 +261,7 @@ def save(scenario: Scenario, path: Path) -> None:
 
 
 def read_witness(path: Path, from_json: Callable[[str], T]) -> T:
-    """Raises UsageError for another file."""
+    """Read a witness from a file. Raises UsageError if the file is none."""
     try:
         return from_json(path.read_text())
     except (OSError, ValueError) as error:
@@ -269,7 +273,7 @@ class Judgement:
     """Problems of a run, simulated or real."""
 
     problems: tuple[str, ...]
-    """Each begins with the number of what is broken."""
+    """Sentences that begin with the number of the broken guarantee or invariant."""
 
     @property
     def ok(self) -> bool:
@@ -277,7 +281,7 @@ class Judgement:
 
     @property
     def codes(self) -> set[str]:
-        """``{"L2", "G17"}``"""
+        """Numbers of the broken guarantees and invariants: ``{"L2", "G17"}``."""
         return {problem.partition(":")[0] for problem in self.problems}
 
 
@@ -286,15 +290,15 @@ class Verdict(Judgement):
     """Result of a run."""
 
     answers: Mapping[Key, int]
-    """All of the oracle's that were not 0."""
+    """The oracle's answers that were not 0."""
     steps: int
     digest: str
     trace: Trace
     operations: Counter[str]
-    """Kind -> how often it was performed, by drivers and tasks."""
+    """Kind of operation -> the number of times that drivers and tasks have performed it."""
     histories: tuple[History, ...]
     is_over: bool = False
-    """Whether the head's raylet was dead, so that only what must not hang or crash was judged."""
+    """Whether the head's raylet was dead, so that only crashes and hangs were judged."""
 
     @property
     def story(self) -> str:
@@ -303,16 +307,16 @@ class Verdict(Judgement):
 
 
 class RareAccount(Account):
-    """Looks less often: a campaign has many runs."""
+    """Looks at resources less often than its base, because a campaign has many runs."""
 
     PERIOD_S = 0.005
     MOST_LOOKS = 300
 
 
 def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limit_s: float = LIMIT_S) -> Verdict:
-    """Perform it, heal, settle, and judge; ``on_chance`` hears of everything that the oracle is asked.
+    """Perform a scenario, end its faults, settle, and judge; ``on_chance`` hears every question to the oracle.
 
-    A program that takes longer than ``limit_s`` (beyond what its tasks take) is taken for one that never ends.
+    A program that takes longer than ``limit_s`` virtual seconds, beside its sleeps, counts as one that never ends.
     """
     scenario = Scenario.from_json(scenario.to_json())
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
@@ -335,7 +339,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
             except Broken:
                 found += watch.problems
             except SimulationFailed:
-                pass  # the cluster says so itself
+                pass  # the cluster has noted the failure itself
             except Deadlock as deadlock:
                 if "raylet/head" in cluster.alive():
                     found.append(f"L1: {_head_of(deadlock, 25)}")
@@ -362,19 +366,19 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
 
 
 def _may_end_the_head(key: Key) -> bool:
-    """Whether a fault may be why its raylet is gone: it or the gcs has died, or has heard too little of the other."""
+    """Whether this fault may have ended the head's raylet: the raylet or the gcs died, or heard too little of the other."""
     return key[0] in SILENCING or (key[0] in ("crash", "long_stall") and key[1] in ("raylet/head", GCS))
 
 
 def _without_memory(found: list[str], is_over: bool, has_lost_it: bool) -> list[str]:
-    """What is wrong where a gcs has found an empty disk: that it knows nothing is not, but that the cluster goes on is."""
+    """Problems of a world whose gcs may find an empty disk. It may forget all tables then (S9), but must end the cluster."""
     goes_on = ["G110: the gcs knows nothing any more, and the cluster goes on"] if has_lost_it and not is_over else []
     return [problem for problem in found if not problem.startswith("S9:")] + goes_on
 
 
 @contextlib.contextmanager
 def _unraisable(found: list[str]) -> Generator[None, None, None]:
-    """Exceptions in destructors are problems; but that a dead process's thread ends inside of one is not."""
+    """Note exceptions in destructors as problems, except that a dead process's thread ends inside one."""
     before = sys.unraisablehook
 
     def hear(unraisable: Any) -> None:
@@ -412,7 +416,7 @@ def _drive(
     traffic: Traffic,
     limit_s: float,
 ) -> list[str]:
-    """All drivers at once; returns the problems."""
+    """Run all drivers at once, settle, and return the problems."""
     program, world = scenario.program, scenario.world
     verdict_is_in = False
 
@@ -468,7 +472,7 @@ def _drive(
 
 
 def _say_farewells(cluster: SimCluster, program: Program) -> list[Farewell]:
-    """To the detached actors: their makers are gone, faults are over, and now they end."""
+    """Say farewell to the detached actors when their makers are gone and faults are over."""
     names = detached_names(program)
     if not names:
         return []
@@ -478,13 +482,13 @@ def _say_farewells(cluster: SimCluster, program: Program) -> list[Farewell]:
 
 
 def _killed_drivers(cluster: SimCluster) -> set[int]:
-    """The numbers of those that a fault has struck: they end without a history."""
+    """Numbers of the drivers that a crash has struck. They end without a history."""
     crashed = [str(key[1]) for key in cluster.oracle.answers if key[0] == "crash"]
     return {int(name.removeprefix("driver/")) for name in crashed if name.startswith("driver/")}
 
 
 def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]]) -> set[int]:
-    """The numbers of those that have died with their nodes, or have lost their raylets: what they show does not count."""
+    """Numbers of the drivers that have died with their nodes or lost their raylets. Their histories do not count."""
     lost = set()
     for number, driver in enumerate(drivers):
         core = cluster.cores.get(f"driver/{number}")
@@ -496,12 +500,12 @@ def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]]) -
 
 
 def _has_left(driver: asyncio.Future[Any]) -> bool:
-    """Whether a driver that wants to leave has done so as it wanted to."""
+    """Whether a driver that leaves or exits has ended in that way, and not by another error."""
     return driver.exception() is None or isinstance(driver.exception(), DriverDied)
 
 
 def _restart_gcs(cluster: SimCluster, process: SimProcess, loses_disk: bool) -> None:
-    """Whenever it dies."""
+    """Start the gcs again, after a pause, whenever it dies."""
 
     def start() -> None:
         if loses_disk:
@@ -516,14 +520,14 @@ def _restart_gcs(cluster: SimCluster, process: SimProcess, loses_disk: bool) -> 
 
 
 def _has_lost_gcs(cluster: SimCluster) -> bool:
-    """Whether a driver has given it up, so that everything is over for it."""
+    """Whether a driver has given up the gcs, so that all is over for that driver."""
     return any(core.gcs.death for name, core in cluster.cores.items() if name.startswith("driver/"))
 
 
 def _settle(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> None:
-    """As long as deaths and delays may need to be noticed, if there were any, and then as long as tasks may still run.
+    """Wait until deaths and delays are noticed, if there were any, and then until no task can still run.
 
-    Nobody collects garbage: what a program has let go of does not wait for that (L2).
+    No garbage is collected meanwhile: dropped references must be released without that (L2).
     """
     loud = may_hear_of_deaths or any(key[0] in LOUD for key in cluster.oracle.answers)
     cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S, collects=False)
@@ -533,12 +537,12 @@ def _settle(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> Non
 
 
 def reports(cluster: SimCluster) -> list[str]:
-    """What tasks have printed; minray's own hints about long waits come by the same way."""
+    """Lines that tasks have printed, without minray's hints about long waits, which come the same way."""
     return [line for line in printed(cluster) if line.startswith("[")]
 
 
 def _performed(cluster: SimCluster, scenario: Scenario, histories: dict[int, History]) -> Counter[str]:
-    """What was really done: of the drivers that came to an end, and of the tasks that ran."""
+    """Count the operations of the drivers that came to an end, and of the tasks that ran."""
     counts: Counter[str] = Counter()
     for number in histories:
         counts.update(type(operation).__name__ for operation in scenario.program.drivers[number].operations)
@@ -553,10 +557,10 @@ def _performed(cluster: SimCluster, scenario: Scenario, histories: dict[int, His
 
 
 def missed(scenario: Scenario, verdict: Verdict) -> Answers:
-    """Of what shall strike in this scenario, what has not: nobody asked, or there is no such answer."""
+    """The overrides of a scenario that have not struck: the oracle was not asked, or there is no such answer."""
     return tuple((key, answer) for key, answer in scenario.overrides or () if verdict.answers.get(key) != answer)
 
 
 def struck(verdict: Verdict) -> Counter[str]:
-    """Kind of fault -> how often it struck."""
+    """Kind of fault -> the number of times that it struck."""
     return Counter(str(key[0]) for key in verdict.answers)

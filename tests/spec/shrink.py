@@ -1,21 +1,21 @@
 """Makes a failing scenario small: delta debugging over the oracle's answers, alternating with the program and the world.
 
-A scenario is a tree of lists and records. Whatever is in a list may be left out (a fault, a driver, an operation, an
-argument, a node), and whatever is not its default may become it. So nothing here knows the operations, but that some have
-bodies, which may take their places: new ones are shrunk like the rest. What a smaller scenario must still do is fail with
-one of the same numbers; or with any, where there is but one bug to be found.
+A scenario is a tree of lists and records. Any item of a list may be left out (a fault, a driver, an operation, an argument,
+a node), and any field may be set to its default. So this file knows nothing of the operations, except that the operations of
+a body may take the place of their task. A new operation is shrunk like the rest. A smaller scenario must fail with one of
+the same numbers, or with any if there is only one bug to be found.
 
 Rules
-  * A part of the program may fail alone, if not by these faults then by others that its world draws: that is tried first.
-  * Then faults: with few of them, runs are alike, and parts of the program can go without changing what is left. There
-    are hundreds of quiet ones; most go all at once, those of a kind, of a process or of a message.
-  * Where many seem to be needed, because each shifts when the others strike, one may be enough elsewhere: that is tried.
-  * The rest of the program goes first as far as it can with the faults where they are: to aim anew takes many runs.
-  * A program that has become smaller may need its fault at another step; a dry run finds where it could strike.
-  * A program that does not end is not waited for as long as the judge does: it would take most of the time. What comes out
-    must fail before the judge too; if it does not, all is done again with its patience.
-  * Every re-run is counted, and so are its steps: there are no more than ``max_runs``, and none after ``MOST_STEPS``.
-  * What needs many faults, for all of them to shift each other, stays large. Then another failure is tried (``smallest``).
+  * First, parts of the program are tried alone, with these faults or with others that the world draws.
+  * Then faults go. With few faults, runs are alike, and parts of the program can go without changing the rest. Quiet faults
+    come in hundreds; most go in groups: those of a kind, of a process, or of a message.
+  * Many faults may seem to be needed only because each shifts the others. Then one fault is tried alone, at other points.
+  * The program shrinks as far as it can with the faults where they are, because aiming a fault anew takes many runs.
+  * A smaller program may need its fault at another step. A dry run finds the points where the fault could strike.
+  * A program that never ends gets less time than the judge gives it, since waiting would take most of the time. The result
+    must also fail with the judge's limit. If it does not, all is done again with that limit.
+  * Every re-run is counted, and so are its steps. There are at most ``max_runs`` runs, and none after ``MOST_STEPS`` steps.
+  * A failure that needs many faults, all of which shift each other, stays large. Then another one is tried (``smallest``).
 """
 
 from __future__ import annotations
@@ -34,36 +34,37 @@ from minray.simulation.faults import LOUD, Key
 from tests.spec.scenario import Answers, Scenario, Verdict, run
 
 MAX_RUNS = 1000
+"""Number of re-runs for one witness, at most."""
 MOST_STEPS = 15_000_000
-"""Some ten minutes."""
+"""Steps of all re-runs together, at most: some ten minutes."""
 HASTE_S = 300.0
-"""So long, in virtual time, a smaller program may take: longer than all deaths together take to be noticed."""
+"""Virtual seconds that a smaller program may take: longer than all deaths together take to be noticed."""
 GROUPS = 50
-"""What is less than this part of the faults is no group."""
+"""A group with less than one fiftieth of all faults is not tried."""
 MANY = 100
-"""Of more faults than that, single ones are not left out."""
+"""With more faults than this, faults are left out in parts only, not one by one."""
 PARTS = 16
-"""Into so many parts the faults are divided, before single ones are left out."""
+"""Number of parts of the faults down to which the coarse passes divide them."""
 ISOLATED = 12
-"""Number of parts of the program that are tried alone,"""
+"""Number of parts of the program that are tried alone."""
 CHANCES = 4
-"""with the faults that so many seeds draw."""
+"""Number of seeds whose faults are tried on each part."""
 FEW = 4
-"""With more faults than this none is aimed anew; quiet ones do not count, and stay behind, if there are loud ones."""
+"""With more faults than this none is aimed anew. If there are loud faults, quiet ones do not count and are left out."""
 POINTS = 10
-"""At so many points a fault is tried when the program has become smaller."""
+"""Number of points at which a fault is tried when the program has become smaller."""
 ALONE = 20
-"""Number of faults, of different shapes, that are tried alone: first loud ones,"""
+"""Number of faults, of different shapes, that are tried alone: loud ones first, then ``TELLING``, the latest first."""
 TELLING = ("duplicate", "break")
-"""then those that change more than the time, and the last of each first."""
+"""Quiet faults that change more than the time."""
 MOST_FAULTS, MOST_PERFORMANCES = 3, 8
 """A witness with more faults, or more tasks and calls, is not small."""
 FAILURES = 4
-"""Number of failures that are made small until one is small;"""
+"""Number of failures that are shrunk at most until one of them is small."""
 SEARCHED = 200
-"""in so many scenarios further ones are looked for."""
+"""Number of further scenarios in which other failures are looked for."""
 HANGS = frozenset({"L1", "L5"})
-"""What goes on for ever is found by its time or by its messages, and with fewer faults it sends fewer."""
+"""Numbers of one failure: work that never ends shows by its time, or by its messages, which fewer faults make fewer."""
 Tree = dict[str, Any]
 Path = tuple[str | int, ...]
 
@@ -75,10 +76,10 @@ class Witness:
     scenario: Scenario
     verdict: Verdict
     runs: int
-    """How many re-runs it has cost."""
+    """Number of re-runs that it has cost."""
 
     def describe(self) -> str:
-        """One sentence."""
+        """One sentence: the problem, the size of the program, and the faults."""
         _, count = size_of(self.scenario)
         size = "1 task or call" if count == 1 else f"{count} tasks and calls"
         faults = ", ".join(describe_fault(key) for key, _ in self.scenario.overrides or ())
@@ -98,7 +99,7 @@ class Shrinker:
         any_code: bool = False,
     ) -> None:
         self._codes = frozenset() if any_code else verdict.codes | (HANGS if verdict.codes & HANGS else frozenset())
-        """Of what must be broken; empty: anything may be."""
+        """Numbers of which one must be broken; empty: any may be."""
         self.runs = 0
         self._max_runs = max_runs
         self._steps = 0
@@ -108,11 +109,11 @@ class Shrinker:
         self._tried: set[str] = set()
 
     def is_alike(self, verdict: Verdict) -> bool:
-        """Whether the same is broken as was."""
+        """Whether a verdict shows one of the wanted problems."""
         return not verdict.ok and (not self._codes or bool(verdict.codes & self._codes))
 
     def shrink(self) -> Witness:
-        """The smallest that was found."""
+        """Shrink the scenario. Return the smallest that was found."""
         if self.best.overrides is None:
             self._maybe_take(replace(self.best, overrides=answers_of(self.verdict)))
         self._isolate(self._take_by_chance)
@@ -138,7 +139,7 @@ class Shrinker:
     # --- One candidate
 
     def _maybe_take(self, candidate: Scenario) -> bool:
-        """Make it the best if it fails alike."""
+        """Run a candidate, and make it the best if it fails alike."""
         text = candidate.to_json()
         if text in self._tried or self._is_over() or not candidate.is_feasible():
             return False
@@ -165,7 +166,7 @@ class Shrinker:
         return self._maybe_take(candidate)
 
     def _take_by_chance(self, tree: Tree) -> bool:
-        """With whatever its world draws, by several seeds."""
+        """Try a tree with the faults that its world draws, by several seeds."""
         for seed in range(self.best.seed, self.best.seed + CHANCES):
             if self._maybe_take_tree({**tree, "overrides": None, "seed": seed}):
                 self.best = replace(self.best, overrides=answers_of(self.verdict))  # the same run
@@ -196,7 +197,7 @@ class Shrinker:
     # --- Passes
 
     def _keep_beginning(self) -> None:
-        """Try without the later faults: what has gone wrong goes on for long, and most of them strike then."""
+        """Try without the later faults. A failed run often goes on for long, and most faults strike after the failure."""
         answers = self.best.overrides or ()
         enough, too_few = len(answers), 0
         while enough - too_few > 1:
@@ -207,7 +208,7 @@ class Shrinker:
                 too_few = middle
 
     def _thin_out(self) -> None:
-        """Of many faults leave out large parts: with a smaller program more of them can go than before."""
+        """Leave out large parts of many faults, again and again: a smaller program needs fewer of them."""
         while len(before := self.best.overrides or ()) > MANY:
             self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
             self._drop_groups()
@@ -217,7 +218,7 @@ class Shrinker:
     def _drop_groups(self) -> None:
         """Try without all faults of one kind, of one process or link, at one step or message; the largest groups first.
 
-        Groups that are a small part of all are left: a run for each of them would take most of the time.
+        Small groups are left alone: a run for each of them would take most of the time.
         """
         for part in range(3):
             groups = Counter(name_in(key, part) for key, _ in self.best.overrides or ())
@@ -229,7 +230,7 @@ class Shrinker:
                 self._maybe_take(replace(self.best, overrides=rest))
 
     def _single_out(self) -> None:
-        """Try one fault alone, where it struck, and at other points of its shape, which a run without any finds."""
+        """Try one fault alone: where it struck, and at other points of its shape, which a dry run finds."""
         answers = self.best.overrides or ()
         if len(answers) <= FEW:
             return
@@ -245,13 +246,13 @@ class Shrinker:
                     return
 
     def _points(self, scenario: Scenario) -> dict[tuple[Any, ...], list[Key]]:
-        """Where faults of the kinds that it names could strike, by their shapes."""
+        """Shape -> the points at which faults could strike that have a kind of the scenario's overrides."""
         points: dict[tuple[Any, ...], list[Key]] = {}
         self._count(run(scenario, lambda key: points.setdefault(shape(key), []).append(key), HASTE_S))
         return points
 
     def _isolate(self, take: Callable[[Tree], bool]) -> None:
-        """Try parts of what one driver does, and nothing else."""
+        """Try single parts of one driver's operations, without the rest."""
         tree = tree_of(self.best)
         found = {json.dumps(part): part for driver in tree["program"].get("drivers", []) for part in parts_of(driver)}
         for part in sorted(found.values(), key=lambda part: len(json.dumps(part)))[:ISOLATED]:
@@ -259,13 +260,13 @@ class Shrinker:
                 return
 
     def _shrink_program(self, take: Callable[[Tree], bool]) -> None:
-        """Leave out operations, by halves and smaller parts, and what else is in lists."""
+        """Leave out operations and other items of lists, by halves and smaller parts."""
         for path in lists_of(tree_of(self.best)):
             if path[0] == "program":
                 self._shrink_list(path, take if path[-1] == "operations" else self._maybe_take_tree)
 
     def _hoist(self) -> None:
-        """Put what a task does in its own place, outer ones first."""
+        """Put the operations of a task in its place, outer tasks first."""
         for path in lists_of(tree_of(self.best)):
             index = 0
             while path[-1] == "operations" and index < len(items := look_up(tree_of(self.best), path) or []):
@@ -276,7 +277,7 @@ class Shrinker:
                     index += 1
 
     def _shrink_rest(self) -> None:
-        """Leave out nodes, and whatever is no default; innermost first."""
+        """Leave out nodes, and set fields to their defaults, the innermost first."""
         self._shrink_list(("world", "nodes"), self._maybe_take_tree)
         for path in reversed(fields_of(tree_of(self.best))):
             tree = tree_of(self.best)
@@ -284,7 +285,7 @@ class Shrinker:
                 self._maybe_take_tree(tree)
 
     def _shrink_list(self, path: Path, take: Callable[[Tree], bool], coarse: bool = False) -> None:
-        """Leave out halves, quarters, eighths, ..., and, unless this is to be coarse, single items of one list."""
+        """Leave out halves, quarters, eighths and so on of one list; down to single items, unless ``coarse``."""
         items = look_up(tree_of(self.best), path)
         if not isinstance(items, list):
             return
@@ -305,7 +306,7 @@ class Shrinker:
 
 
 def parts_of(driver: Tree) -> Iterator[list[Tree]]:
-    """Each operation with those that mention it, or also with those that mention these, and with what all of them need."""
+    """Parts of a driver: an operation, those that mention it, perhaps those that mention these, and all that they need."""
     operations = driver.get("operations", [])
     texts = [json.dumps(operation) for operation in operations]
     words = [json.dumps(operation["name"]) for operation in operations]
@@ -324,12 +325,12 @@ def parts_of(driver: Tree) -> Iterator[list[Tree]]:
 
 
 def describe_fault(key: Key) -> str:
-    """``crash at worker/1f3c user_code 2``"""
+    """Describe a fault in words: ``crash at worker/1f3c user_code 2``."""
     return f"{key[0]} at {' '.join(map(str, key[1:]))}"
 
 
 def some(points: list[Key]) -> list[Key]:
-    """A few of them, from all over."""
+    """Pick a few points, spread over all of them."""
     return points[:: max(1, len(points) // POINTS)]
 
 
@@ -339,7 +340,7 @@ def shape(key: Key) -> tuple[Any, ...]:
 
 
 def name_in(key: Key, part: int) -> str | None:
-    """None if there is a count, or nothing."""
+    """Name at this place of a key; None if the key is shorter or has a count there."""
     name = key[part] if part < len(key) else None
     return name if isinstance(name, str) else None
 
@@ -361,7 +362,7 @@ def tree_of(scenario: Scenario) -> Tree:
 
 
 def look_up(tree: Any, path: Path) -> Any:
-    """What is there; None if nothing is."""
+    """Item or field at a path; None if there is none."""
     for part in path:
         try:
             tree = tree[part]
@@ -384,17 +385,17 @@ def drop(tree: Tree, path: Path) -> bool:
 
 
 def lists_of(tree: Any, path: Path = ()) -> list[Path]:
-    """The paths of all lists, outer ones first."""
+    """Paths of all lists, outer ones first."""
     return [found for found, value in walk(tree, path) if isinstance(value, list) and not is_key(found)]
 
 
 def fields_of(tree: Any) -> list[Path]:
-    """The paths of all fields of records, outer ones first."""
+    """Paths of all fields of records, outer ones first."""
     return [path for path, _ in walk(tree, ()) if path and isinstance(path[-1], str)]
 
 
 def is_key(path: Sequence[str | int]) -> bool:
-    """Whether this is inside of the answers, which are left out as wholes."""
+    """Whether a path leads into an override, which is left out as a whole."""
     return path[:1] == ("overrides",) and len(path) > 1
 
 
@@ -406,7 +407,7 @@ def walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def shrink(scenario: Scenario, verdict: Verdict, max_runs: int = MAX_RUNS, any_code: bool = False) -> Witness:
-    """A smaller scenario that fails alike, or at all."""
+    """Return a smaller scenario that fails with one of the same numbers, or with any (``any_code``)."""
     hasty = Shrinker(scenario, verdict, max_runs, partial(run, limit_s=HASTE_S), any_code)
     witness = hasty.shrink()
     judged = run(witness.scenario)
@@ -422,7 +423,7 @@ def smallest(
     max_runs: int = MAX_RUNS,
     any_code: bool = False,
 ) -> Witness:
-    """The same; if it stays large, perhaps what a scenario of the next seeds breaks, because some show a bug better."""
+    """Shrink a failure. If it stays large, also shrink failures of the next seeds, and return the smallest witness."""
     found = [shrink(scenario, verdict, max_runs, any_code)]
     for seed in range(scenario.seed + 1, scenario.seed + SEARCHED):
         if len(found) == FAILURES or is_small(found[-1].scenario):
@@ -435,7 +436,7 @@ def smallest(
 
 
 def size_of(scenario: Scenario) -> tuple[int, int]:
-    """Faults; tasks and calls."""
+    """Number of faults, and number of tasks and calls."""
     return len(scenario.overrides or ()), len(scenario.program.performances())
 
 

@@ -1,7 +1,7 @@
-"""Where the operations of a program are played, what they leave behind in words, and the records that they are.
+"""The stage on which a process plays operations, the words for their outcomes, and the base classes of all records.
 
-A ``Stage`` is what one process holds while it plays a body: references to objects, and handles of actors. Both are called
-like the operations that make them, and both travel inside of values, so nothing here tells them apart.
+A ``Stage`` has what one process holds while it plays a body: references to objects, and handles of actors. Both have the
+names of the operations that make them, and both travel inside values. So nothing here tells them apart.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
     from tests.spec.programs import Body, Operation
 
 Outcome = dict[str, Any]
-"""``of``: the names that were bound; the rest depends on the operation."""
+"""Outcome of one operation. ``of`` has the names that were bound; the rest depends on the operation."""
 History = list[Outcome]
 RUN, END, BORN = "run", "end", "born"
-"""The first words of the lines that tasks, calls and constructors print."""
+"""First words of the lines that tasks, calls and constructors print."""
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
 FILLING = 7
-"""Each byte of an array in a value."""
+"""Value of each byte of an array, by which a torn array is noticed."""
 TOLD_DEAD = "its owner is dead"
-"""Error of a driver that names an actor before it has noticed that its node is dead."""
+"""Part of the error of a driver that names an actor before it has noticed that its node is dead."""
 raised: set[tuple[str, str]] = set()
-"""Process and task: what was raised there and shall not be again. Simulated processes share it; emptied by its users."""
+"""Process and task of each ``RaiseAtFirst`` that has raised. Simulated processes share it; ``run`` empties it."""
 
 
 def has_lost_its_node(error: BaseException | None) -> bool:
-    """Whether a driver has ended because of that."""
+    """Whether a driver has ended with this error because its node is dead."""
     was_told = isinstance(error, ActorDiedError) and TOLD_DEAD in str(error)
     return was_told or isinstance(error, ConnectionError | LocalRayletDiedError)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Compares by value, writes into JSON what is not a default, and is not read from JSON with anything else."""
+    """Base of all records. They compare by value, leave defaults out of JSON, and refuse JSON with unknown fields."""
 
 
 class Tagged(Record, frozen=True, tag_field="kind", tag=True):
-    """One of several kinds."""
+    """Base of records of which one of several kinds stands in a field; JSON names the kind."""
 
 
 class Stage:
-    """Where a body is played: the references and handles that it holds."""
+    """Holds the references and handles of one process that plays a body."""
 
     def __init__(self, refs: Mapping[str, Any]) -> None:
         self.refs = dict(refs)
         self._arrays: tuple[Any, ...] = ()
-        """The last two that came in values: as long as they are here, what they are in must stay."""
+        """The last two arrays that came in values. Their memory in the object store must stay as long as they are here."""
 
     def bound(self, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if name in self.refs]
@@ -60,7 +60,7 @@ class Stage:
         return {name: self.refs[name] for name in names}
 
     def open(self, value: tuple[Any, ...]) -> str:
-        """Take the references inside of a value; returns a word for it."""
+        """Bind the references inside a value, and return a word for the value."""
         name, inside, *rest = value
         self.refs.update(inside)
         self._arrays = (*self._arrays, *rest)[-2:]
@@ -71,14 +71,14 @@ class Stage:
         return [self._outcome_of(operation) for operation in body.operations]
 
     def _outcome_of(self, operation: Operation) -> Outcome:
-        """What it says; or that there was no room for what it would have stored, or for what it takes along."""
+        """Perform an operation. A full store or disk, for its value or its arguments, is an outcome of its own."""
         try:
             return operation.perform(self)
         except (ObjectStoreFullError, OutOfDiskError) as error:
             return {"of": [], "no room": type(error).__name__}
 
     async def play_awaiting(self, body: Body) -> History:
-        """The same in a coroutine, which lets others go on where an operation knows how."""
+        """Play a body in a coroutine. Operations with ``perform_awaiting`` let other coroutines go on."""
         history = []
         for operation in body.operations:
             perform = getattr(operation, "perform_awaiting", None)
@@ -87,7 +87,7 @@ class Stage:
 
 
 def value_of(name: str, inside: dict[str, Any], padding: int) -> tuple[Any, ...]:
-    """The value of an object of this name; with so many bytes in an array, which travel beside it and are not copied."""
+    """Make the value of an object. An array of ``padding`` bytes travels beside it and is not copied."""
     return (name, inside, numpy.full(padding, FILLING, numpy.uint8)) if padding else (name, inside)
 
 

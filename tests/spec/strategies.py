@@ -1,13 +1,13 @@
 """Hypothesis strategies for programs, worlds and scenarios, and the same drawn from a seed.
 
-A writer draws from a ``random.Random``. Hypothesis has one whose draws it knows and can replay (``st.randoms``), and a
-campaign has one made from a seed, so that a scenario is reproducible from that seed alone, at no cost.
+A writer draws from a ``random.Random``. Hypothesis has one whose draws it knows and can replay (``st.randoms``). A campaign
+makes one from a seed, so that a scenario is reproducible from that seed alone, at no cost.
 
 Rules
-  * Every program ends: tasks wait only for what was submitted before them, every task fits on the head, and one that holds
-    custom resources waits for nothing. Actors hold no CPU; what a call waits for, it has made itself, and no actor calls or
-    keeps one that was made before it.
-  * A name tells what it names, and counts: ``task1``, ``put2``, ``get3``.
+  * Every program ends. A task waits only for tasks that were submitted before it. Every task fits on the head. A task that
+    holds custom resources waits for nothing. Actors hold no CPU. A call waits only for tasks that it has submitted itself,
+    and no actor calls or keeps an actor that was made before it.
+  * A name has the kind of its operation and a count: ``task1``, ``put2``, ``get3``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ TIMEOUTS_S = (0.0, 0.001, 0.05, 2.0, 30.0)
 CUSTOM = "gadget"
 LONGEST_BURST = 6
 ROLES = ("worker/", "raylet/n", "driver/", "gcs")
-"""Whose processes crash, or stall for long: in most worlds those of one or two, so that their deaths meet each other."""
+"""Roles whose processes crash or stall for long. Most worlds strike one or two, so that deaths of one role coincide."""
 OBJECT_MESSAGES = (
     "PinObjects", "ReleasePins", "FreeObjects", "GetObjectLocations", "UpdateObjectLocations", "ReadChunk", "PromoteObjects",
     "DeleteObjects", "EvictObjects",
@@ -104,28 +104,28 @@ CONVERSATIONS: tuple[tuple[str, ...], ...] = (
     ("PushActorTask", "CancelTask", "KillActor", "ExitActor", "AddBorrower", "RemoveBorrower"),
     ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
 )
-"""What duplicates and breaks are aimed at: requests that undo or depend on each other."""
+"""Groups of messages at which duplicates and breaks are aimed: requests that undo or depend on each other."""
 BORROWING = ("AddBorrower", "RemoveBorrower")
 REPORTS = ("ReportGeneratorItem",)
 ANSWERS = "PushActorTask"
 HEARS_CANCEL = "receive CancelTask"
-"""The moment in which a worker does so."""
+"""The moment at which a worker receives a cancellation."""
 LAST_WORDS = (*[ANSWERS] * 4, "PushTask", "ReportGeneratorItem", "UpdateObjectLocations", "GetObject")
-"""With each of these, or with its answer, a node tells owners and borrowers what is in its store.
+"""Messages with which, or with whose answers, a node tells owners and borrowers about values in its store.
 
-Mostly with those that an owner may believe although he knows that the node is dead: as long as the gcs does not say so, the
-actor is not.
+Most weight is on calls of actors. An owner may believe such an answer although it knows that the node is dead: the actor is
+not dead until the gcs says so.
 """
 RIFTS = (*[ANSWERS] * 3, "PushTask", "ReportGeneratorItem", "GetObject", "ReadChunk")
-"""With each of these a caller may give up somebody who lives, and whom the gcs believes to live."""
+"""Messages with which a caller may give up a process that lives, and that the gcs counts as living."""
 LOSING = frozenset(("node_loss", "last_words", "cut", "rift"))
-"""Faults that may take away what is in the stores of a node."""
+"""Faults that may take away the values in a node's store."""
 IDLE_TASKS = ("Poll", "follow", "watch", "report_resources", "connect")
-"""What goes on in a cluster where nothing happens, and the beginnings of all connections."""
+"""Tasks of processes in an idle cluster, and the beginnings of all connections."""
 ANSWERING = ("worker/", ("answer", "lend_item"))
-"""A moment of a worker in which it has told owners that others will hold what is theirs, and has not told these."""
+"""Moments at which a worker has told owners about new borrowers of their objects, and not yet told the borrowers."""
 GROUP_WINDOW = "gcs", ("CreatePlacementGroup", "place_group", "commit_bundles", "lose_bundles", "ReturnBundles")
-"""A moment of a gcs in which it has made half of a placement group."""
+"""Moments at which the gcs has made half of a placement group."""
 WINDOWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gcs", ("KillActor", "EndActor", "exit_actor", "ReportActorExit")),
     ("gcs", ("RegisterActor", "CreateActor", "create_actor", "give_back")),
@@ -136,29 +136,30 @@ WINDOWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("raylet/n", ("leave_cluster", "move")),
     ("raylet/n", ("worker_process", "ask_to_exit", "pull", "push")),
 )
-"""Whose process has noted or done one thing and not yet the next: a gcs that has stored what it has not told, an actor that
-cleans up, a node that leaves."""
+"""Role and tasks of moments at which a process has done one step and not yet the next. A gcs has stored a change and told
+nobody; an actor cleans up; a node leaves."""
 INLINE_LIMITS = (0, 0, 1, 40)
-"""The values of programs have some tens of bytes: in half of the worlds none is in the object store, else all or some."""
+"""Bytes. Values of programs have some tens: in half of the worlds none is in the object store, in the others all or some."""
 STORE_BYTES = 4000
-"""Some twenty values: few enough for spilling, and more than the tasks of a node ever use at once."""
+"""Bytes of a small store: some twenty values. They are few enough for spilling, and more than the tasks of a node use."""
 LINEAGE_BYTES = (3000, 10_000)
-"""Two or three tasks, or some more."""
+"""Bytes of lineage: those of two or three tasks, or of some more."""
 HOARD_BYTES = 2000
-"""A store of which half as many values are more than it has room for, as a driver may hoard them."""
+"""Bytes of a store that is smaller than the values that a driver hoards."""
 HOARD = (10, 16)
-"""So many of them, from and to."""
+"""Number of values in a hoard, from and to."""
 DEPTH = 2
+"""Levels of nested bodies with operations of all kinds. A deeper body only sleeps."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large programs get."""
+    """Size of programs."""
 
     operations: tuple[int, int]
-    """Of one driver, from and to."""
+    """Number of operations of one driver, from and to."""
     drivers: int = 1
-    """At most."""
+    """Number of drivers at most."""
 
 
 SMALL, MEDIUM, LARGE = Size((1, 4)), Size((6, 16), 2), Size((60, 120), 3)
@@ -172,20 +173,20 @@ class Writer:
         self._random = random
         self._head = nodes[0]
         self._count = 0
-        # What tends to happen differs between programs as well.
+        # Programs differ in what may happen in them at all.
         self._may_fail = random.random() < 0.6
         self._may_cancel = random.random() < 0.5
         self._may_end_workers = random.random() < 0.3
         self._has_actors = random.random() < 0.6
         self._actors: dict[str, Create] = {}
-        """By handle, in the order in which they were made."""
+        """Handle -> its ``Create``, in the order in which the actors are made."""
         self._calling = -1
-        """The place of the actor whose call is being written: that knows only those that were made later."""
+        """Place of the actor whose call is being written. A call knows only actors that are made later."""
         self._may_kill = random.random() < 0.5
         self._named: list[str] = []
         """Actors of this driver that have names."""
         self._bare: set[str] = set()
-        """Objects with nothing inside."""
+        """Objects without references inside."""
 
     def program(self, size: Size) -> Program:
         count = self._random.randint(1, size.drivers)
@@ -210,7 +211,7 @@ class Writer:
         return Body((*operations, *gets))
 
     def _burst(self, known: list[str]) -> list[Operation]:
-        """Many short tasks of one kind at once, which share workers and wait there for each other; perhaps not for long."""
+        """Submit many short tasks of one kind at once, which queue for the same workers. Some may be cancelled meanwhile."""
         random = self._random
         seconds, num_cpus = random.choice(PAUSES_S), min(self._head.num_cpus, random.choice((1, 1, 2)))
         names = [self._name("task") for _ in range(random.randint(3, LONGEST_BURST))]
@@ -225,7 +226,7 @@ class Writer:
         return operations
 
     def _calls(self, known: list[str]) -> list[Operation]:
-        """Many short calls of one actor at once, which wait for each other; perhaps not for long."""
+        """Make many short calls of one actor at once, which wait for each other. Some may be cancelled meanwhile."""
         random, handle = self._random, self._random.choice(self._handles(known))
         seconds = random.choice(PAUSES_S)
         names = [self._name("call") for _ in range(random.randint(3, LONGEST_BURST))]
@@ -240,7 +241,7 @@ class Writer:
         return operations
 
     def _operation(self, known: list[str], depth: int) -> Operation:
-        """``known``: the names that are bound here."""
+        """Write any operation; ``known`` are the names that are bound here."""
         random = self._random
         writers: list[tuple[int, Callable[[], Operation]]] = [(8 if depth == 0 else 3, lambda: self._submit(known, depth))]
         writers += [(2, lambda: self._put(known)), (2, lambda: Sleep(self._name("sleep"), random.choice(SLEEPS_S)))]
@@ -300,7 +301,7 @@ class Writer:
         return create
 
     def _call(self, known: list[str], depth: int) -> Call:
-        """Something that ends, although calls and actors may be made again without limit."""
+        """Write a call that ends: it never exits its actor where both call and actor are retried without limit."""
         random, name = self._random, self._name("call")
         handle = random.choice(self._handles(known))
         actor, place = self._actors[handle], self._place(handle)
@@ -420,9 +421,9 @@ class Writer:
 
 
 def write_world(random: Random) -> World:
-    """Nodes, and a swarm of faults: a few kinds, each at a rate of its own, and a small budget of loud ones.
+    """Write nodes and a swarm of faults: a few kinds, each at a rate of its own, and a small budget of loud ones.
 
-    Mostly the budget belongs to one or two kinds: the others would use it up before those that strike less often.
+    Most worlds have only one or two loud kinds. Of many, the frequent ones would use up the budget before the rare ones.
     """
     count = random.choice((1, 1, 2, 2, 3, 4))
     nodes = tuple(
@@ -511,7 +512,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
-    """With all that programs may have, but that drivers leave, which takes some of it away again."""
+    """Write a program with all variations but ``with_leavers``, which cuts programs short and comes later."""
     program = with_async_actors(Writer(random, nodes).program(size), Random(f"async actors of {seed}"))
     random = Random(f"namesakes of {seed}")
     program = with_namesakes(program, random) if random.random() < 0.35 else program
@@ -535,7 +536,7 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:
-    """In a quarter of the scenarios drivers run on any node, and can lose it."""
+    """In a quarter of the scenarios, let drivers run on any node, which they can lose."""
     if random.random() >= 0.25:
         return ()
     return tuple(random.randrange(len(nodes)) for _ in program.drivers)
@@ -546,7 +547,7 @@ def with_slots(nodes: tuple[Node, ...], count: int) -> tuple[Node, ...]:
 
 
 def with_equipment(scenario: Scenario, random: Random) -> Scenario:
-    """In a fifth of the scenarios nodes have GPUs and labels, and some tasks need them."""
+    """In a fifth of the scenarios, give nodes GPUs and labels, which some tasks need."""
     if random.random() >= 0.2:
         return scenario
     world = msgspec.structs.replace(scenario.world, nodes=equipped(scenario.world.nodes, random))
@@ -554,7 +555,7 @@ def with_equipment(scenario: Scenario, random: Random) -> Scenario:
 
 
 def equipped(nodes: tuple[Node, ...], random: Random) -> tuple[Node, ...]:
-    """With GPUs and labels; the head has all that tasks need (see ``with_needs``)."""
+    """Give nodes GPUs and labels. The head has all that tasks need (see ``with_needs``)."""
     head, *others = nodes
     more = [
         msgspec.structs.replace(node, num_gpus=random.randint(0, 2), zone=random.choice(("", "a", "b"))) for node in others
@@ -563,19 +564,19 @@ def equipped(nodes: tuple[Node, ...], random: Random) -> tuple[Node, ...]:
 
 
 def quiet_rates(world: World) -> dict[str, float]:
-    """Those of all kinds that are not loud."""
+    """Rates of all kinds of faults that are not loud."""
     return {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
 
 
 def is_aimed(world: World) -> bool:
-    """Whether it is made for certain faults, which others would keep from striking."""
+    """Whether a world is made for certain faults, which others would keep from striking."""
     return bool(world.moves or world.struck_tasks) or not world.rates.keys().isdisjoint(("last_words", "rift"))
 
 
 def at_busy_moments(world: World, random: Random) -> World:
-    """In half of the worlds in which processes crash they do so while something begins, ends or changes.
+    """In half of the worlds with crashes, let processes crash only in tasks that begin, end or change something.
 
-    Elsewhere most of their steps, and so most of the crashes, are those of talk that never ends.
+    In the other half most steps, and so most crashes, are in polls and reports that never end.
     """
     if "crash" not in world.rates or random.random() < 0.5:
         return world
@@ -584,7 +585,7 @@ def at_busy_moments(world: World, random: Random) -> World:
 
 
 def with_restarts(world: World, random: Random) -> World:
-    """In a sixth of the worlds the gcs is started again soon: most of the program meets one that has loaded its tables."""
+    """In a sixth of the worlds, crash the gcs early, so that most of a program meets one that has loaded its tables."""
     if random.random() >= 0.17:
         return world
     rates = world.rates | {"crash": random.choice((0.03, 0.1))}
@@ -594,7 +595,7 @@ def with_restarts(world: World, random: Random) -> World:
 
 
 def with_repeats(world: World, random: Random) -> World:
-    """In a sixth of the worlds many requests come twice, and answers are lost: all of them, or those of borrowers."""
+    """In a sixth of the worlds, duplicate many requests and lose answers: of all messages, or of those of borrowers."""
     if random.random() >= 0.17:
         return world
     rates = world.rates | {"duplicate": 0.4, "break": 0.1}
@@ -602,9 +603,10 @@ def with_repeats(world: World, random: Random) -> World:
 
 
 def with_last_words(world: World, random: Random) -> World:
-    """In a quarter of the worlds with several nodes one dies with a word on the way that tells of a value in its store.
+    """In a quarter of the worlds with several nodes, let a node die when its message about a stored value is on its way.
 
-    The other loud faults would use up the budget before there is such a word. Who hears of the death when, differs.
+    Other loud faults would use up the budget before there is such a message, so there are none. Processes hear of the death
+    at different times.
     """
     if len(world.nodes) == 1 or random.random() >= 0.25:
         return world
@@ -619,14 +621,14 @@ def with_last_words(world: World, random: Random) -> World:
 
 
 def has_rifts(world: World, random: Random) -> bool:
-    """A quarter of the worlds with three nodes or more: see ``with_rifts``."""
+    """Draw whether a world has rifts: a quarter of the worlds with three nodes or more do (see ``with_rifts``)."""
     return len(world.nodes) >= 3 and "last_words" not in world.rates and random.random() < 0.25
 
 
 def with_rifts(world: World, drivers: int, random: Random) -> World:
-    """Nodes hear nothing of each other, while the head hears of all: callers give up actors that live, and try again.
+    """Cut nodes off from each other, but not from the head: callers give up actors that live, and try again.
 
-    Drivers are on nodes that may be cut off from those of their actors.
+    Drivers run on nodes that may be cut off from the nodes of their actors.
     """
     rates = quiet_rates(world)
     rates |= {"rift": random.choice((0.02, 0.1))}
@@ -635,15 +637,18 @@ def with_rifts(world: World, drivers: int, random: Random) -> World:
 
 
 def has_harvests(world: World, random: Random) -> bool:
-    """Half of the worlds with several nodes and nothing else that is aimed: see ``with_lost_nodes``."""
+    """Draw whether a world has harvests: half of those with several nodes and no other aimed faults do.
+
+    See ``with_lost_nodes``.
+    """
     is_plain = world.rates.keys().isdisjoint(("last_words", "rift", "memory")) and not (world.struck_tasks or world.moves)
     return is_plain and len(world.nodes) > 1 and world.lineage and random.random() < 0.5
 
 
 def with_lost_nodes(world: World, random: Random) -> World:
-    """Nodes die when they work, or hold what others own; new ones join in their places. Workers may crash, too.
+    """Let nodes die while they work, or hold values of other owners, and new ones join. Workers may crash, too.
 
-    Items may be late, and later than those after them, so that some have not arrived when their node dies.
+    Items may be late, even later than their successors, so that some have not arrived when their node dies.
     """
     rates = quiet_rates(world)
     is_late = random.random() < 0.3
@@ -669,7 +674,7 @@ def with_lost_nodes(world: World, random: Random) -> World:
 
 
 def with_deaths_of_holders(world: World, random: Random) -> World:
-    """Most of the nodes that die do so when they hold several values."""
+    """Let most of the nodes that die do so when they hold several values."""
     chosen = [move.dies and random.random() < 0.7 for move in world.moves]
     moves = zip(world.moves, chosen, strict=True)
     moved = tuple(msgspec.structs.replace(move, when="several") if is_chosen else move for move, is_chosen in moves)
@@ -677,7 +682,7 @@ def with_deaths_of_holders(world: World, random: Random) -> World:
 
 
 def with_crashes_in_windows(world: World, random: Random) -> World:
-    """In a sixth of the worlds processes crash only in a moment that is short, and elsewhere hardly ever met."""
+    """In a sixth of the worlds, let processes crash only in a short moment, which other crashes hardly ever meet."""
     if random.random() >= 0.17 or not world.rates.keys().isdisjoint(("last_words", "rift")):
         return world
     target, tasks = random.choice(WINDOWS)
@@ -689,7 +694,7 @@ def with_crashes_in_windows(world: World, random: Random) -> World:
 
 
 def with_node_losses(world: World, random: Random) -> World:
-    """In a sixth of the worlds with several nodes one or two of these are lost in the middle of what they do."""
+    """In a sixth of the worlds with several nodes, lose one or two of them in the middle of their work."""
     if is_aimed(world) or len(world.nodes) == 1 or random.random() >= 0.17:
         return world
     rates = quiet_rates(world)
@@ -701,9 +706,9 @@ def with_node_losses(world: World, random: Random) -> World:
 
 
 def with_moves(world: World, random: Random) -> World:
-    """In a fifth of the worlds nodes come and go; those stay where drivers run.
+    """In a fifth of the worlds, let nodes come and go, except those where drivers run.
 
-    What they leave behind must fit elsewhere, so disks work.
+    Values of a leaving node must fit elsewhere, so disks work in these worlds.
     """
     if random.random() >= 0.2 or not world.rates.keys().isdisjoint(("disk_error", "disk_full")):
         return world
@@ -722,7 +727,7 @@ def with_moves(world: World, random: Random) -> World:
 
 
 def with_deaths_of_hosts(world: World, random: Random) -> World:
-    """In most of the worlds with several nodes, placement groups and nothing that is aimed, nodes with bundles die."""
+    """In most of the worlds with several nodes, placement groups and no aimed faults, let nodes with bundles die."""
     if is_aimed(world) or "node_loss" in world.rates or len(world.nodes) == 1 or random.random() < 0.2:
         return world
     rates = quiet_rates(world)
@@ -736,7 +741,7 @@ def with_deaths_of_hosts(world: World, random: Random) -> World:
 
 
 def with_forgetful_gcs(world: World, random: Random) -> World:
-    """In a third of the worlds with placement groups and nothing that is aimed the gcs crashes while it makes one."""
+    """In a third of the worlds with placement groups and no aimed faults, crash the gcs while it makes a group."""
     if is_aimed(world) or random.random() >= 0.33:
         return world
     rates = quiet_rates(world)
@@ -747,33 +752,33 @@ def with_forgetful_gcs(world: World, random: Random) -> World:
 
 
 def with_retry_pauses(world: World, random: Random) -> World:
-    """In a fifth of the worlds tasks wait before they are tried again: they may be cancelled meanwhile, or not be needed."""
+    """In a fifth of the worlds, let tasks wait before a retry. They may be cancelled meanwhile, or be needed no more."""
     if random.random() >= 0.2:
         return world
     return msgspec.structs.replace(world, retry_pause_ms=random.choice((20, 300, 3000)))
 
 
 def with_switches(world: World, random: Random) -> World:
-    """In an eighth of the worlds user threads give way in the middle of what they do in minray's code."""
+    """In an eighth of the worlds, let user threads yield to the loop in the middle of minray's code."""
     if random.random() >= 0.125:
         return world
     return msgspec.structs.replace(world, rates={**world.rates, SWITCH: random.choice((0.001, 0.01, 0.05))})
 
 
 def with_slow_nodes(world: World, random: Random) -> World:
-    """In an eighth of the worlds one node or another is slow: what has long happened elsewhere is still to come there."""
+    """In an eighth of the worlds, slow some nodes down, so that they are far behind the others."""
     if random.random() >= 0.125:
         return world
     return msgspec.structs.replace(world, rates={**world.rates, SLOW_NODE: random.choice((0.3, 0.7))})
 
 
 def struck_at_messages(world: World, random: Random) -> World:
-    """In a tenth of the worlds processes are also struck between a message's arrival and the task that deals with it."""
+    """In a tenth of the worlds, strike processes also between a message's arrival and the task that handles it."""
     return msgspec.structs.replace(world, at_messages=True) if random.random() < 0.1 else world
 
 
 def with_quick_health_checks(world: World, random: Random) -> World:
-    """In a third of the worlds where nodes may be silent for long they count as dead while they live, and hear of it."""
+    """In a third of the worlds where nodes may be silent for long, count them as dead while they live, and tell them."""
     is_silent = not world.rates.keys().isdisjoint(("long_stall", "cut", "long_delay"))
     if not is_silent or len(world.nodes) == 1 or random.random() >= 0.33:
         return world
@@ -781,16 +786,16 @@ def with_quick_health_checks(world: World, random: Random) -> World:
 
 
 def with_short_memory(world: World, random: Random) -> World:
-    """In a tenth of the worlds with large values few tasks are remembered: what is lost of the others is lost for good."""
+    """In a tenth of the worlds with large values, keep little lineage. A value without lineage is lost for good."""
     if not world.inline_limit or not world.lineage or random.random() >= 0.1:
         return world
     return msgspec.structs.replace(world, lineage_bytes=random.choice(LINEAGE_BYTES))
 
 
 def with_little_memory(world: World, random: Random) -> World:
-    """In a sixth of the worlds nodes lack memory now and then: somebody has to go, first whoever has nothing to do.
+    """In a sixth of the worlds, let nodes lack memory now and then, so that the memory monitor kills workers.
 
-    Of the other loud faults only crashes stay, which use up retries.
+    The only other loud faults are crashes, which use up retries.
     """
     if random.random() >= 0.17 or "last_words" in world.rates:
         return world
@@ -801,9 +806,9 @@ def with_little_memory(world: World, random: Random) -> World:
 
 
 def with_stillbirths(world: World, random: Random) -> World:
-    """In an eighth of the worlds some workers do not come to be: there is no process, or it ends at once, or says nothing.
+    """In an eighth of the worlds, let some workers fail to start: no process, one that ends at once, or a silent one.
 
-    In half of these it happens so often in a row that whoever needs one is given up.
+    In half of these enough workers fail in a row for leases to be given up.
     """
     if random.random() >= 0.125 or "last_words" in world.rates:
         return world
@@ -813,7 +818,7 @@ def with_stillbirths(world: World, random: Random) -> World:
 
 
 def with_deaf_workers(world: World, program: Program, random: Random) -> World:
-    """In half of the worlds with tasks that are cancelled by force their workers stand still when they should hear of it."""
+    """In half of the worlds with forced cancellations, let workers stall when they receive a cancellation."""
     is_forced = any(isinstance(operation, Cancel) and operation.force for operation in program.walk())
     if not is_forced or random.random() < 0.5:
         return world
@@ -824,15 +829,15 @@ def with_deaf_workers(world: World, program: Program, random: Random) -> World:
 
 
 def with_stores(world: World, random: Random) -> World:
-    """In half of the worlds values are in the object stores."""
+    """In half of the worlds, put values into the object stores."""
     world = msgspec.structs.replace(world, inline_limit=random.choice(INLINE_LIMITS))
     return with_small_stores(world, random) if world.inline_limit else world
 
 
 def with_small_stores(world: World, random: Random) -> World:
-    """In half of the worlds values go to disk, which is slow, and in some of them loses what it has.
+    """In half of the worlds, let values be spilled to a disk that is slow, and in some worlds loses files.
 
-    Where it cannot be written either, there is more room, and lineage must not keep more in memory than programs do.
+    Where writing fails, the store has more room, and no lineage keeps more values in memory than programs do.
     """
     if random.random() < 0.5:
         return world
@@ -846,9 +851,9 @@ def with_small_stores(world: World, random: Random) -> World:
 
 
 def with_hoards(scenario: Scenario, random: Random) -> Scenario:
-    """In half of the scenarios with small stores drivers put more than there is room for, and read some of it again.
+    """In half of the scenarios with small stores, let drivers put more than the store holds, and read some of it again.
 
-    Whoever reads then waits for memory, for which something else must be written first.
+    A reader then waits for memory until another value is spilled.
     """
     if not scenario.world.store_bytes or random.random() < 0.5:
         return scenario
@@ -864,13 +869,13 @@ def with_hoards(scenario: Scenario, random: Random) -> Scenario:
 
 
 def hoarding(program: Program, random: Random) -> Program:
-    """The same with a hoard for each driver."""
+    """Give each driver of a program a hoard."""
     drivers = enumerate(program.drivers)
     return Program(tuple(Body(_with_hoard(driver.operations, n, random), driver.end) for n, driver in drivers))
 
 
 def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) -> tuple[Operation, ...]:
-    """Of one driver, from somewhere on."""
+    """Insert a hoard, and reads of its values, into the operations of one driver."""
     names = [f"hoard{number}.{count}" for count in range(random.randint(*HOARD))]
     at = random.randint(0, len(operations))
     later: list[Operation] = list(operations[at:])
@@ -881,7 +886,7 @@ def _with_hoard(operations: tuple[Operation, ...], number: int, random: Random) 
 
 
 def with_broken_disks(world: World, random: Random) -> World:
-    """In a quarter of the worlds with hoards some of it cannot be written: what there is no room for then is refused."""
+    """In a quarter of the worlds with hoards, let some writes to disk fail. A value without room is refused then."""
     if world.store_bytes != HOARD_BYTES or random.random() >= 0.25:
         return world
     rates = world.rates | {random.choice(("disk_error", "disk_full")): random.choice((0.02, 0.1, 0.4))}
@@ -889,14 +894,14 @@ def with_broken_disks(world: World, random: Random) -> World:
 
 
 def with_busy_disks(world: World, random: Random) -> World:
-    """In a third of the worlds with small stores a disk cannot be read now and then: later it can."""
+    """In a third of the worlds with small stores, let reads from disk fail for a while now and then."""
     if not world.store_bytes or random.random() >= 0.33:
         return world
     return msgspec.structs.replace(world, rates={**world.rates, "disk_busy": 0.1})
 
 
 def with_freed_hoards(program: Program, random: Random) -> Program:
-    """Some values of hoards are freed by hand, perhaps while they are written or read."""
+    """Free some values of hoards by hand, perhaps while they are spilled or restored."""
     drivers = []
     for number, driver in enumerate(program.drivers):
         operations = list(driver.operations)
@@ -910,7 +915,7 @@ def with_freed_hoards(program: Program, random: Random) -> Program:
 
 
 def scenario_of(seed: int, size: Size = MEDIUM) -> Scenario:
-    """The scenario of a seed."""
+    """Write the scenario of a seed."""
     return write_scenario(Random(seed), seed, size)
 
 

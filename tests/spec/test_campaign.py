@@ -1,4 +1,4 @@
-"""A campaign's words to a person: on its command line, of a failure, and of a scenario that does not do the same twice."""
+"""Output of a campaign for a person: on the command line, about a failure, and about a scenario whose two runs differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spec.shrink import replace
 from tests.spec.strategies import scenario_of
 
 FORGOTTEN = REGRESSIONS / "planted_retry_forgotten.json"
-"""Fails if retries are forgotten: there is a crash."""
+"""A witness with a crash, which fails if retries are forgotten."""
 
 
 def invoke(*arguments: str | int | Path) -> Result:
@@ -37,7 +37,7 @@ def forgets_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run has a seed of its own, so that none is like the one before."""
+    """Give each run a seed of its own, so that two runs of one scenario differ."""
     seeds = itertools.count()
     monkeypatch.setattr(campaigns, "run", lambda scenario: run(replace(scenario, seed=next(seeds))))
 
@@ -57,7 +57,7 @@ def draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         ["--replay", str(FORGOTTEN), "--runs", "1"],
     ],
 )
-def test_what_a_campaign_cannot_do_is_refused(arguments: list[str]) -> None:
+def test_options_that_a_campaign_cannot_follow_are_refused(arguments: list[str]) -> None:
     done = invoke(*arguments)
     assert done.exit_code == 2 and "Error: " in done.output
 
@@ -73,17 +73,17 @@ def test_what_a_campaign_cannot_do_is_refused(arguments: list[str]) -> None:
         ({"world": {"targets": "gcs"}}, "Expected `array`, got `str`"),
     ],
 )
-def test_a_witness_that_no_world_can_be_is_refused(tmp_path: Path, wrong: dict[str, Any], reason: str) -> None:
+def test_a_witness_of_an_impossible_world_is_refused(tmp_path: Path, wrong: dict[str, Any], reason: str) -> None:
     witness = json.loads(FORGOTTEN.read_text()) | wrong
     (tmp_path / "it.json").write_text(json.dumps(witness))
     done = invoke("--replay", tmp_path / "it.json")
     assert done.exit_code == 2 and "it.json is no witness: " in done.output and reason in done.output
 
 
-# --- What is not the same twice
+# --- Scenarios whose two runs differ
 
 
-def test_two_runs_that_differ_are_told_by_their_first_event_that_does() -> None:
+def test_two_runs_that_differ_are_reported_with_the_first_different_event() -> None:
     one, other = (run(replace(scenario_of(0), seed=seed)) for seed in (0, 1))
     assert compared(one, one).ok
     [problem] = compared(one, other).problems
@@ -91,14 +91,14 @@ def test_two_runs_that_differ_are_told_by_their_first_event_that_does() -> None:
 
 
 @pytest.mark.usefixtures("draws_anew")
-def test_a_campaign_goes_on_after_a_scenario_that_is_not_the_same_twice() -> None:
+def test_a_campaign_goes_on_after_a_scenario_whose_two_runs_differ() -> None:
     statistics, failure = campaign(first_seed=0, runs=2, seconds=60)
     assert failure is None and statistics.scenarios == 2
     assert [parted.scenario for parted in statistics.unrepeatable] == [scenario_of(0)]
 
 
 @pytest.mark.usefixtures("draws_anew")
-def test_what_is_not_the_same_twice_is_saved_as_it_was_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_scenario_whose_two_runs_differ_is_saved_as_it_was_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(campaigns, "REGRESSIONS", tmp_path)
     monkeypatch.setattr(campaigns, "smallest", lambda *_: pytest.fail("there is nothing that could be made small"))
     done = invoke("--seed", 0, "--runs", 1)
@@ -111,7 +111,7 @@ def test_what_is_not_the_same_twice_is_saved_as_it_was_drawn(monkeypatch: pytest
 # --- A replay
 
 
-def test_a_replay_without_a_problem_says_so_and_what_has_not_struck(tmp_path: Path) -> None:
+def test_a_replay_says_that_there_is_no_problem_and_names_faults_that_have_not_struck(tmp_path: Path) -> None:
     program = Program((Body((Put("a"),)),))
     save(Scenario(program, overrides=((("crash", "worker/none", "step", 1), 1),)), tmp_path / "it.json")
     done = invoke("--replay", tmp_path / "it.json")
@@ -121,7 +121,7 @@ def test_a_replay_without_a_problem_says_so_and_what_has_not_struck(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("forgets_retries")
-def test_beside_a_failure_is_the_same_run_without_its_last_fault() -> None:
+def test_a_failure_is_shown_with_the_run_without_its_last_fault() -> None:
     done = invoke("--replay", FORGOTTEN)
     failing, _, passing = done.output.partition("\nWithout the last fault, crash at worker/")
     assert done.exit_code == 1 and failing.startswith("G17: ") and "!! crash" in failing
@@ -162,7 +162,7 @@ def test_a_campaign_says_which_transitions_it_has_seen_and_where_faults_have_str
 
 
 def struck_by_a_crash() -> Verdict:
-    """In the first step of a task."""
+    """Run a scenario with a crash in the first step of a task."""
     scenario = Scenario(Program((Body((Submit("a", Body((Sleep("sleep", 1.0),))), Get("get", ("a",)))),)))
     asked: list[Key] = []
     run(replace(scenario, overrides=((("crash", "nobody"), 1),)), asked.append)

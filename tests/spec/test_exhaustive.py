@@ -1,4 +1,4 @@
-"""Every single crash of the smallest program; and that the sweep sees planted bugs and its own gaps."""
+"""Every single crash of the smallest program. The sweep also sees planted bugs, and points that it has missed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_no_single_crash_breaks_the_smallest_program() -> None:
 
 
 @pytest.mark.slow
-def test_pairs_strike_twice() -> None:
+def test_both_faults_of_a_pair_strike() -> None:
     sweeper = Sweeper("one task", SMALLEST)
     with without_garbage_collection():
         _, points = listen(SMALLEST)
@@ -44,7 +44,7 @@ def test_pairs_strike_twice() -> None:
     assert not sweep.failures and not sweep.missed
 
 
-def test_a_dry_run_hears_of_points_and_is_a_run_without_faults() -> None:
+def test_a_dry_run_collects_points_and_strikes_none() -> None:
     verdict, points = listen(SMALLEST)
     assert verdict.ok and not verdict.answers
     assert ("driver/0>raylet/head", "RequestWorkerLease") in {key[1:3] for key in points}
@@ -56,7 +56,7 @@ def test_a_retry_that_is_forgotten_is_found_at_the_one_point_that_shows_it(monke
     monkeypatch.setattr(TaskManager, "begin_retry", lambda *_: False)
     sweep = sweep_smallest("crash")
     places = {place_of((failure.scenario.overrides or ())[0][0]) for failure in sweep.failures}
-    assert places == {("worker", "send PushTask reply")}  # Before that the body has not begun, and nothing was tried.
+    assert places == {("worker", "send PushTask reply")}  # At earlier points the body has not begun: no attempt is used up.
     failure = sweep.failures[0]
     witness = shrink(failure.scenario, failure.verdict, max_runs=60)
     assert witness.verdict.codes == {"G17"} and len(witness.scenario.overrides or ()) == 1
@@ -71,7 +71,7 @@ def test_a_point_that_was_not_struck_is_noticed() -> None:
     assert not unfinished.is_complete and "0/1" in table([unfinished])
 
 
-def test_a_number_of_pairs_below_none_is_refused() -> None:
+def test_a_negative_number_of_pairs_is_refused() -> None:
     done = CliRunner().invoke(main, ["--program", "one task", "--pairs", "-3"])
     assert done.exit_code == 2 and "-3 is not in the range" in done.output
 
@@ -82,7 +82,7 @@ case "$*" in
 *) echo "$@"; {run} ;;
 esac
 """
-"""Stands for Python in the environment that make looks for."""
+"""Script that stands for Python in the environment of ``make``."""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ esac
     ],
     ids=["all pass", "one fails", "no list", "an empty list"],
 )
-def test_make_runs_every_program_and_fails_if_one_does_or_none_is_known(
+def test_make_runs_every_program_and_fails_if_one_fails_or_the_list_is_empty(
     tmp_path: Path, listing: str, run: str, programs: list[str] | None
 ) -> None:
     (tmp_path / "bin").mkdir()

@@ -1,4 +1,4 @@
-"""Named and detached actors in campaigns: what the model says of them, what the judge misses, and who shares them."""
+"""Named and detached actors in campaigns: how they are drawn, what the model foresees, and which histories are problems."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def found(actor_id: str) -> dict[str, Any]:
 def broken(
     program: Program, *histories: Any, losses: Losses | None = None, farewell: Farewell | None = None, lines: Any = ()
 ) -> set[str]:
-    """The numbers of what these histories show."""
+    """Numbers of the guarantees that these histories break."""
     farewells = [] if farewell is None else [farewell]
     return {text.partition(":")[0] for text in problems(program, losses or Losses(), histories, lines, farewells)}
 
 
-def test_programs_get_namesakes_who_are_alike_and_stay_feasible() -> None:
+def test_programs_with_namesakes_stay_feasible() -> None:
     programs = [with_namesakes(of((Put("x"), Submit("t", Body()))), Random(seed)) for seed in range(40)]
     assert all(Scenario(program).is_feasible() for program in programs)
     for wrong in ((SHARED, Create("b", called="n")), (Create("a", detached=True),), (Create("a", get_if_exists=True),)):
@@ -53,7 +53,7 @@ def test_programs_get_namesakes_who_are_alike_and_stay_feasible() -> None:
     assert any(sum(bool(Program((driver,)).actors()) for driver in program.drivers) == 2 for program in programs)
 
 
-def test_g33a_drivers_drop_an_actor_and_ask_for_it_again_and_what_they_get_lives() -> None:
+def test_g33a_an_actor_that_drivers_drop_and_ask_for_again_lives() -> None:
     plain = of((Put("x"),))
     programs = [program for seed in range(100) if (program := with_rounds(plain, Random(seed))) != plain]
     assert 8 <= len(programs) <= 30 and all(Scenario(program).is_feasible() for program in programs)
@@ -73,26 +73,26 @@ def test_g26_a_detached_actor_needs_neither_its_handle_nor_its_driver() -> None:
     assert Model(program, CRASH).objects["call"].errors == {DIED}
 
 
-def test_g25_a_handle_of_another_driver_s_actor_does_not_keep_it_when_that_driver_leaves() -> None:
+def test_g25_an_actor_ends_with_its_driver_although_another_driver_has_a_handle() -> None:
     program = of((Create("a", called="n"),), (Find("f", "n"), Call("call", "f", Body())))
     assert Model(program, Losses()).objects["call"].errors == {DIED}
 
 
-def test_what_a_killed_driver_may_have_done_counts() -> None:
+def test_a_killed_driver_may_have_killed_a_shared_actor() -> None:
     program = of((SHARED, Kill("kill", "a")), (OTHER, Call("call", "b", Body()), Get("get", ("call",))))
     history = [made("1"), {"of": ["b"]}, {"of": ["call"], "error": DIED}]
     assert broken(program, None, history) == set()
     assert broken(of((SHARED,), program.drivers[1].operations), [made("1")], history) == {"G17"}
 
 
-def test_g33_all_are_shown_one_actor_and_g39b_no_old_one_again() -> None:
+def test_g33_g39b_a_name_shows_one_actor_and_never_a_replaced_one_again() -> None:
     program = of((SHARED,), (OTHER, Find("f", "n"), Find("g", "n")))
     assert broken(program, [made("1")], [made("1"), found("1"), found("1")]) == set()
     assert broken(program, [made("1")], [made("2"), found("2"), found("2")]) == {"G33"}
     assert broken(program, [made("1")], [made("1"), found("2"), found("1")], losses=CRASH) == {"G39b"}
 
 
-def test_g31_a_name_is_taken_as_long_as_nobody_ends_its_actor() -> None:
+def test_g31_a_name_is_taken_until_its_actor_is_killed() -> None:
     again = Create("b", called="n", detached=True)
     taken, free = {"of": [], "taken": True}, made("2")
     once = of((DETACHED, again))
@@ -115,18 +115,20 @@ def test_g31_a_name_is_taken_as_long_as_nobody_ends_its_actor() -> None:
         (Farewell("n", True, "", True), Losses(), BORN, "G31"),
     ],
 )
-def test_g26_at_the_farewell_a_detached_actor_is_there(farewell: Farewell, losses: Losses, lines: Any, number: str) -> None:
+def test_g26_at_the_farewell_a_detached_actor_that_nothing_ended_lives(
+    farewell: Farewell, losses: Losses, lines: Any, number: str
+) -> None:
     assert broken(of((DETACHED,)), [made("1")], losses=losses, farewell=farewell, lines=lines) == {number} - {""}
 
 
-def test_g26_a_killed_driver_s_actor_is_there_if_it_was_born() -> None:
+def test_g26_the_detached_actor_of_a_killed_driver_lives_if_its_constructor_ran() -> None:
     program = of((DETACHED,), ())
     assert broken(program, None, [], farewell=Farewell("n")) == set()
     assert broken(program, None, [], farewell=Farewell("n"), lines=BORN) == {"G26"}
 
 
-def test_g25_what_a_detached_actor_makes_ends_with_it_and_g26_a_detached_one_does_not() -> None:
-    """Whether its maker may end is decided by who stands later in the program."""
+def test_g25_g26_an_actor_of_a_detached_actor_ends_with_it_unless_it_is_detached_too() -> None:
+    """A driver that stands later in the program decides whether the maker may end."""
 
     def errors_of(heir: Create, *last: Any) -> frozenset[str]:
         making = Call("making", "f", Body((heir,), Return(("heir",))))
@@ -138,7 +140,7 @@ def test_g25_what_a_detached_actor_makes_ends_with_it_and_g26_a_detached_one_doe
     assert errors_of(plain, Kill("kill", "a")) == {DIED}
 
 
-def test_detached_actors_get_heirs() -> None:
+def test_calls_of_detached_actors_make_plain_and_detached_actors() -> None:
     program = of((SHARED, *[Call(f"call{number}", "a", Body()) for number in range(8)]))
     programs = [with_heirs(program, Random(seed)) for seed in range(40)]
     heirs = [create for program in programs for create in program.actors() if create.name.startswith("heir")]
@@ -147,11 +149,11 @@ def test_detached_actors_get_heirs() -> None:
     assert with_heirs(of((Create("a"),)), Random(1)) == of((Create("a"),))
 
 
-# --- Planted
+# --- A planted bug
 
 
 def ends_with_its_owner(self: ActorRow) -> bool:
-    """Planted: a detached actor is like any other."""
+    """Say that every actor needs its owner, detached ones too: the planted bug."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""The page docs/one_scenario.md shows the run that happens today."""
+"""Compares the page docs/one_scenario.md with the run that happens today."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.spec import one_scenario
 
 
 def test_the_page_tells_the_run_that_happens_today() -> None:
-    """Write the page anew with ``python -m tests.spec.one_scenario``, and review what has changed."""
+    """If this fails: write the page with ``python -m tests.spec.one_scenario``, and review the changes."""
     page = one_scenario.PAGE.read_text()
     names = [match["name"] for match in one_scenario.BLOCK.finditer(page)]
     assert sorted(names) == sorted(one_scenario.parts())

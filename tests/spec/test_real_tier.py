@@ -1,4 +1,4 @@
-"""The real tier: a few programs on real clusters under real faults, and that its faults strike and its judge can fail."""
+"""The real tier: programs on real clusters under real faults. Its faults strike, and its judge sees planted mistakes."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ real_driver.main()
 
 @pytest.fixture(autouse=True)
 def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory of its own, in which nothing may be left at the end of a cluster."""
+    """Give each test a directory of its own, in which nothing may be left at the end of a cluster."""
     monkeypatch.setenv("MINRAY_TMPDIR", os.path.join(os.environ["MINRAY_TMPDIR"], "t"))
 
 
 def neighbours(first: int) -> list[RealScenario]:
-    """Those that have the same cluster."""
+    """Scenarios that share one cluster, from this seed on."""
     return [real_scenario_of(first + number) for number in range(SCENARIOS_PER_CLUSTER)]
 
 
@@ -81,7 +81,7 @@ def test_a_few_programs_keep_the_guarantees_under_real_faults(wire: str) -> None
     assert statistics.scenarios == len(quick) == 3
 
 
-# --- What is drawn
+# --- Drawing scenarios
 
 
 def test_a_seed_decides_its_scenario_which_is_json() -> None:
@@ -91,7 +91,7 @@ def test_a_seed_decides_its_scenario_which_is_json() -> None:
         assert in_simulation(scenario, 0).is_feasible()
 
 
-def test_a_witness_with_what_no_scenario_has_is_refused(tmp_path: Path) -> None:
+def test_a_witness_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "witness.json"
     path.write_text('{"program": {"drivers": []}, "faults": [{"kind": "kill", "after": 3}]}')
     with pytest.raises(click.UsageError, match="is no witness: Object contains unknown field `after`"):
@@ -125,7 +125,7 @@ def features(drawn: Iterable[tuple[Program, tuple[int, ...]]]) -> set[str]:
     return found
 
 
-def test_nothing_that_the_campaign_draws_is_left_out() -> None:
+def test_the_real_tier_draws_every_part_of_programs_that_the_campaign_draws() -> None:
     simulated = [scenario_of(seed) for seed in range(300)]
     real = [real_scenario_of(seed) for seed in range(300)]
     wanted = features((one.program, one.world.homes) for one in simulated)
@@ -136,7 +136,7 @@ def test_nothing_that_the_campaign_draws_is_left_out() -> None:
 
 
 def likeness(place: World | Shape) -> tuple[object, ...]:
-    """Differences between worlds and clusters."""
+    """Features by which worlds and clusters are compared."""
     return bool(place.inline_limit), place.store_bytes, bool(place.io_workers), len(place.nodes)
 
 
@@ -144,7 +144,7 @@ def likeness(place: World | Shape) -> tuple[object, ...]:
 
 
 def verdict_codes(mistake: str, *operations: Put | Submit | Get | Sleep | Drop) -> set[str]:
-    """Return the problems of a program whose driver process has this mistake."""
+    """Return the numbers of the problems of a program whose driver process has this mistake."""
     command = [sys.executable, "-c", PLANTED.format(mistake=mistake)]
     with RealTier(command, patience_s=2.0) as tier:
         return tier.run(RealScenario(Program((Body(operations),)))).codes
@@ -189,7 +189,7 @@ def test_a_driver_that_loses_its_node_without_a_fault_is_seen() -> None:
     assert "L1" in verdict_codes(mistake, Put("a"))
 
 
-def test_drivers_that_leave_exit_or_die_with_their_node_have_nothing_to_tell() -> None:
+def test_drivers_that_leave_exit_or_die_with_their_node_are_not_judged() -> None:
     work = Submit("task", Body()), Get("get", ("task",)), Submit("long", Body((Sleep("sleep", 30.0),)))
     named = [tuple(msgspec.structs.replace(one, name=f"{one.name}{n}") for one in work) for n in range(2)]
     drivers = Body(named[0], Leave()), Body(named[1], Exit(3)), Body((Sleep("night", 30.0),))
@@ -197,12 +197,12 @@ def test_drivers_that_leave_exit_or_die_with_their_node_have_nothing_to_tell() -
     with RealTier() as tier:
         verdict = tier.run(RealScenario(Program(drivers), shape, homes=(0, 0, 1), faults=(fault,)))
         assert verdict.ok and verdict.struck == (fault,)
-        assert len(verdict.histories) == 1  # Of the one that has left, which could tell, and is not asked.
+        assert len(verdict.histories) == 1  # That of the driver that has left, which is not judged.
         assert tier.close() == []
 
 
-def test_farewells_are_said_to_detached_actors_when_nobody_makes_them_any_more() -> None:
-    """A task that nobody waits for makes one when its driver is through."""
+def test_farewells_wait_for_tasks_that_still_make_detached_actors() -> None:
+    """A task that no driver waits for makes an actor when its driver is through."""
     create = Create("actor", called="named", detached=True, num_cpus=0)
     program = Program((Body((Submit("task", Body((Sleep("sleep", 0.2), create))),)),))
     with RealTier() as tier:
@@ -210,7 +210,7 @@ def test_farewells_are_said_to_detached_actors_when_nobody_makes_them_any_more()
         assert tier.close() == []
 
 
-def test_what_an_actor_printed_before_it_began_anew_comes_first(tmp_path: Path) -> None:
+def test_lines_of_an_actor_from_before_its_restart_come_first(tmp_path: Path) -> None:
     first, second = tmp_path / "worker-b.out", tmp_path / "worker-a.out"
     for written_at, path in enumerate((first, second)):
         path.touch()
@@ -218,7 +218,7 @@ def test_what_an_actor_printed_before_it_began_anew_comes_first(tmp_path: Path) 
     assert in_order_of_writing({second: "3\n", first: "1\n2\n"}) == ["1", "2", "3"]
 
 
-def test_what_is_left_behind_is_seen() -> None:
+def test_a_file_that_a_cluster_leaves_behind_is_seen() -> None:
     with RealTier() as tier:
         assert tier.run(RealScenario(Program((Body((Put("a"),)),)))).ok
         forgotten = runtime_root() / "forgotten"
@@ -231,7 +231,7 @@ def test_what_is_left_behind_is_seen() -> None:
 
 
 @needs_pidfd_getfd
-def test_connections_of_another_process_are_closed_and_only_they(tmp_path: Path) -> None:
+def test_connections_of_another_process_are_closed_and_the_process_lives(tmp_path: Path) -> None:
     path = str(tmp_path / "listener")
     words = "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(9), flush=True); sys.stdin.read()"
     program = f"import socket, sys; {words}"
@@ -251,7 +251,7 @@ def test_connections_of_another_process_are_closed_and_only_they(tmp_path: Path)
 
 @pytest.fixture
 def echo(tmp_path: Path) -> Iterator[Path]:
-    """The path of a listener that sends back what it hears, with a proxy before it."""
+    """Path of a listener that sends all bytes back."""
     path = tmp_path / "w-1"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))

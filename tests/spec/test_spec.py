@@ -76,7 +76,7 @@ WITNESSES = sorted(REGRESSIONS.glob("*.json"))
 
 
 def ran(name: str, node: str = "", mark: str = "", gpus: Sequence[int] = ()) -> str:
-    """The line that a task prints when it begins."""
+    """Line that a task prints when it begins."""
     return json.dumps(["run", name, [], [], node, mark, gpus])
 
 
@@ -94,18 +94,18 @@ def test_a_short_campaign_finds_nothing() -> None:
 
 @pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.stem)
 def test_no_witness_fails_any_more(path: Path) -> None:
-    """And everything that shall strike there still does: else it would pass whatever is broken."""
+    """Every override must still strike, too: otherwise a witness would pass whatever is broken."""
     scenario = Scenario.from_json(path.read_text())
     verdict = compared(run(scenario), run(scenario))
     assert verdict.ok, "\n".join([*verdict.problems, verdict.story])
     assert missed(scenario, verdict) == ()
 
 
-def test_what_does_not_strike_in_a_witness_is_named() -> None:
+def test_overrides_of_a_witness_that_do_not_strike_are_named() -> None:
     overrides: Answers = tuple((("stall", "driver/0", "user_code", step), 9) for step in (1, 99))
     scenario = Scenario(one(Put("a")), overrides=overrides)
     verdict = run(scenario)
-    assert len(verdict.answers) == 1 and missed(scenario, verdict) == overrides  # The one has no ninth answer.
+    assert len(verdict.answers) == 1 and missed(scenario, verdict) == overrides  # Step 1 was asked, but has no answer 9.
     assert missed(replace(scenario, overrides=tuple(verdict.answers.items())), verdict) == ()
 
 
@@ -138,14 +138,14 @@ def test_scenarios_are_json_feasible_and_have_unique_names(scenario: Scenario) -
 
 @given(scenarios(SIZES["small"]))
 @settings(max_examples=5)
-def test_what_hypothesis_writes_is_kept_too(scenario: Scenario) -> None:
+def test_small_scenarios_that_hypothesis_draws_keep_the_guarantees(scenario: Scenario) -> None:
     verdict = run(scenario)
     assert verdict.ok, "\n".join([*verdict.problems, verdict.story])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 2018])
 def test_a_scenario_is_decided_by_its_seed_and_replayed_by_its_answers(seed: int) -> None:
-    """In the last one the size of a pickle decides what has room; it depends on which parts are one object."""
+    """With the last seed, the size of a pickle decides which value has room. It depends on which parts are one object."""
     scenario = scenario_of(seed)
     assert scenario == scenario_of(seed)
     first = run(scenario)
@@ -154,8 +154,8 @@ def test_a_scenario_is_decided_by_its_seed_and_replayed_by_its_answers(seed: int
     assert first.digest == run(scenario).digest == again.digest
 
 
-def test_nothing_of_a_world_stays_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though processes were killed with calls on their way, tasks in flight, and generators that nobody read."""
+def test_a_world_leaves_no_objects_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes were killed there with calls on their way, tasks in flight, and unread generators."""
     loops: list[weakref.ref[Any]] = []
     enter = SimCluster.__enter__
 
@@ -193,7 +193,7 @@ def test_g20_only_a_task_that_is_never_retried_may_fail_because_its_node_has_no_
     assert Model(program, Losses(4, memory=2)).most_runs(program.tasks()[1]) == 4
 
 
-def test_g67_a_value_that_is_lost_comes_again_if_its_task_has_retries() -> None:
+def test_g67_a_lost_value_is_made_again_if_its_task_has_retries() -> None:
     never, once = Submit("never", Body(), max_retries=0), Submit("once", Body(), max_retries=1)
     program = one(never, once, Submit("after", Body(), args=("never",)))
     lost = Losses(deaths=1, nodes=True, objects=True)
@@ -203,14 +203,14 @@ def test_g67_a_value_that_is_lost_comes_again_if_its_task_has_retries() -> None:
     assert "ObjectReconstructionFailedError" in expectation(program, "once", Losses(objects=True, files=True)).errors
 
 
-def test_g67_what_an_actor_has_made_comes_again_as_long_as_it_is_kept() -> None:
+def test_g67_a_lost_value_of_an_actor_s_call_is_made_again_while_the_actor_has_a_handle() -> None:
     lost = Losses(deaths=1, nodes=True, objects=True)
     kept = (Create("actor", max_restarts=-1, max_task_retries=-1), CALL)
     assert not expectation(one(*kept), "call", lost).errors
     assert expectation(one(*kept, Drop("drop", "actor")), "call", lost).errors == {DIED}
 
 
-def test_g67_what_is_made_again_may_end_otherwise_and_what_is_not_lost_may_not() -> None:
+def test_g67_a_task_that_runs_again_for_a_lost_value_may_end_otherwise_and_no_other() -> None:
     program = one(Submit("a", Body(), max_retries=0), *(Get(f"get{number}", ("a",)) for number in range(2)))
     outcomes: list[Any] = [{"of": []}, {"of": ["a"], "values": ["a"]}, {"of": ["a"], "error": "NodeDiedError"}]
     death = Losses(deaths=1, nodes=True)
@@ -219,20 +219,20 @@ def test_g67_what_is_made_again_may_end_otherwise_and_what_is_not_lost_may_not()
     assert problems(program, Losses(1, True, True), [[outcomes[0], *outcomes[:0:-1]]], [])[0].startswith("G43")
 
 
-def test_an_argument_s_failure_is_the_task_s() -> None:
+def test_a_task_fails_with_the_error_of_its_argument() -> None:
     program = one(Submit("bad", Body(end=Raise())), Submit("after", Body(), args=("bad",)))
     found = expectation(program, "after")
     assert not found.has_value and found.errors == {"RayTaskError(ValueError)"}
 
 
-def test_a_cancellation_reaches_children_and_only_what_is_forced_dies() -> None:
+def test_a_cancellation_reaches_children_and_kills_no_worker_without_force() -> None:
     child = Submit("child", Body())
     program = one(Submit("parent", Body((child,))), Cancel("stop", "parent"), Submit("other", Body()))
     assert expectation(program, "child").errors == expectation(program, "parent").errors == CANCELLED
     assert expectation(program, "other").is_sure
 
 
-def test_only_others_lose_what_a_dead_process_owned() -> None:
+def test_only_borrowers_lose_the_objects_of_a_dead_owner() -> None:
     maker = Submit("maker", Body((Put("inside"),), Return(("inside",))))
     model = Model(one(maker, Submit("ending", Body(end=Exit()))), Losses())
     assert model.errors_seen_by("", "inside") == {"OwnerDiedError"} and not model.errors_seen_by("maker", "inside")
@@ -246,8 +246,8 @@ def test_tasks_that_nobody_waits_for_may_see_that_the_program_has_removed_its_gr
     assert model.errors_seen_by("reader", "call") - model.errors_seen_by(DRIVER, "call") == {GROUP_REMOVED}
 
 
-def test_what_was_freed_is_an_error_for_whoever_has_freed_it_and_for_the_owner_when_he_hears_of_it() -> None:
-    """A borrower may still have the value; what takes it as an argument fails."""
+def test_a_freed_object_is_an_error_for_the_process_that_freed_it_and_then_for_its_owner() -> None:
+    """A borrower may still have the value; a task that takes it as an argument fails."""
     program = one(Put("a"), Free("free", ("a",)), Submit("task", Body(), args=("a",)), Get("get", ("a",)))
     assert not expectation(program, "task").has_value
     assert expectation(program, "task").errors == {"RayTaskError(ObjectFreedError)"}
@@ -264,13 +264,13 @@ def test_what_was_freed_is_an_error_for_whoever_has_freed_it_and_for_the_owner_w
     assert problems(program, Losses(), [[*told[:4], history[3]]], []) == []
 
 
-def test_copies_that_a_node_need_not_have_change_nothing_when_they_go() -> None:
+def test_freeing_spare_copies_changes_no_outcome() -> None:
     program = one(Put("a"), Free("free", ("a",), local_only=True), Get("get", ("a",)))
     history: list[Any] = [{"of": []}, {"of": ["a"]}, {"of": ["a"], "error": "ObjectFreedError"}]
     assert [text[:3] for text in problems(program, Losses(), [history], [])] == ["G17"]
 
 
-def test_who_waits_for_a_while_may_see_nothing_but_what_he_sees_must_be_right() -> None:
+def test_an_await_with_a_timeout_may_show_no_value_but_no_wrong_one() -> None:
     program = one(Put("a"), Await("wait", ("a",), timeout=0.2), Peek("peek", ("a",)))
     history: list[Any] = [{"of": []}, {"of": ["a"], "late": True}, {"of": ["a"], "shown": []}]
     assert problems(program, Losses(), [history], []) == []
@@ -280,7 +280,7 @@ def test_who_waits_for_a_while_may_see_nothing_but_what_he_sees_must_be_right() 
     assert [text[:3] for text in problems(program, Losses(), [error], [])] == ["G17"]
 
 
-def test_g79_only_where_disks_fail_is_there_no_room() -> None:
+def test_g79_a_value_finds_no_room_only_where_disks_fail() -> None:
     program = one(Put("a"), Get("get", ("a",)))
     refused: list[Any] = [{"of": [], "no room": "ObjectStoreFullError"}, {"of": [], "values": []}]
     assert [text[:3] for text in problems(program, Losses(), [refused], [])] == ["G79", "G11"]
@@ -289,7 +289,7 @@ def test_g79_only_where_disks_fail_is_there_no_room() -> None:
     assert [losses_of(dict(full), World(store_bytes=size)).room for size in (0, 2000, 4000)] == [False, True, False]
 
 
-def test_g67_an_item_that_is_lost_comes_again_if_its_generator_has_retries() -> None:
+def test_g67_a_lost_item_is_made_again_if_its_generator_has_retries() -> None:
     lost = Losses(deaths=1, nodes=True, objects=True)
 
     def errors_of(**options: Any) -> frozenset[str]:
@@ -304,7 +304,7 @@ def test_g67_an_item_that_is_lost_comes_again_if_its_generator_has_retries() -> 
         assert bool(expectation(one(actor, items), "items.1", lost).errors) == errors
 
 
-def test_g93_of_items_that_are_only_taken_the_last_may_be_the_error_that_ended_the_generator() -> None:
+def test_g93_the_last_item_that_is_taken_may_be_the_error_that_ended_the_generator() -> None:
     def codes(items: list[list[str]], deaths: int = 0, **options: Any) -> list[str]:
         program = one(Generate("items", 2, only_takes=True, max_retries=0, **options), Get("get", ("items.1",)))
         shown = {"error": "WorkerCrashedError"} if deaths else {"values": ["items.1"]}
@@ -318,7 +318,7 @@ def test_g93_of_items_that_are_only_taken_the_last_may_be_the_error_that_ended_t
     assert codes([taken, taken, failed]) == ["G92"]
 
 
-def test_g8_a_value_that_was_yielded_elsewhere_is_there_when_it_was_seen_and_not_when_it_was_only_named() -> None:
+def test_g8_an_item_must_be_ready_once_its_value_was_read_and_not_before() -> None:
     def codes(shown: list[str], **options: Any) -> list[str]:
         program = one(Generate("items", 2, read=1, **options), Wait("wait", ("items.1",), timeout=0.1))
         history: list[Any] = [{"of": [], "items": [shown]}, {"of": ["items.1"], "ready": [], "rest": ["items.1"]}]
@@ -328,13 +328,13 @@ def test_g8_a_value_that_was_yielded_elsewhere_is_there_when_it_was_seen_and_not
     assert codes(["value", "items.1"]) == ["G8"]
 
 
-def test_a_node_that_dies_in_the_middle_of_a_program_takes_away_what_is_there() -> None:
+def test_a_node_that_dies_in_the_middle_of_a_program_takes_the_values_in_its_store_along() -> None:
     moves = (Move(0, dies=True, is_silent=True, when="items"), Move(1))
     lost = losses_of({}, World(inline_limit=1, moves=moves))
     assert (lost.deaths, lost.nodes, lost.objects, lost.silence, lost.preemptions) == (1, True, True, True, 0)
 
 
-# --- The model, of actors
+# --- The model's actors
 
 
 def errors_of(losses: Losses, create: Create, *operations: Any, call: str = "call") -> set[str]:
@@ -371,7 +371,7 @@ def test_g29_after_a_kill_no_call_of_the_killer_has_a_value() -> None:
     assert expectation(program, "before").errors == expectation(program, "call").errors == {DIED}
 
 
-def test_a_call_that_exits_takes_its_actor_along_as_often_as_it_is_made() -> None:
+def test_a_call_that_exits_ends_its_actor_at_every_attempt() -> None:
     exits = Call("call", "actor", Body(end=Exit()), max_task_retries=1)
     assert errors_of(Losses(), Create("actor"), exits) == {DIED}
     assert errors_of(Losses(), Create("actor", max_restarts=1), exits) == {DIED, UNAVAILABLE}
@@ -380,8 +380,8 @@ def test_a_call_that_exits_takes_its_actor_along_as_often_as_it_is_made() -> Non
 
 
 @pytest.mark.parametrize("by_a_task", [False, True])
-def test_g26_an_actor_that_crashes_may_take_along_what_a_task_has_made_it_with(by_a_task: bool) -> None:
-    """The next worker that it lives in may be that of the task, which is over."""
+def test_g26_a_crash_of_a_detached_actor_may_lose_arguments_that_a_task_has_stored(by_a_task: bool) -> None:
+    """After a crash the actor may restart in the worker of that task, and crash there too. The worker owns the arguments."""
     create = Create("actor", called="n", detached=True, max_restarts=-1)
     exits = Call("call", "actor", Body(end=Exit()))
     program = one(Submit("maker", Body((create, exits)))) if by_a_task else one(create, exits)
@@ -397,7 +397,7 @@ def test_g33a_a_handle_that_was_found_by_name_keeps_its_actor_like_any_other() -
     assert not expectation(one(made, Drop("drop", "actor"), found, call), "call").errors
 
 
-def test_g33a_who_gets_an_actor_again_that_was_let_go_has_one_that_lives() -> None:
+def test_g33a_get_if_exists_after_the_last_drop_returns_a_living_actor() -> None:
     first, again = (Create(name, called="actor", get_if_exists=True) for name in ("first", "again"))
     program = one(first, Drop("drop", "first"), again, Call("call", "again", Body()))
     assert not expectation(program, "call").errors
@@ -412,7 +412,7 @@ def test_g25_an_actor_ends_with_the_task_that_has_made_it() -> None:
     assert expectation(program, "call").is_sure and DIED in expectation(program, "call", CRASH).errors
 
 
-def test_what_a_call_has_made_goes_with_its_actor() -> None:
+def test_objects_of_a_call_are_lost_with_its_actor() -> None:
     maker = Call("call", "actor", Body((Put("inside"),), Return(("inside",))))
     kept, let_go = one(Create("actor"), maker), one(Create("actor"), maker, Drop("drop", "actor"))
     assert not Model(kept, Losses()).errors_seen_by("", "inside")
@@ -430,7 +430,7 @@ def test_calls_out_of_order_and_constructors_that_run_too_often_are_seen() -> No
     assert problems(program, Losses(), [outcomes], [first, first]) == ["G16: a ran 2 times, and may 1 times"]
 
 
-def test_g39_a_call_that_raises_at_first_returns_when_it_may_be_made_again_and_is_not_cancelled() -> None:
+def test_g39_a_call_that_raises_at_first_returns_if_it_is_retried_and_not_cancelled() -> None:
     def errors_with(retries: int, *more: Any, losses: Losses = Losses()) -> frozenset[str]:  # noqa: B008
         call = Call("call", "actor", Body(end=RaiseAtFirst()), max_task_retries=retries, retry_exceptions=True)
         return expectation(one(Create("actor", max_restarts=-1), call, *more), "call", losses).errors
@@ -440,7 +440,7 @@ def test_g39_a_call_that_raises_at_first_returns_when_it_may_be_made_again_and_i
         assert "RayTaskError(ValueError)" in errors
 
 
-def test_g41_g45_who_sleeps_on_after_a_cancellation_is_seen_unless_it_may_have_come_late() -> None:
+def test_g41_g45_a_sleep_that_outlasts_its_cancellation_is_seen_unless_that_may_have_come_late() -> None:
     calls = (Submit("task", Body((Sleep("sleep", 9.0),))), Call("call", "actor", Body((Sleep("doze", 9.0),))))
     rest = (*calls, Cancel("end", "task"), Cancel("stop", "call"))
     coroutines, threads = one(Create("actor", is_async=True), *rest), one(Create("actor", max_concurrency=2), *rest)
@@ -458,7 +458,7 @@ def test_g41_g45_who_sleeps_on_after_a_cancellation_is_seen_unless_it_may_have_c
     assert found(2.0, 2.0, silence=True) == found(9.0, 2.0, threads) == []
 
 
-def test_g16_g18_a_task_is_made_again_for_its_own_kind_of_exception_alone() -> None:
+def test_g16_g18_a_task_is_retried_for_the_chosen_kind_of_exception_alone() -> None:
     def most(**options: Any) -> float:
         task = Submit("task", Body(end=Raise("KeyError")), max_retries=2, **options)
         return Model(one(task), Losses()).most_runs(task)
@@ -475,7 +475,7 @@ def test_g49_calls_by_several_handles_keep_the_order_of_their_process() -> None:
     assert problems(program, Losses(), [history], lines[::-1]) == ["G49: b began before a"]
 
 
-def test_an_actor_that_must_have_its_name_is_missed() -> None:
+def test_a_find_that_misses_an_actor_which_must_have_its_name_is_seen() -> None:
     program = one(Create("actor", called="actor"), Find("find", "actor"))
     outcomes: list[Any] = [{"of": []}, {"of": [], "found": False}]
     assert problems(program, Losses(), [outcomes], []) == ["G32: find did not find actor"]
@@ -526,7 +526,7 @@ def test_a_task_without_the_label_or_the_gpus_that_it_needs_is_seen(
     assert [problem.partition(":")[0] for problem in shown] == ([found] if found else [])
 
 
-def test_who_needs_a_worker_where_none_can_be_started_is_given_up() -> None:
+def test_tasks_and_actors_are_given_up_where_no_worker_can_start() -> None:
     hopeless = Losses(hopeless=True)
     program = one(Submit("a", Body()), Create("actor"), Call("call", "actor", Body()), Generate("items"))
     assert expectation(program, "a", hopeless).errors == {"TaskUnschedulableError"}
@@ -573,7 +573,7 @@ def test_g104_a_name_that_no_group_has_is_not_taken() -> None:
     assert problems(alone, Losses(), taken, []) == ["G104: first was not given the name 'team', which no group has"]
 
 
-def test_g67_what_is_remembered_of_too_few_tasks_may_not_come_again() -> None:
+def test_g67_a_value_whose_lineage_was_evicted_may_be_lost_for_good() -> None:
     worlds = [World(lineage_bytes=most, inline_limit=1) for most in (0, 3000)]
     assert [losses_of({("node_loss", "n1"): 1}, world).files for world in worlds] == [False, True]
     assert not losses_of({}, worlds[1]).files
@@ -599,7 +599,7 @@ def test_g55_a_call_that_is_refused_too_early_is_seen() -> None:
     taken, refused = {"of": ["actor"]}, {"of": ["actor"], "refused": True}
     assert problems(program, Losses(), [[{"of": []}, taken, refused]], []) == []
     found = problems(program, Losses(), [[{"of": []}, refused, taken]], [])
-    assert found == ["G55: a was refused, and so many calls cannot be pending"]
+    assert found == ["G55: a was refused, although its handle cannot have too many pending calls"]
     assert Model(program, Losses()).sure_before["b"] == {"actor", "a"}
 
 
@@ -618,7 +618,7 @@ def test_g67_with_one_node_each_of_several_returns_may_be_lost_by_itself(stored:
     assert len(problems(program, losses, [history], [ran("a")] * (most + 1))) == 1
 
 
-def test_nobody_knows_a_task_without_results() -> None:
+def test_a_task_without_returns_makes_no_object() -> None:
     program = one(Submit("a", Body(), returns=0), Get("get", ("a",)))
     assert problems(program, Losses(), [[{"of": []}, {"of": [], "values": []}]], [ran("a")]) == []
     assert "a" not in Model(program, Losses()).objects
@@ -661,14 +661,14 @@ def test_a_wrong_history_is_seen(index: int, outcome: Any, number: str) -> None:
     assert [problem.partition(":")[0] for problem in problems(HISTORY, Losses(), [wrong], LINES)] == [number]
 
 
-def test_a_value_whose_array_is_torn_is_none_of_its_object() -> None:
+def test_a_value_with_a_torn_array_is_a_wrong_value() -> None:
     stage, torn = Stage({}), numpy.zeros(3, numpy.uint8)
     assert stage.open(value_of("a", {}, 3)) == "a" and stage.open(("b", {}, torn)) == "b, torn"
     wrong = [*GOOD[:2], {"of": ["a", "b"], "values": ["a, torn", "b"]}, *GOOD[3:]]
     assert [problem.partition(":")[0] for problem in problems(HISTORY, Losses(), [wrong], LINES)] == ["G6"]
 
 
-def test_g40_what_was_cancelled_before_it_began_has_not_run() -> None:
+def test_g40_a_task_that_was_cancelled_before_it_began_has_not_run() -> None:
     program = one(Submit("a", Body(), max_retries=0), Cancel("cancel", "a"), Get("get", ("a",)))
     unbegun: list[Any] = [{"of": []}, {"of": ["a"], "at": 0.0}, {"of": ["a"], "error": "TaskCancelledError"}]
     assert problems(program, Losses(), [unbegun], []) == []
@@ -682,7 +682,7 @@ def test_a_task_that_runs_too_often_is_seen() -> None:
     assert problems(HISTORY, Losses(deaths=2), [GOOD], LINES * 2) == ["G16: a ran 2 times, and may 1 times"]
 
 
-def test_what_does_not_end_and_what_is_left_are_problems() -> None:
+def test_a_program_that_does_not_end_is_a_problem() -> None:
     endless = one(Submit("a", Body((Sleep("sleep", 10.0),)), num_cpus=3), Get("get", ("a",)))
     assert run(Scenario(endless)).codes == {"L1"}
 
@@ -697,11 +697,11 @@ def test_g108_a_head_that_ends_although_nothing_has_struck_is_a_problem(monkeypa
 
 
 def lends_nothing(self: Any, object_id: bytes, *_: Any) -> None:
-    """Planted: no ticket is noted."""
+    """Note no ticket for a lent reference: a planted bug."""
 
 
 def cancels_only_what_was_pushed(self: Any, task: Any, force: bool, recursive: bool) -> None:
-    """Planted: what waits goes on."""
+    """Cancel a task only if it was pushed to a worker: a planted bug."""
     if task.state is PUSHED:
         CANCEL(self, task, force, recursive)
 
@@ -709,7 +709,7 @@ def cancels_only_what_was_pushed(self: Any, task: Any, force: bool, recursive: b
 def believes_bad_news_only(
     self: Any, node_id: bytes, version: int, total: dict[str, int], available: dict[str, int]
 ) -> None:
-    """Planted: that a node has more room than before is no news."""
+    """Ignore reports of a node that has more resources than before: a planted bug."""
     view = self.get(node_id)
     if view is None or all(count <= view.available.get(key, 0) for key, count in available.items()):
         HEAR(self, node_id, version, total, available)
@@ -725,7 +725,9 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("number", "owner", "name", "planted"), PLANTED, ids=lambda value: str(value)[:20])
-def test_a_campaign_sees_it_soon(number: str, owner: Any, name: str, planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_campaign_sees_a_planted_bug_within_twenty_seeds(
+    number: str, owner: Any, name: str, planted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(owner, name, planted)
     assert any(number in run(scenario_of(seed)).codes for seed in range(20))
 
@@ -748,7 +750,7 @@ def crashes(name: str) -> Answers:
         (((("cut", "a>b", "PushTask", 1), 1), (("break", "a>b", "PushTask", 2), 1)), Losses(1, nodes=True, silence=True)),
     ],
 )
-def test_only_what_has_struck_can_have_taken_something(answers: Answers, losses: Losses) -> None:
+def test_only_faults_that_have_struck_count_as_losses(answers: Answers, losses: Losses) -> None:
     assert losses_of(dict(answers), World()) == losses
 
 
@@ -814,10 +816,10 @@ FAILED = verdict_of("L2: something is left")
 @pytest.mark.parametrize(
     ("sizes", "tried", "left"), [((1,), [0], 1), ((30, 10, 1, 30), [0, 7, 14], 1), ((20, 30, 10, 30, 1), [0, 7, 14, 21], 10)]
 )
-def test_what_stays_large_is_looked_for_in_further_failures(
+def test_a_witness_that_stays_large_is_replaced_by_one_of_a_further_failure(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], tried: list[int], left: int
 ) -> None:
-    """The seeds that 7 divides fail; their witnesses are of these sizes."""
+    """Multiples of 7 are the seeds that fail. Their witnesses have these sizes."""
     of_seed = {7 * number: Scenario(OF_SIZE[size], World(), 7 * number) for number, size in enumerate(sizes)}
     shrunk = []
 
@@ -832,7 +834,7 @@ def test_what_stays_large_is_looked_for_in_further_failures(
     assert len(witness.scenario.program.performances()) == left and is_small(witness.scenario) == (left == 1)
 
 
-def test_other_failures_are_looked_for_in_so_many_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_are_looked_for_in_a_limited_number_of_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
     large = Scenario(OF_SIZE[30], World(), 5)
     seeds: list[int] = []
 
@@ -847,10 +849,10 @@ def test_other_failures_are_looked_for_in_so_many_scenarios(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kept", ["duplicate", "crash"])
-def test_of_faults_that_only_shift_each_other_one_is_found_that_is_enough_elsewhere(
+def test_one_fault_at_another_point_replaces_many_that_only_shift_each_other(
     monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
-    """All of them fail together, none is enough where it struck, and one is at its third point."""
+    """All faults together fail. None of them fails alone where it struck, and one does at its third point."""
     kinds = ("stall", "duplicate", "stall", "delay", "crash", "break")
     faults: Answers = tuple(((kind, f"worker/{place}", "Message", 9), 2) for place, kind in enumerate(kinds))
     enough = (((kept, "worker/7", "Message", 3), 2),)
@@ -867,7 +869,7 @@ def test_of_faults_that_only_shift_each_other_one_is_found_that_is_enough_elsewh
     assert shrinker.shrink().scenario.overrides == enough
 
 
-def test_what_a_task_does_takes_its_place_if_that_is_enough() -> None:
+def test_the_operations_of_a_task_take_its_place_if_they_are_enough() -> None:
     inmost = Submit("inmost", Body((Sleep("sleep", 0.1),)))
     program = one(Submit("outer", Body((Submit("inner", Body((inmost,))),))))
 
@@ -887,7 +889,9 @@ def test_a_storm_of_messages_and_a_program_that_never_ends_are_one_failure() -> 
     assert len(witness.scenario.program.performances()) == 1 and witness.verdict is endless
 
 
-def test_what_fails_only_in_haste_is_shrunk_again_with_the_judge_s_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scenario_that_fails_only_within_the_short_limit_is_shrunk_again_with_the_judge_s_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     endless = verdict_of("L1: not true")
 
     def run_one(scenario: Scenario, *_: Any, limit_s: float = 1500.0) -> Verdict:

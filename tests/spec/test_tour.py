@@ -1,6 +1,6 @@
 """Tours of the user API: Hypothesis writes a driver's program, rule by rule, and a world.
 
-It also makes small what fails. The runs are judged like a campaign's.
+Hypothesis also shrinks a failure. The runs are judged like a campaign's.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ ENDS = st.sampled_from((Return(), Return(), Raise("ValueError"), Exit(1)))
 
 
 class Tour(RuleBasedStateMachine):
-    """One driver."""
+    """Writes the program of one driver, an operation for each rule, and runs it at the end."""
 
     objects = Bundle("objects")
-    """References that it holds,"""
+    """Names of objects whose references the driver holds."""
     actors = Bundle("actors")
-    """and handles."""
+    """Names of actors whose handles the driver holds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Tour(RuleBasedStateMachine):
 
     @rule(target=objects, nested=st.lists(objects, min_size=1, max_size=3, unique=True), returns=st.booleans())
     def submit_reader(self, nested: list[str], returns: bool) -> str:
-        """Get the given references, and perhaps return them."""
+        """Submit a task that gets the given references, and perhaps returns them."""
         name = self._name("task")
         body = Body((Get(f"{name} gets", tuple(nested)),), Return(tuple(nested) if returns else ()))
         self.operations.append(Submit(name, body, nested=tuple(nested)))

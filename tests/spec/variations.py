@@ -1,7 +1,7 @@
-"""Changes of programs when they are written: some of what they do is done in another way, some is added.
+"""Variations of programs: changes to their operations, and additions.
 
-Each change draws from a ``Random`` of its own and leaves most programs as they are, so that a new one does not change what
-the others do with a seed.
+Each variation draws from a ``Random`` of its own and leaves most programs as they are. So a new variation does not change
+what the others do with a seed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from tests.spec.programs import (
 )
 
 TEAM = "team"
-"""The one name that placement groups have."""
+"""Name of placement groups; there is no other."""
 PAUSES_S = (0.0, 0.001, 0.02, 0.2)
 RAISING = ("Raise", "RaiseAtFirst")
 PADDINGS = (1, 30, 300)
-"""Bytes: fewer than a value has without them, as many, or more."""
+"""Bytes of an array in a value: fewer than the rest of the value has, as many, or more."""
 WAITING = ("Get", "Await", "Peek", "Wait", "Generate", "ReadOn", "Kill", "Find", "Ready")
 """Operations in which a task may wait for others."""
 Tree = dict[str, Any]
-"""A record, as JSON would hold it."""
+"""A record as plain dicts, lists and strings, as JSON holds it."""
 
 
 def with_async_actors(program: Program, random: Random) -> Program:
-    """Half of the actors that take several calls at once take them as coroutines, some of them as many as come."""
+    """Make half of the actors that run several calls at once asynchronous, some without a limit."""
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") == "Create" and tree.get("max_concurrency", 1) > 1 and random.random() < 0.5:
@@ -58,7 +58,7 @@ def with_async_actors(program: Program, random: Random) -> Program:
 
 
 def with_first_failures(program: Program, random: Random) -> Program:
-    """In a third of the programs some tasks and calls raise at first, and are made again for that."""
+    """In a third of the programs, let some tasks and calls raise at first, and be retried for that."""
 
     def change(tree: Tree) -> Tree:
         end = tree.get("body", {}).get("end", {"kind": "Return"})
@@ -74,9 +74,9 @@ def with_first_failures(program: Program, random: Random) -> Program:
 
 
 def with_awaits(program: Program, random: Random) -> Program:
-    """In a third of the programs many values are awaited in an event loop, often by whoever holds them no longer.
+    """In a third of the programs, await many values in an event loop, often without holding their references.
 
-    Only drivers and actors do so: a task keeps its CPUs meanwhile, which what it awaits may need.
+    Only drivers and actors do so. A task keeps its CPUs during ``await``, and the awaited task may need these.
     """
 
     def change(tree: Tree) -> Tree:
@@ -90,7 +90,7 @@ def with_awaits(program: Program, random: Random) -> Program:
 
 
 def with_impatience(program: Program, random: Random) -> Program:
-    """In a quarter of the programs many awaits are given up after a while, and so are futures, often without a reference."""
+    """In a quarter of the programs, give up many awaits and futures after a while, often without holding references."""
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") not in ("Get", "Await") or random.random() < 0.5:
@@ -105,9 +105,9 @@ def with_impatience(program: Program, random: Random) -> Program:
 
 
 def with_parts(program: Program, random: Random) -> Program:
-    """In a third of the programs some tasks return several objects, of which each goes its own way.
+    """In a third of the programs, let some tasks return several objects, each of which is used or dropped by itself.
 
-    Only drivers read parts that nobody has read before: a task may have to wait for nothing.
+    Only drivers get the further objects, because some tasks must not wait.
     """
 
     def change(tree: Tree) -> Tree:
@@ -119,7 +119,7 @@ def with_parts(program: Program, random: Random) -> Program:
 
 
 def with_miscounts(program: Program, random: Random) -> Program:
-    """Some tasks that return several objects return one too few or too many."""
+    """Let some tasks that return several objects return one too few or too many."""
 
     def change(tree: Tree) -> Tree:
         end = tree.get("body", {}).get("end", {"kind": "Return"})
@@ -131,7 +131,7 @@ def with_miscounts(program: Program, random: Random) -> Program:
 
 
 def with_padding(program: Program, random: Random) -> Program:
-    """In a quarter of the programs some values have an array, which travels beside the rest."""
+    """In a quarter of the programs, give some values an array, which travels beside the rest."""
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") not in ("Put", "Return") or random.random() < 0.6:
@@ -142,7 +142,7 @@ def with_padding(program: Program, random: Random) -> Program:
 
 
 def _in_parts(operations: list[Tree], may_read: bool, random: Random) -> list[Tree]:
-    """Have some tasks return several objects, and the operations after them use all of these."""
+    """Let some tasks return several objects, and the operations after them use all of these."""
     changed: list[Tree] = []
     for operation in reversed(operations):
         returns = random.randint(2, 3) if operation["kind"] == "Submit" and random.random() < 0.5 else 1
@@ -154,7 +154,7 @@ def _in_parts(operations: list[Tree], may_read: bool, random: Random) -> list[Tr
 
 
 def _with_part(operations: list[Tree], whole: str, part: str, may_read: bool, random: Random) -> list[Tree]:
-    """Some of them take this part instead of the first one; and perhaps one more reads it, or drops it."""
+    """Let some operations use this part instead of the first one. Perhaps add one that gets or drops it."""
     changed = [_renamed(each, whole, part) if random.random() < 0.3 else each for each in operations]
     if random.random() < 0.6:
         look: Tree = {"kind": "Get", "name": f"look {part}", "refs": [part]}
@@ -164,7 +164,7 @@ def _with_part(operations: list[Tree], whole: str, part: str, may_read: bool, ra
 
 
 def _renamed(tree: Any, old: str, new: str) -> Any:
-    """With another object wherever this one is used; the names of operations stay."""
+    """Replace one object by another wherever it is used. The names of operations stay."""
     if isinstance(tree, list):
         return [_renamed(branch, old, new) for branch in tree]
     if isinstance(tree, dict):
@@ -173,9 +173,9 @@ def _renamed(tree: Any, old: str, new: str) -> Any:
 
 
 def with_options(program: Program, random: Random) -> Program:
-    """In a third of the programs some tasks have what tasks seldom have.
+    """In a third of the programs, give some tasks rare options.
 
-    An environment of their own, a node where they have to run, or would like to; no result; or a worker that ends with them.
+    These are an environment of their own, a node where they must or should run, no result, or a worker that ends with them.
     """
 
     def change(tree: Tree) -> Tree:
@@ -194,8 +194,10 @@ def with_options(program: Program, random: Random) -> Program:
 
 
 def with_needs(program: Program, random: Random) -> Program:
-    """Some tasks need GPUs, or parts of one, and wait for nothing while they have them; some have to run in one zone, or had
-    better. But for those that are bound to a node, which may have less."""
+    """Let some tasks need GPUs, or parts of one; others must or should run in one zone.
+
+    A task with GPUs waits for no other task. A task that is bound to a node has no such needs, since its node may have less.
+    """
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") != "Submit" or tree.get("node", -1) >= 0 or tree.get("group") or random.random() < 0.6:
@@ -210,16 +212,16 @@ def with_needs(program: Program, random: Random) -> Program:
 
 
 def _all_inside(tree: Tree) -> Iterator[Tree]:
-    """The operations of a task or call, and those of its tasks and calls."""
+    """All operations inside a task or call, including those of its own tasks and calls."""
     for operation in tree.get("body", {}).get("operations", ()):
         yield operation
         yield from _all_inside(operation)
 
 
 def with_manners(program: Program, random: Random) -> Program:
-    """In a quarter of the programs some actors that have no name take calls in another way than most do.
+    """In a quarter of the programs, let some actors without names take calls in special ways.
 
-    Some in a concurrency group, or in any order, and some no more than a few at once.
+    These are a concurrency group, calls in any order, and a limit of pending calls.
     """
     generating = {operation.actor for operation in program.walk() if isinstance(operation, Generate)}
     grouped: set[str] = set()
@@ -236,7 +238,7 @@ def with_manners(program: Program, random: Random) -> Program:
 
 
 def with_partings(program: Program, random: Random) -> Program:
-    """In a quarter of the programs actors that have no name take a while to end, and may begin anew if they crash then."""
+    """In a quarter of the programs, let actors without names take a while to end. If they crash then, they may restart."""
 
     def change(tree: Tree) -> Tree:
         if tree.get("kind") == "Create" and not tree.get("called") and random.random() < 0.7:
@@ -247,7 +249,7 @@ def with_partings(program: Program, random: Random) -> Program:
 
 
 def with_frees(program: Program, random: Random) -> Program:
-    """In a fifth of the programs values are freed by hand: before they are made, too, by borrowers, and more than once."""
+    """In a fifth of the programs, free values by hand: also before they are made, by borrowers, and more than once."""
     handles = {one.name for one in program.walk() if isinstance(one, Create | Find | Group)}
     names = (f"free{number}" for number in itertools.count(1))
 
@@ -262,7 +264,7 @@ def with_frees(program: Program, random: Random) -> Program:
 def _with_frees(
     operations: list[Tree], held: Iterable[str], handles: set[str], names: Iterator[str], random: Random
 ) -> list[Tree]:
-    """Of one body, which begins with what it has ``held``; most are of what was made just before."""
+    """Free values in one body, which begins with the references ``held``. Many of them were made just before."""
     changed: list[Tree] = []
     known = [name for name in held if name not in handles]
     for operation in operations:
@@ -276,7 +278,7 @@ def _with_frees(
 
 
 def _objects_of(operation: Tree) -> list[str]:
-    """What it makes, and what may be found inside of that."""
+    """Objects that an operation makes, and objects that its value may hold."""
     if operation["kind"] == "Generate":
         return [f"{operation['name']}.{number}" for number in range(1, operation.get("yields", 3) + 1)]
     if operation["kind"] not in ("Submit", "Call", "Put"):
@@ -286,7 +288,7 @@ def _objects_of(operation: Tree) -> list[str]:
 
 
 def with_leavers(program: Program, random: Random) -> Program:
-    """In a quarter of the programs one driver leaves, or ends its process, in the middle of what it does."""
+    """In a quarter of the programs, let one driver leave, or exit its process, in the middle of its operations."""
     if random.random() >= 0.25:
         return program
     drivers = list(program.drivers)
@@ -298,7 +300,7 @@ def with_leavers(program: Program, random: Random) -> Program:
 
 
 def with_groups(program: Program, random: Random) -> Program:
-    """In a fifth of the programs drivers make placement groups, and have some of their tasks run there."""
+    """In a fifth of the programs, let drivers make placement groups and run some of their tasks there."""
     if random.random() >= 0.2:
         return program
     names = (f"group{number}" for number in itertools.count(1))
@@ -306,7 +308,7 @@ def with_groups(program: Program, random: Random) -> Program:
 
 
 def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random: Random) -> tuple[Operation, ...]:
-    """Of one driver: a group or two, from somewhere on, perhaps until somewhere."""
+    """Insert one or two groups into the operations of one driver, and perhaps their removals."""
     changed = list(operations)
     for _ in range(random.choice((1, 1, 2))):
         name, at = next(names), random.randint(0, len(changed))
@@ -324,7 +326,7 @@ def _with_groups(operations: tuple[Operation, ...], names: Iterator[str], random
 
 
 def with_names_of_groups(program: Program, random: Random) -> Program:
-    """In half of the programs with placement groups each driver names some of its own, all alike, and looks for them."""
+    """In half of the programs with placement groups, let drivers give some groups the name ``TEAM``, and look for it."""
     if random.random() < 0.5:
         return program
     drivers = []
@@ -343,14 +345,14 @@ def with_names_of_groups(program: Program, random: Random) -> Program:
 
 
 def with_residents(program: Program, random: Random) -> Program:
-    """In half of the programs with placement groups actors live there too; each takes a slot of its own."""
+    """In half of the programs with placement groups, let actors live there, each in a slot of its own."""
     if random.random() < 0.5:
         return program
     return Program(tuple(Body(_with_residents(driver.operations, random), driver.end) for driver in program.drivers))
 
 
 def _with_residents(operations: tuple[Operation, ...], random: Random) -> tuple[Operation, ...]:
-    """Of one driver: made and called anywhere after the group, when that may have been removed."""
+    """Create and call actors anywhere after their group in one driver, even after the group's removal."""
     changed = list(operations)
     for group in [operation for operation in operations if isinstance(operation, Group)]:
         count = random.randint(1, 2)
@@ -372,9 +374,9 @@ def _with_residents(operations: tuple[Operation, ...], random: Random) -> tuple[
 
 
 def with_crowds(program: Program, random: Random) -> Program:
-    """Each driver makes several actors at once, so that the head has no room for all, and reads what they have made.
+    """Let each driver make several actors at once, more than the head has room for, and get the values of their calls.
 
-    It owns a value by then, and so is told when nodes die.
+    The driver puts a value before, since an owner of values is told when nodes die.
     """
     drivers = []
     for number, driver in enumerate(program.drivers):
@@ -393,7 +395,7 @@ def with_crowds(program: Program, random: Random) -> Program:
 
 
 def with_souvenirs(program: Program, random: Random) -> Program:
-    """In half of the programs some calls of crowds bring back a reference, which their caller may never hear of."""
+    """In half of the programs, let some calls of crowds return a reference, in an answer that may be lost."""
 
     def change(tree: Tree) -> Tree:
         crowd = tree.get("actor", "").partition(".")[0]
@@ -405,10 +407,13 @@ def with_souvenirs(program: Program, random: Random) -> Program:
 
 
 def with_words(program: Program, random: Random) -> Program:
-    """In a third of the programs some things are said in other words that mean the same, or nearly.
+    """In a third of the programs, replace some operations by others that mean the same, or nearly the same.
 
-    To end by ``sys.exit``, to be made again for one kind of exception alone, to be bound to a node that never was, to read a
-    generator in an event loop (drivers alone: coroutines have one), and to wait for a placement group by its reference.
+    * A task exits by ``sys.exit``.
+    * One kind of exception alone is retried.
+    * A task is bound to a node that has never existed.
+    * A driver reads a generator in an event loop. Actors do not, because coroutines run in a loop already.
+    * A driver waits for a placement group by ``ready()``.
     """
 
     def change(tree: Tree) -> Tree:
@@ -432,7 +437,7 @@ def with_words(program: Program, random: Random) -> Program:
 
 
 def with_good_ends(program: Program, random: Random) -> Program:
-    """In a quarter of the programs many actors are not killed but asked to end when they have done what came before."""
+    """In a quarter of the programs, ask many actors to end after their earlier calls, instead of killing them."""
 
     def change(tree: Tree) -> Tree:
         is_killed = tree.get("kind") == "Kill" and tree.get("no_restart", True)
@@ -442,12 +447,12 @@ def with_good_ends(program: Program, random: Random) -> Program:
 
 
 def _bodies(tree: Tree) -> list[Tree]:
-    """Those that this record holds: of a program, or of a task or call."""
+    """Bodies that a record holds: the drivers of a program, or the one body of a task or call."""
     return [tree["body"]] if "body" in tree else tree.get("drivers", [])
 
 
 def with_visits(program: Program, random: Random) -> Program:
-    """Each driver has tasks run on all nodes for a while, and reads what they have made when nodes may have gone."""
+    """Let each driver run tasks on all nodes for a while, and get their values when nodes may have gone."""
     drivers = []
     for number, driver in enumerate(program.drivers):
         names = [f"visit{number}.{count}" for count in range(random.randint(2, 5))]
@@ -463,7 +468,7 @@ def with_visits(program: Program, random: Random) -> Program:
 
 
 def with_slow_readers(program: Program, random: Random) -> Program:
-    """Drivers stop to read many of their generators, do something else, and then go on."""
+    """Let drivers stop reading many of their generators, do something else, and then read on."""
     drivers = []
     for driver in program.drivers:
         operations = list(driver.operations)
@@ -480,9 +485,9 @@ def with_slow_readers(program: Program, random: Random) -> Program:
 
 
 def with_jams(program: Program, random: Random) -> Program:
-    """In a fifth of the programs each driver makes an actor that takes two calls at once, makes more, and cancels some.
+    """In a fifth of the programs, let each driver make more calls than an actor can run at once, and cancel some.
 
-    These may wait for their turn, in threads, among coroutines, or in a concurrency group.
+    The actor runs two calls at once. The others wait for threads, for coroutines, or in a concurrency group.
     """
     if random.random() >= 0.2:
         return program
@@ -503,7 +508,7 @@ def with_jams(program: Program, random: Random) -> Program:
 
 
 def with_streams(program: Program, random: Random) -> Program:
-    """Each driver has generators run on all nodes, and reads what they have yielded again when nodes may have gone."""
+    """Let each driver run generators on all nodes, and get their items again when nodes may have gone."""
     drivers = []
     for number, driver in enumerate(program.drivers):
         streams = []
@@ -530,10 +535,10 @@ def with_streams(program: Program, random: Random) -> Program:
 
 
 def with_harvests(program: Program, random: Random) -> Program:
-    """Each driver takes what generators on all nodes yield without looking at it, and has tasks read it, and itself, later.
+    """Let each driver take items of generators on other nodes without getting them; tasks and the driver get them later.
 
-    By then the only copies may be gone with their nodes, some before the generator has ended or the reader came so far; when
-    they were made again they may be lost again.
+    By then the only copies may be lost with their nodes, some before the generator has ended or was read so far. Items that
+    were made again may be lost again.
     """
     drivers = []
     for number, driver in enumerate(program.drivers):
@@ -548,7 +553,7 @@ def with_harvests(program: Program, random: Random) -> Program:
 
 
 def _harvest(name: str, random: Random) -> list[Operation]:
-    """A task or an actor yields; perhaps a task on another node owns what is yielded."""
+    """Write one generator, of a task or an actor, and its readers. Perhaps a task on another node owns the items."""
     yields = random.randint(1, 5)
     actor, owner = random.choice(("", "", f"{name} actor")), random.choice(("", "", "", f"{name} owner"))
     stream = Generate(
@@ -566,7 +571,7 @@ def _harvest(name: str, random: Random) -> list[Operation]:
     items = stream.item_names()
     taken = random.randint(1, yields) if not (owner or stream.actor) and random.random() < 0.7 else 0
     operations: list[Operation] = []
-    if taken:  # the rest when the lost among these have been waited for, with which the generator may be held up
+    if taken:  # read the rest after waiting for lost items among the first, which may hold the generator up
         operations.append(msgspec.structs.replace(stream, read=taken, rest=stream.read - taken))
         items = items[:taken]
     elif owner:
@@ -598,7 +603,7 @@ def _harvest(name: str, random: Random) -> list[Operation]:
 
 
 def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
-    """With other fields of some of its records, as ``change`` says of each; those inside come first."""
+    """Return the program with the fields that ``change`` returns for each record, the innermost records first."""
 
     def walk(tree: Any) -> Any:
         if isinstance(tree, list | tuple):

@@ -1,4 +1,4 @@
-"""What a program can check of plain English: openings, pronouns, the length of sentences.
+"""Checks the plain English that a program can check: openings, pronouns, the length of sentences.
 
 Docstrings (those of attributes too), comments, pages and the README are read here. A sentence ends with a full stop, a
 question mark, a colon before an indented block, or an empty line. Text in backticks or parentheses counts as one word.

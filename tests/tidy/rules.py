@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.tidy import english
 
 GROUND = {"common", "protocol", "platform.base", "errors", "exceptions", "cloudpickle", "values"}
-"""What every process speaks of; no part of it knows a process."""
+"""Rooms whose words every process uses. None of them knows a process."""
 BELOW_PROCESSES = GROUND | {"rpc", "scheduling", "object_store", "object_manager"}
 PORCH = {
     "actor", "remote_function", "runtime_context", "runtime_env", "internal", "experimental", "types", "_version",
@@ -30,7 +30,7 @@ BEHIND_THE_PORCH = GROUND | {
 }  # fmt: skip
 """How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
 COMPOSE = {"__main__", "cli", "simulation", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__"}
-"""What puts processes together."""
+"""Rooms that put processes together."""
 EVERYTHING = None
 
 CORE_WORKER = ["ground", "records", "ownership", "fetching", "submission", "execution", "introspection", "user_threads"]
@@ -494,7 +494,9 @@ def unwanted_words(root: Path) -> list[str]:
 
 def plain_english(root: Path) -> list[str]:
     """Docstrings, comments and pages name their objects, call a process "it", and have short sentences."""
-    files = [*(root / "minray").rglob("*.py"), *root.glob("*.md"), *(root / "docs").glob("*.md")]
+    folders = [root / name for name in ("minray", "tests", "benchmarks", "examples")]
+    files = [*root.glob("*.md"), *(root / "docs").glob("*.md")]
+    files += [path for folder in folders for pattern in ("*.py", "*.md") for path in folder.rglob(pattern)]
     return [
         f"{path.relative_to(root)}:{line}: {what}" for path in sorted(files) for line, what in english.complaints(path)
     ]

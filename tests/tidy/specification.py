@@ -74,7 +74,7 @@ class Case:
     """From ``def`` to the end, without decorators."""
     world: str
     faults: frozenset[str]
-    """What goes wrong in it, in the words of ``fault_models``."""
+    """Faults that strike in it, in the words of ``fault_models``."""
 
     @property
     def id(self) -> str:

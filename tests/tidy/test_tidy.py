@@ -94,6 +94,14 @@ def test_foreign_english_is_seen(tmp_path: Path, text: str, found: str) -> None:
     assert [complaint.partition(": ")[2] for complaint in complaints] == ([found] if found else [])
 
 
+FOREIGN = {".py": "# A worker and his task\n", ".md": "A worker and his task.\n"}
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/a.md", "tests/b/a.py", "benchmarks/a.py", "examples/a.md"])
+def test_foreign_english_is_seen_in_every_folder(tmp_path: Path, path: str) -> None:
+    assert rules.plain_english(plant(tmp_path, {path: FOREIGN[Path(path).suffix]})) == [f"{path}:1: 'his'"]
+
+
 def test_an_arrow_in_the_right_direction_is_not(tmp_path: Path) -> None:
     text = "import asyncio\nfrom minray.platform.base import Platform\nfrom . import worker_pool\nimport minray.protocol.gcs"
     files = {"minray/platform/base.py": "", "minray/raylet/worker_pool.py": "", "minray/protocol/gcs.py": ""}

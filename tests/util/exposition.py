@@ -26,7 +26,7 @@ class Family(NamedTuple):
     """By the name in the line, and its labels."""
 
     def value(self, name: str, **labels: str) -> float:
-        """Of the only sample with this name and these labels, among others."""
+        """Value of the only sample with this name and with these labels, among others."""
         (found,) = [value for (known, has), value in self.samples.items() if known == name and labels.items() <= has]
         return found
 

@@ -1,4 +1,4 @@
-"""What a Dask graph is made into before anything runs."""
+"""Dask graphs before anything runs: how they are made into tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minray.util.dask.shipping import Luggage
 
 
 class Ref:
-    """As much of a reference as a future needs."""
+    """The part of a reference that a future needs."""
 
     def hex(self) -> str:
         return "1234"

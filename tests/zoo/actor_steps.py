@@ -1,7 +1,7 @@
-"""What the scenario ``actors`` does: actors of all kinds are made, called, killed, dropped, found and replaced.
+"""Steps of the scenario ``actors``: actors of all kinds are made, called, killed, dropped, found and replaced.
 
-Each step draws its own shape. A wrong value is not looked for, but a call that runs twice, out of order or in a past life is
-(by ``tests/simulation/actor_watch.py``), and whatever is left when all handles are gone.
+Each step draws its own shape. Wrong values are not looked for. ``tests/simulation/actor_watch.py`` looks for calls that run
+twice, out of order or in a past life. Leftovers after the last handle are looked for, too.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ class Bug:
 
     name: str
     there: str
-    """What happened in the system that it comes from."""
+    """The effect in the system that the bug comes from."""
     here: str
-    """What the mutation does to minray."""
+    """The effect of the mutation in minray."""
     prop: str
     """The property that must be seen broken."""
     scenario: str
-    """Of ``tests/zoo/scenarios.py``."""
+    """The scenario of ``tests/zoo/scenarios.py`` that looks for it."""
     mutations: tuple[Mutation, ...]
 
     @property

@@ -61,7 +61,7 @@ def table(record: dict[str, dict[str, Any]]) -> str:
 
 
 def _witness(bug: Bug) -> str:
-    """Its size, and the pages of its runs."""
+    """Size of the bug's witness, and links to the pages of its runs."""
     if not bug.witness.exists():
         return "none"
     scenario = Scenario.from_json(bug.witness.read_text())

@@ -1,7 +1,7 @@
-"""What every witness in ``tests/regressions/`` is a witness of: a mistake that was made once, and how to make it again.
+"""The mistake behind every witness in ``tests/regressions/``: it was made once, and can be made again.
 
-A mistake is made again by taking its fix back in the code of today, as small as it goes. Most were made in minray; where the
-model or the simulation had been wrong, the witness is of what they complained about without reason.
+A mistake is made again by taking its fix back in today's code, with as small a change as possible. Most mistakes were made
+in minray. Where the model or the simulation had been wrong, the witness is of their false complaint.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.zoo.transplant import Mutation
 
 @dataclass(frozen=True)
 class Mistake:
-    """What was wrong before a witness passed."""
+    """A mistake that was there before a witness passed."""
 
     what: str
     prop: str

@@ -3,17 +3,21 @@
     python -m tests.zoo.mutants [--by JUDGE...] [--minutes M] [--seeds N] [--guarantees GLOB] [--files FILE...]
     python -m tests.zoo.mutants --sample N [--without OPERATOR...] [--reach FILE] ...
 
-The first form goes through each of the files, the second draws N mutants of all of them together, one of each file and
-operator in turn; without ``--files`` those are all files of the four rooms.
+The first form goes through each of the files. The second draws N mutants of all files together, one of each file and
+operator in turn. Without ``--files`` these are all files of the four rooms.
 
-An operator looks at the syntax tree of a function and says where it would change what; each place is one mutant. A mutant
-is *killed* by the tests of its room, or else by the scenario ``mix`` or one of the campaign with one of N seeds, or else by
-the guarantees that are tested in the simulated cluster. Those that survive all are printed as diffs. Mutants are tried in an
-order drawn once, one of each operator in turn, so that a run which is cut short by the clock has tried a fair sample. All
-guarantees take four minutes; ``--guarantees`` names those that may know the file, and `test_guarantees*.py` are all of
-them. ``--by campaign --seeds 2000`` asks how good the campaign is without anybody's help; with ``--reach FILE``, which
-``tests.zoo.reach`` has written, a mutant is given to N of the scenarios that come to it: no other can know it. First go
-those that come to the rarest places, since a mistake that is seldom seen needs something rare.
+An operator looks at the syntax tree of a function and lists changes; each change is one mutant. A mutant is *killed* if one
+of three judges notices it, in this order:
+  * the tests of its room
+  * the scenario ``mix``, or a scenario of the campaign, with one of N seeds
+  * the guarantees that are tested in the simulated cluster
+Mutants that survive are printed as diffs. They are tried in an order drawn once, one of each operator in turn, so that a run
+which the clock cuts short has tried a fair sample. All guarantees take four minutes. ``--guarantees`` names those that may
+concern the file; ``test_guarantees*.py`` are all of them.
+
+``--by campaign --seeds 2000`` measures the campaign alone. With ``--reach FILE``, which ``tests.zoo.reach`` has written, a
+mutant is given only to N of the scenarios that reach it. Scenarios that reach the rarest places go first, since a rare
+mistake needs rare events.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ RELEASES = ("release", "end", "forget", "unwatch", "stop_waiting", "cancel", "cl
 SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 ACTING = (ast.Call, ast.Await, ast.Yield, ast.Delete)
-"""What may do more than to read and to name."""
+"""Statements that may do more than read and bind names."""
 
 Change = tuple[list[ast.AST], str]
 """Nodes that follow each other, and the text that shall stand there."""
@@ -215,7 +219,7 @@ def _applied(path: str, source: str, operator: str, nodes: list[ast.AST], replac
 
 
 def killer(root: Path, mutant: Mutant, options: argparse.Namespace) -> str:
-    """What notices the mutant, in a copy of the checkout; empty if nothing does."""
+    """Judge that notices the mutant, in a copy of the checkout; empty if none does."""
     path = root / mutant.path
     source = path.read_text()
     try:
@@ -251,7 +255,7 @@ def by_scenario(name: str, root: Path, mutant: Mutant, options: argparse.Namespa
 
 
 def seeds_that_reach(mutant: Mutant, reach: Reach) -> list[int]:
-    """Of the campaign's scenarios that come to its stretch."""
+    """Seeds of the campaign's scenarios that reach the mutant's stretch."""
     stretches = sorted((name for name in reach if name.startswith(f"{mutant.path}:")), key=line_of)
     return reach[stretch_at(stretches, mutant.line)] if stretches else []
 
@@ -294,13 +298,13 @@ def diff(mutant: Mutant, source: str) -> str:
 
 
 class Score:
-    """What became of the mutants that were tried."""
+    """Results of the mutants that were tried."""
 
     def __init__(self) -> None:
         self.killed: Counter[str] = Counter()
-        """By what noticed them."""
+        """Judge -> number of mutants that it noticed."""
         self.seeds: list[int] = []
-        """Of those that a scenario noticed."""
+        """Seeds of the scenarios that have noticed mutants."""
         self.by: Counter[tuple[str, bool]] = Counter()
         """(operator or room, whether it was killed) -> count"""
         self.survivors = 0
@@ -367,7 +371,7 @@ def read_reach(path: str) -> Reach:
 
 
 def rarest_first(found: Reach) -> Reach:
-    """The same with the scenarios of each stretch in another order: first those that come where few others do."""
+    """Order the scenarios of each stretch: first those that reach stretches which few others reach."""
     rarity: Counter[int] = Counter()
     for seeds in found.values():
         for seed in seeds:
@@ -376,7 +380,7 @@ def rarest_first(found: Reach) -> Reach:
 
 
 def judge_sample(root: Path, files: Sequence[str], most: int, options: argparse.Namespace) -> None:
-    """Try at most so many mutants of these files, and print what became of them."""
+    """Try at most ``most`` mutants of these files, and print the results."""
     sources = {file: (root / file).read_text() for file in files}
     found = [mutant for file, source in sources.items() for mutant in mutants_of(file, source)]
     mutants = [mutant for mutant in found if mutant.operator not in options.without]

@@ -38,7 +38,7 @@ Reach = dict[str, list[int]]
 
 
 def all_files() -> list[str]:
-    """Of the four rooms."""
+    """Files of the four rooms."""
     return [str(path.relative_to(CHECKOUT)) for room in ROOMS for path in sorted((CHECKOUT / "minray" / room).rglob("*.py"))]
 
 
@@ -70,7 +70,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def stretches_of(path: str) -> list[str]:
-    """Of a file, in order."""
+    """Stretches of a file, in order."""
     tree = ast.parse((CHECKOUT / path).read_text())
     return [f"{path}:{line}" for line in sorted({block[start].lineno for block, start in beginnings(tree)})]
 
@@ -80,7 +80,7 @@ def line_of(stretch: str) -> int:
 
 
 def stretch_at(stretches: Sequence[str], line: int) -> str:
-    """That of a line; ``stretches`` are those of its file."""
+    """Stretch of a line; ``stretches`` are those of its file."""
     return stretches[max(0, bisect_right([line_of(name) for name in stretches], line) - 1)]
 
 

@@ -30,7 +30,7 @@ from tests.zoo import actor_steps
 from tests.zoo.watches import StoppingWatch
 
 LOST = ("OwnerDiedError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError")
-"""What a program may hear when processes die, bare or as the cause of a RayTaskError."""
+"""Errors that a program may see when processes die, bare or as the cause of a RayTaskError."""
 CANCELLED = "TaskCancelledError"
 SETTLE_S = 300.0
 """Longer than a request that was delayed by 70 s, repeated after 40 s, and given up after a minute."""
@@ -55,7 +55,7 @@ SIGNS = (
 )
 """How the judge's lines name what is left, and the property that this breaks."""
 LOST_REQUESTS = re.compile(r"after the driver's end|driver\S*: \d+ lease requests")
-"""What a driver keeps when it has lost its cluster; no answer will come, and nothing waits for it."""
+"""Lease requests that a driver keeps when it has lost its cluster. No answer will come, and nothing waits for it."""
 
 
 # --- What the programs are made of ---
@@ -307,7 +307,7 @@ def late_result(seed: int) -> Verdict:
 
 
 STORE_BYTES, WORDS = 100_000, 1000
-"""Of each node's object store, and how many numbers of 8 bytes a value has."""
+"""Bytes of each node's object store, and the number of numbers of 8 bytes in a value."""
 
 
 @minray.remote(max_retries=-1)

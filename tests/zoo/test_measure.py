@@ -1,4 +1,4 @@
-"""What the command that measures the zoo refuses, before anything is planted."""
+"""Options that the command that measures the zoo refuses, before anything is planted."""
 
 from __future__ import annotations
 

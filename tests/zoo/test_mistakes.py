@@ -68,7 +68,7 @@ class Flower(Plant):
 
 
 def test_it_is_known_of_every_witness_what_it_is_a_witness_of() -> None:
-    """Who adds a witness says in ``mistakes.py`` what it shows."""
+    """A new witness needs an entry in ``mistakes.py`` that says what it shows."""
     assert list(MISTAKES) == [path.stem for path in WITNESSES]
 
 

@@ -1,4 +1,4 @@
-"""What the campaign reaches: where stretches of code begin, and which scenarios come there."""
+"""Reach of the campaign: where stretches of code begin, and which scenarios come there."""
 
 from __future__ import annotations
 

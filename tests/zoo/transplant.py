@@ -1,8 +1,8 @@
 """Mutations of minray, located by symbol, applied to a copy of the package, on which programs run, or to this process.
 
-A mutation names a module, a function in it (``LeaseBroker.give_back``), and the source of what is to be changed there:
-statements that follow each other, or one expression. It is compared as a syntax tree, so that layout and comments do not
-matter, and must be found exactly once: a mutation whose place has changed or gone is an error, never a silent success.
+A mutation names a module, a function in it (``LeaseBroker.give_back``), and the source of the part to change. That is
+statements that follow each other, or one expression. The source is compared as a syntax tree, so that layout and comments
+do not matter. It must be found exactly once: a mutation whose place has changed or gone is an error, never a silent success.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mutation:
     fragment: str
     """Statements or an expression; found exactly once in the function."""
     replacement: str
-    """What stands there instead; for statements this may be ``pass``."""
+    """The source that replaces it; for statements this may be ``pass``."""
 
     @property
     def path(self) -> str:
@@ -170,10 +170,10 @@ def assert_transplanted() -> None:
 
 @contextmanager
 def planted(mutations: Sequence[Mutation]) -> Iterator[None]:
-    """As long as this lasts, the functions of this process run with the mutations in them.
+    """Run the functions of this process with the mutations in them, inside this context.
 
-    A function is given another code, and stays the object that it is: whoever holds it, by whatever name, runs that, and has
-    what ``super()`` needs. Raises NotTransplanted if more than the code would have to change.
+    A function gets another code, and stays the same object. So every holder of it runs the mutation, by whatever name, and
+    ``super()`` works. Raises NotTransplanted if more than the code would have to change.
     """
     codes = _mutated_codes(mutations)
     own = [(function, function.__code__) for function, _ in codes]
@@ -210,7 +210,7 @@ def _head(source: str, symbol: str) -> list[str]:
 
 
 def _function_of(module: str, symbol: str) -> FunctionType:
-    """What a dotted name stands for, without what has been wrapped around it."""
+    """Function that a dotted name stands for, without its wrappers."""
     found: Any = importlib.import_module(module)
     for name in symbol.split("."):
         found = inspect.getattr_static(found, name)
@@ -221,7 +221,7 @@ def _function_of(module: str, symbol: str) -> FunctionType:
 
 
 def _code_of(code: CodeType, symbol: str) -> CodeType:
-    """That of a function, out of its module's."""
+    """Code of a function, out of its module's code."""
     nested = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     for constant in nested:
         if constant.co_qualname == symbol:

@@ -1,4 +1,4 @@
-"""What the zoo's scenarios look at while they run: the invariants, of which the first that is broken ends the run."""
+"""Watches of the zoo's scenarios: they check the invariants, and the first that is broken ends the run."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def write_pages(folder: Path, bugs: list[Bug]) -> list[Path]:
 
 
 def shrunk(seed: int, path: Path) -> dict[str, Any]:
-    """Of the failure with this seed, or the next ones. Whatever fails does so by the bug: the true code passes with them."""
+    """Shrink the failure of this seed, or of a later one. The bug causes every failure: the true code passes these seeds."""
     scenario = scenario_of(seed)
     verdict = run(scenario)
     if verdict.ok:

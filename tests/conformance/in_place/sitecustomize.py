@@ -33,7 +33,7 @@ class _Names(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """What it has imported has both names: imported once more, a module would hide the function of its name."""
+        """Register imported modules under both names. Imported again, one would hide the function of its name."""
         assert module.__spec__ is not None
         module.__spec__ = self._own_specs.pop(module.__spec__.name)
         for name, inner in list(sys.modules.items()):
