@@ -35,8 +35,11 @@ from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
+from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorAlreadyExistsError, AsyncioActorExit
 from minray.protocol.actor import HandleSpec
+
+__tracebackhide__ = hides_from_pytest
 
 ActorProxy = ActorHandle
 """Ray's name of ``ActorHandle`` for type checkers."""

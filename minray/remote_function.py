@@ -22,8 +22,11 @@ from minray.api.task_options import CHECKS, STREAMING, check_one_placement, chec
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.user_api import UserApi
+from minray.errors.tracebacks import hides_from_pytest
 from minray.values.object_ref import ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
+
+__tracebackhide__ = hides_from_pytest
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)

@@ -20,10 +20,13 @@ from minray.api.signature import ANYTHING, Signature
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
+from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorHandleNotFoundError, PendingCallsLimitExceeded
 from minray.protocol.actor import CALL_METHOD, READY_METHOD, TERMINATE_METHOD, ActorInfo, HandleSpec, MethodSpec
 from minray.protocol.base import Address, decode, encode
 from minray.values.object_ref import ObjectRef
+
+__tracebackhide__ = hides_from_pytest
 
 PUBLIC_MODULE = "minray.actor"
 """Module from which users import the classes."""

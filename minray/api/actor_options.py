@@ -32,7 +32,10 @@ from minray.api.task_options import (
 from minray.api.task_options import CHECKS as TASK_CHECKS
 from minray.common.resources import CPU, GPU, resource_set
 from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
+from minray.errors.tracebacks import hides_from_pytest
 from minray.protocol.actor import HandleSpec, MethodSpec
+
+__tracebackhide__ = hides_from_pytest
 
 MAX_ASYNC_CONCURRENCY = 1000
 """Number of calls that an async actor runs at once by default, as in Ray."""

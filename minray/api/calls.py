@@ -22,9 +22,13 @@ from minray.common.resources import to_floats
 from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
+from minray.errors.tracebacks import hides_from_pytest
+from minray.exceptions import RayError
 from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.values.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.values.object_ref_generator import ObjectRefGenerator
+
+__tracebackhide__ = hides_from_pytest
 
 T = TypeVar("T")
 Waitable = TypeVar("Waitable", bound=ObjectRef[Any] | ObjectRefGenerator[Any])
@@ -146,12 +150,16 @@ def get(object_refs: Any, *, timeout: float | None = None) -> Any:
     if timeout is not None:
         check_timeout(timeout)
     api = current_api()
-    if type(object_refs) is ObjectRef:
-        return api.get((object_refs,), timeout)[0]
-    if not isinstance(object_refs, list):
+    is_one = type(object_refs) is ObjectRef
+    if not is_one and not isinstance(object_refs, list):
         raise ValueError(f"get takes an ObjectRef or a list of them, not {type(object_refs).__name__}")
-    _check_refs("get", object_refs)
-    return api.get(object_refs, timeout)
+    if not is_one:
+        _check_refs("get", object_refs)
+    try:
+        values = api.get((object_refs,) if is_one else object_refs, timeout)
+    except (RayError, KeyboardInterrupt) as error:
+        raise error.with_traceback(None)  # noqa: B904 (the same exception: its frames here tell users nothing)
+    return values[0] if is_one else values
 
 
 def put(value: T) -> ObjectRef[T]:
@@ -188,7 +196,10 @@ def wait(
         check_timeout(timeout)
         if timeout < 0:
             raise ValueError(f"timeout must not be negative, but is {timeout}")
-    found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
+    try:
+        found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
+    except (RayError, KeyboardInterrupt) as error:
+        raise error.with_traceback(None)  # noqa: B904 (the same exception: its frames here tell users nothing)
     if refs is not ray_waitables:
         given = dict(zip(refs, ray_waitables, strict=True))
         found = [given[ref] for ref in found[0]], [given[ref] for ref in found[1]]

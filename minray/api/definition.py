@@ -15,6 +15,9 @@ from typing import Any
 from minray.api import calls as worker
 from minray.core_worker.records.pending_task import FunctionExport
 from minray.core_worker.user_threads.user_api import UserApi
+from minray.errors.tracebacks import hides_from_pytest
+
+__tracebackhide__ = hides_from_pytest
 
 
 class Definition:

@@ -14,7 +14,10 @@ from minray.api.actor_handle import ActorHandle
 from minray.api.calls import current_api
 from minray.api.placement_group import PlacementGroup
 from minray.core_worker.user_threads.actor_api import ActorApi
+from minray.errors.tracebacks import hides_from_pytest
 from minray.values.object_ref import ObjectRef
+
+__tracebackhide__ = hides_from_pytest
 
 
 def why(thing: ObjectRef[Any] | ActorHandle | PlacementGroup) -> str:

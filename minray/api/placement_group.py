@@ -19,7 +19,10 @@ from minray.api import calls as worker
 from minray.common.bundles import STRATEGIES
 from minray.common.ids import PlacementGroupID
 from minray.common.resources import resource_set, to_floats
+from minray.errors.tracebacks import hides_from_pytest
 from minray.values.object_ref import ObjectRef
+
+__tracebackhide__ = hides_from_pytest
 
 VALID_PLACEMENT_GROUP_STRATEGIES = STRATEGIES
 

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from minray.common.labels import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Term, check_key, describe_terms
+from minray.errors.tracebacks import hides_from_pytest
+
+__tracebackhide__ = hides_from_pytest
 
 if TYPE_CHECKING:
     from minray.api.placement_group import PlacementGroup

@@ -15,7 +15,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from minray.errors.tracebacks import hides_from_pytest
 from minray.protocol.actor import ParameterSpec
+
+__tracebackhide__ = hides_from_pytest
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ANYTHING = (

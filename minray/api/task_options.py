@@ -41,6 +41,9 @@ from minray.common.task_spec import (
     SchedulingStrategy,
     TaskTemplate,
 )
+from minray.errors.tracebacks import hides_from_pytest
+
+__tracebackhide__ = hides_from_pytest
 
 STRATEGIES = "'DEFAULT', 'SPREAD', or a NodeAffinity-, NodeLabel- or PlacementGroupSchedulingStrategy"
 STREAMING = "streaming"

@@ -49,6 +49,14 @@ def is_runtime(filename: str) -> bool:
     return filename.startswith(_RUNTIME_DIRECTORIES)
 
 
+def hides_from_pytest(raised: Any) -> bool:
+    """Return whether pytest leaves out the frames of a module, which names it ``__tracebackhide__``.
+
+    ``raised`` is pytest's ExceptionInfo. An assertion that fails in minray is minray's own bug, so its frames are shown.
+    """
+    return not raised.errisinstance(AssertionError)
+
+
 def frames_of(error: BaseException, *, keep_ours: bool) -> tuple[Frame, ...]:
     """Return the user's frames that an exception was raised through.
 

@@ -19,7 +19,10 @@ import concurrent.futures
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from minray.common.ids import TaskID, task_of
+from minray.errors.tracebacks import hides_from_pytest
 from minray.values.object_ref import ObjectRef
+
+__tracebackhide__ = hides_from_pytest
 
 T = TypeVar("T", covariant=True)
 

@@ -15,6 +15,7 @@ from minray.common.ids import actor_of, task_of
 from minray.core_worker.records.pending_task import ActorClient, PreparedTemplate
 from minray.core_worker.submission.named_actors import HeldActor
 from minray.core_worker.user_threads.user_api import UserApi
+from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorDiedError
 from minray.protocol.actor import (
     DEAD,
@@ -27,6 +28,8 @@ from minray.protocol.actor import (
 )
 from minray.protocol.base import Address, encode
 from minray.values.object_ref import ObjectRef
+
+__tracebackhide__ = hides_from_pytest
 
 COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""

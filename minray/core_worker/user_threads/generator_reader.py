@@ -17,8 +17,11 @@ from typing import Any
 from minray.common.ids import item_id, return_id
 from minray.core_worker.submission.generators import END_OF_STREAM
 from minray.core_worker.user_threads.port import UserPort
+from minray.errors.tracebacks import hides_from_pytest
 from minray.values.object_ref import ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
+
+__tracebackhide__ = hides_from_pytest
 
 COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""

@@ -32,6 +32,7 @@ from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.user_threads.generator_reader import GeneratorReader
 from minray.core_worker.user_threads.port import UserPort
 from minray.errors.packed_exception import for_coroutines, unpack_exception
+from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
 from minray.platform.base import Counters, Parker, PlatformError
 from minray.protocol.base import Address, R, decode, encode
@@ -43,6 +44,8 @@ from minray.rpc.pubsub import read_table
 from minray.values import serialization
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import Serialized
+
+__tracebackhide__ = hides_from_pytest
 
 COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""
