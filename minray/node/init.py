@@ -36,6 +36,7 @@ from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
 from minray.node.discovery import NodeFile, candidates, session_token, with_environment
 from minray.node.node import Node, NodeOptions, import_path, start_node
+from minray.node.notebook import CellOutput, running_shell
 from minray.node.worker_output import LinePrinter
 from minray.platform.base import PlatformError
 from minray.platform.process import sigterm
@@ -128,6 +129,8 @@ class _DriverConnection:
         self.user_code = user_code
         self.core = core
         self.printer = printer
+        self.cells: CellOutput | None = None
+        """Follower of the cells of the notebook that this program is; None if it is none, or shows no lines."""
         self.pid = os.getpid()
 
 
@@ -395,7 +398,12 @@ def _connect(
     core.context.environment = merge_runtime_env(RuntimeEnvInfo(), runtime_env)
     worker.connect_process(UserApi(core.user_port()))
     _take_sigterm()
-    return _DriverConnection(node, file, thread, user_code, core, printer)
+    connection = _DriverConnection(node, file, thread, user_code, core, printer)
+    shell = running_shell()
+    if shell is not None and core.on_lines is not None:
+        connection.cells = CellOutput(shell, printer.show_in, lambda: _flush_lines(connection))
+        connection.cells.start()
+    return connection
 
 
 def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, CoreWorker]:
@@ -488,10 +496,10 @@ def shutdown() -> None:
 def _disconnect(connection: _DriverConnection) -> None:
     core = connection.core
     try:
+        if connection.cells is not None:
+            connection.cells.stop()
         if core.raylet.death is None:  # Also if no lines are shown: they must reach the session's logs.
-            with suppress(PlatformError, TimeoutError):
-                connection.thread.run(_flush_logs(core), FLUSH_TIMEOUT_S)
-            connection.printer.flush_repetitions()
+            _flush_lines(connection)
         connection.thread.run(core.close(tells_threads=not _is_leaving), FLUSH_TIMEOUT_S)
     except (PlatformError, TimeoutError) as error:
         logger.debug("the cluster did not answer while this driver disconnected: %s", error)
@@ -499,6 +507,13 @@ def _disconnect(connection: _DriverConnection) -> None:
         connection.thread.stop()
         if not _is_leaving:
             connection.user_code.close(lambda: LocalRayletDiedError(reason="this driver has left its cluster"))
+
+
+def _flush_lines(connection: _DriverConnection) -> None:
+    """Wait until the lines that this node's workers have printed are shown here, or the raylet does not answer."""
+    with suppress(PlatformError, TimeoutError):
+        connection.thread.run(_flush_logs(connection.core), FLUSH_TIMEOUT_S)
+    connection.printer.flush_repetitions()
 
 
 async def _flush_logs(core: CoreWorker) -> None:

@@ -30,7 +30,7 @@ from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
 from minray.node.discovery import session_token
-from minray.node.worker_output import TaskNamedStream
+from minray.node.worker_output import TaskNamedStream, refuse_breakpoint
 from minray.platform.base import PlatformError
 from minray.platform.process.host import RealHost
 from minray.platform.process.processes import ChildlessProcesses, ZygoteProcesses
@@ -201,6 +201,7 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     executor = core.executor
     sys.stdout = TaskNamedStream(sys.stdout, executor)
     sys.stderr = TaskNamedStream(sys.stderr, executor)
+    sys.breakpointhook = refuse_breakpoint
     user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))
     user_code.serve()
 

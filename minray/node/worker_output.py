@@ -14,6 +14,7 @@ shown once, at once, and the repetitions are counted. A line that only one worke
 
 from __future__ import annotations
 
+import contextvars
 import os
 import sys
 import threading
@@ -146,6 +147,19 @@ class _Seen:
     """Number of repetitions that were not shown."""
 
 
+def refuse_breakpoint(*args: Any, **kwargs: Any) -> Any:
+    """Serve as ``sys.breakpointhook`` of a worker, whose standard input is empty, so that pdb would end the task.
+
+    Raises RuntimeError, unless ``PYTHONBREAKPOINT`` names another debugger, or is "0", which means none.
+    """
+    if os.environ.get("PYTHONBREAKPOINT") not in (None, "", "pdb.set_trace"):
+        return sys.__breakpointhook__(*args, **kwargs)
+    raise RuntimeError(
+        "breakpoint() has no terminal in a worker: call the function itself in your program, or name a debugger that waits"
+        " for a connection, as in runtime_env={'env_vars': {'PYTHONBREAKPOINT': 'remote_pdb.set_trace'}}"
+    )
+
+
 class LinePrinter:
     """Prints the lines of one driver's workers."""
 
@@ -156,6 +170,12 @@ class LinePrinter:
         """Recent lines by text and stream, in the order in which their windows began and end."""
         self._sequences: dict[Source, int] = {}
         """Number of the last batch shown for each stream, so that a repeated message is not shown again."""
+        self._context = contextvars.Context()
+        """Context in which lines are printed: in a notebook, it names the cell that they belong to."""
+
+    def show_in(self, context: contextvars.Context) -> None:
+        """Print lines in this context from now on."""
+        self._context = context
 
     def show(self, message: PrintLines) -> None:
         """Print one batch from one worker."""
@@ -173,12 +193,13 @@ class LinePrinter:
     def _print(self, text: str, is_stderr: bool) -> None:
         """Print lines, and ignore a closed pipe (``| head``): only the driver's own output raises an error for that."""
         stream = sys.stderr if is_stderr else sys.stdout
+        write = self._context.copy().run  # a copy, because only one thread at a time can be in a context
         with suppress(OSError, ValueError):
             try:
-                print(text, file=stream, flush=True)
+                write(print, text, file=stream, flush=True)
             except UnicodeEncodeError as error:  # escape what this terminal or file cannot show
                 shown = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
-                print(shown, file=stream, flush=True)
+                write(print, shown, file=stream, flush=True)
 
     def _is_new(self, text: str, source: Source, now: float) -> bool:
         if self._window_s <= 0 or not text.strip():

@@ -1,0 +1,89 @@
+"""Lines of tasks in a notebook: each belongs to the cell that runs, and is there when the cell ends.
+
+The program has a stand-in for IPython: a shell that calls its listeners before and after each cell, and a standard output
+that, as a kernel's, finds the cell of a piece of text in a context variable.
+"""
+
+from __future__ import annotations
+
+from tests.real.support import run_driver
+
+SHELL = """
+        import contextvars, types
+        cell = contextvars.ContextVar("cell")
+
+        class Output:
+            def __init__(self):
+                self.pieces = []
+            def write(self, text):
+                self.pieces.append((cell.get("no cell"), text))
+            def flush(self):
+                pass
+
+        class Events:
+            def __init__(self):
+                self.callbacks = {"pre_run_cell": [], "post_run_cell": []}
+            def register(self, event, callback):
+                self.callbacks[event].append(callback)
+            def unregister(self, event, callback):
+                self.callbacks[event].remove(callback)
+            def trigger(self, event):
+                for callback in list(self.callbacks[event]):
+                    callback(None)
+
+        shell = types.SimpleNamespace(events=Events())
+        sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+        terminal, sys.stdout = sys.stdout, Output()
+
+        def run(name, work):
+            cell.set(name)
+            shell.events.trigger("pre_run_cell")
+            work()
+            shell.events.trigger("post_run_cell")
+            text = [(where, text.split(") ")[1]) for where, text in sys.stdout.pieces if text.strip()]
+            print(name, text, file=terminal)
+            sys.stdout.pieces.clear()
+
+        @ray.remote
+        def f(x):
+            print("task", x)
+            return x
+"""
+
+
+def test_lines_stand_below_the_cell_that_runs_and_none_comes_late() -> None:
+    done = run_driver(
+        SHELL
+        + """
+        run("one", lambda: ray.init(num_cpus=1, logging_level="ERROR"))
+        run("two", lambda: ray.get(f.remote(2)))
+        run("three", lambda: ray.get([f.remote(3), f.remote(4)]))
+        run("four", ray.shutdown)
+        print(shell.events.callbacks, file=terminal)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "one []",
+        "two [('two', 'task 2')]",
+        "three [('three', 'task 3'), ('three', 'task 4')]",
+        "four []",
+        "{'pre_run_cell': [], 'post_run_cell': []}",
+    ]
+
+
+def test_the_cell_that_starts_a_cluster_shows_its_own_lines() -> None:
+    done = run_driver(
+        SHELL
+        + """
+        ray.init(num_cpus=1, logging_level="ERROR", log_to_driver=False)
+        run("hidden", lambda: ray.get(f.remote(1)))
+        ray.shutdown()
+        def both():
+            ray.init(num_cpus=1, logging_level="ERROR")
+            ray.get(f.remote(1))
+        run("both", both)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["hidden []", "both [('both', 'task 1')]"]
