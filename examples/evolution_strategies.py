@@ -12,11 +12,15 @@ import argparse
 import importlib.util
 from functools import partial
 
-import gymnasium
 import numpy as np
 
 import minray as ray
 from minray.util import ActorPool
+
+try:
+    import gymnasium
+except ModuleNotFoundError as error:
+    raise SystemExit(f'this example needs {error.name}: pip install "minray[demo]"') from None
 
 SIGMA = 0.5
 """Standard deviation of a trial's change of the policy."""

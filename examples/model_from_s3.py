@@ -56,8 +56,11 @@ def one_downloads(places: list[NodeAffinitySchedulingStrategy]) -> tuple[list[ra
 @contextmanager
 def bucket_with(content: bytes) -> Iterator[None]:
     """Run a server that behaves like S3. This program and its workers find it through environment variables."""
-    import s3fs
-    from moto.server import ThreadedMotoServer
+    try:
+        import s3fs
+        from moto.server import ThreadedMotoServer
+    except ModuleNotFoundError as error:
+        raise SystemExit(f'this example needs {error.name}: pip install "minray[test-s3]"') from None
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()

@@ -27,7 +27,10 @@ class Digits(NamedTuple):
 
 def load() -> tuple[Digits, Digits]:
     """Return the digits for training and those for testing."""
-    from sklearn.datasets import load_digits  # imported here, because workers do not need it
+    try:
+        from sklearn.datasets import load_digits  # imported here, because workers do not need it
+    except ModuleNotFoundError:
+        raise SystemExit('this example needs scikit-learn: pip install "minray[demo]"') from None
 
     bunch = load_digits()
     images, is_test = bunch.data / 16.0, np.arange(len(bunch.data)) % 5 == 0

@@ -12,14 +12,19 @@ import argparse
 import sysconfig
 from pathlib import Path
 
-import dask
-import dask.array as da
-import dask.bag as db
 import numpy as np
-import pandas as pd
 
 import minray as ray
-from minray.util.dask import ProgressBarCallback, enable_dask_on_minray, wait
+
+try:
+    import dask
+    import dask.array as da
+    import dask.bag as db
+    import pandas as pd
+
+    from minray.util.dask import ProgressBarCallback, enable_dask_on_minray, wait
+except ModuleNotFoundError as error:
+    raise SystemExit(f'this example needs {error.name}: pip install "minray[dask]"') from None
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 COLUMNS = {"package": "object", "file": "object", "lines": "int64", "code": "int64", "comments": "int64"}

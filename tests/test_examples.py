@@ -50,9 +50,28 @@ def identifier_index(load) -> ModuleType:
     return load("identifier_index")
 
 
-def run_script(name: str, *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
+def run_script(name: str, *arguments: str, without: str | None = None) -> subprocess.CompletedProcess:
+    """Run an example as users do, perhaps in a Python that cannot import the library ``without``."""
+    forget = f"import runpy, sys; sys.modules[{without!r}] = None; "
+    forget += "del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, *(["-c", forget] if without else []), str(EXAMPLES / name), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "extra"),
+    [
+        ("evolution_strategies.py", "gymnasium", "demo"),
+        ("model_from_s3.py", "s3fs", "test-s3"),
+        ("parameter_server.py", "sklearn", "demo"),
+        ("source_statistics.py", "dask", "dask"),
+        ("source_statistics.py", "pandas", "dask"),
+    ],
+)
+def test_an_example_whose_library_is_missing_names_the_extra_that_brings_it(name: str, library: str, extra: str) -> None:
+    ended = run_script(name, without=library)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].endswith(f'pip install "minray[{extra}]"') and "Traceback" not in ended.stderr
 
 
 # -- The short examples --

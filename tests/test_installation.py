@@ -285,3 +285,28 @@ def test_make_compiles_the_checkout_when_it_makes_the_environment_of_another_tar
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     install, compile_, demo = (done.stdout.index(text) for text in (" --editable ", "compileall", "examples/"))
     assert install < compile_ < demo
+
+
+# --- When a required package is missing ---
+
+
+def run_without(library: str, program: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program on a cluster none of whose processes can import this library."""
+    (tmp_path / f"{library}.py").write_text(f"raise ModuleNotFoundError('No module named {library}', name={library!r})")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+
+def test_a_cluster_without_psutil_says_what_to_install(tmp_path: Path) -> None:
+    ended = run_without("psutil", "import minray; minray.init(num_cpus=1)", tmp_path)
+    assert ended.stderr.splitlines()[-2:] == [
+        "RuntimeError: the node could not be started: gcs could not be started: the zygote has ended",
+        f"  {sys.executable} lacks psutil, which minray needs: pip install psutil",
+    ]
+
+
+def test_a_cluster_without_uvloop_warns_and_runs(tmp_path: Path) -> None:
+    program = "import minray as ray\nray.init(num_cpus=1)\nprint(ray.get(ray.remote(max).remote([1, 2])))"
+    ended = run_without("uvloop", program, tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "2\n")
+    assert "RuntimeWarning: uvloop is not installed; minray will be slower" in ended.stderr

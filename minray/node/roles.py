@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TextIO
@@ -217,9 +218,12 @@ def prepare_children() -> None:
 
 def zygote_main() -> None:
     """Run the program of a zygote, whose arguments are DESCRIPTOR and SESSION_DIR (see ``minray.node.node``)."""
-    import psutil  # noqa: F401  (imported once, here, for all children)
-    import uvloop  # noqa: F401
-
+    try:
+        import psutil  # noqa: F401  (imported once, here, for all children)
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{sys.executable} lacks {error.name}, which minray needs: pip install {error.name}") from None
+    with suppress(ImportError):  # without it the driver warns, and all processes run on asyncio's own loop
+        import uvloop  # noqa: F401
     prepare_children()
     assert threading.active_count() == 1, "the zygote must have one thread"
     link, session_dir = int(sys.argv[1]), sys.argv[2]

@@ -16,6 +16,11 @@ is the remote function of these tasks. ``futures`` are the values of persisted c
 callbacks and Ray's.
 """
 
+import importlib.util
+
+if importlib.util.find_spec("dask") is None:
+    raise ModuleNotFoundError(f"{__name__} needs Dask: pip install 'minray[dask]'", name="dask")
+
 from .callbacks import ProgressBarCallback, RayDaskCallback, local_ray_callbacks, unpack_ray_callbacks
 from .futures import Future, futures_of, wait
 from .scheduler import (
