@@ -23,9 +23,10 @@ MUTANTS_ARGS ?=
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc test-anywhere coverage demo docs bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -36,6 +37,7 @@ help:
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
 	@echo "make coverage        the lines that the unit tests run; workers and nodes of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
+	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
 	@echo "make bench           five documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
@@ -103,11 +105,23 @@ coverage: $(STAMP)
 	$(PY) -m coverage report
 	@echo "build/coverage/html/index.html"
 
-demo: $(STAMP)
+# An environment that has only the demo's requirements, unless there is one with those of the tests already.
+$(DEMO_STAMP): setup.cfg pyproject.toml
+	test -e $(STAMP) || $(PYTHON) -m venv $(VENV)
+	test -e $(STAMP) || $(PY) -m pip install --quiet --disable-pip-version-check --editable ".[demo]"
+	$(COMPILE)
+	@touch $@
+
+demo: $(DEMO_STAMP)
 	$(PY) examples/identifier_index.py $(DEMO_ARGS)
 
 docs: $(STAMP)
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# Everything but the runs of the zoo's bugs, which take minutes to simulate.
+docs-quick: $(STAMP)
+	$(PY) -m sphinx -W --keep-going -q -b html -D zoo_runs=0 docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # Compiled first, as pip does it for the peers, also where Python is told not to (PYTHONDONTWRITEBYTECODE).

@@ -36,12 +36,13 @@ def write_life_of_a_task(app: Sphinx, error: Exception | None) -> None:
 
 
 def write_zoo(app: Sphinx, error: Exception | None) -> None:
-    if error is None:
+    if error is None and app.config.zoo_runs:
         folder = Path(app.outdir) / "zoo_runs"
         folder.mkdir(exist_ok=True)
         write_pages(folder, BUGS)
 
 
 def setup(app: Sphinx) -> None:
+    app.add_config_value("zoo_runs", True, "", bool)  # False: leave out the runs of the zoo, which take minutes
     app.connect("build-finished", write_life_of_a_task)
     app.connect("build-finished", write_zoo)

@@ -5,7 +5,7 @@ Ray: has no counterpart.
     write_page(cluster.trace, "run.html", headline(7, 3, "{'sum': 1141}", cluster.trace))
 
 Rules
-  * The page is one file: it contains style, script (``page_script``) and data. Its security policy forbids it to fetch
+  * The page is one file: it contains style, script (``page.js``) and data. Its security policy forbids it to fetch
     anything.
   * The data is the trace itself, event by event, and the pairs of SEND and RECEIVE. The script derives all else, so that
     the page shows only what the trace says.
@@ -26,9 +26,9 @@ from typing import Any
 
 from minray.protocol.core_worker import TASK_NAME_MARK
 from minray.simulation.loop import TICKS_PER_SECOND
-from minray.simulation.page_script import SCRIPT
 from minray.simulation.trace import FAULT, LIFE, Event, Trace
 
+SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 MAX_FAULTS_TOLD = 3
 """Number of faults that the headline describes in words."""
 STALL = re.compile(r"stalls for ([\d.]+) s")
@@ -127,6 +127,9 @@ BODY = """
   <input id="slider" type="range" min="0" value="0" title="time: one step per event">
   <button id="forth" title="the next event (right arrow key)">&#9654;</button>
   <output id="now"></output>
+  <span class="group">notable
+    <button id="before" title="the fault, lost message, end of a process or log line before (P)">&#9664;</button><button
+    id="after" title="the next fault, lost message, end of a process or log line (N)">&#9654;</button></span>
   <span class="group">zoom <button id="out">&minus;</button><button id="in">+</button><button id="fit">all</button></span>
   <details id="filter"><summary>shown</summary><div id="words"></div></details>
   <details id="help"><summary>how to read this</summary><p>Each line is a process; time goes to the right. An arrow is a
@@ -135,8 +138,10 @@ BODY = """
   process. A dot is a change of state, a square a line of
   output. Grey bands are times in which nothing happens that is shown; they are folded. Below the lanes, a row per task,
   lease, worker and so on shows its states. The tables on the right are those of the moment under the blue line: move it
-  with the slider, the arrow keys, or a click. Point at anything to see what it is; Ctrl and the wheel zoom.</p></details>
+  with the slider, the arrow keys, or a click; N and P lead to the next and the previous fault, lost message, end of a
+  process or line of a log. Point at anything to see what it is; Ctrl and the wheel zoom.</p></details>
 </div>
+<p id="caption"></p>
 <main>
   <div id="scroll"><svg id="picture"></svg></div>
   <aside>
@@ -157,6 +162,9 @@ h2 { margin: 12px 0 4px; font-size: 11px; font-weight: 600; color: var(--quiet);
 #controls { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; padding: 4px 14px 8px;
   border-bottom: 1px solid var(--line) }
 #slider { flex: 1 1 240px; accent-color: var(--now) }
+#caption { margin: 0; padding: 4px 14px; overflow-wrap: anywhere; border-bottom: 1px solid var(--line); background: #f6f8fa }
+#caption.fault { color: #a3141f; background: #fdeeee; font-weight: 600 }
+button:disabled { opacity: .35 }
 #now { min-width: 15em; font-variant-numeric: tabular-nums }
 .group { color: var(--quiet) }
 button { font: inherit; padding: 1px 9px; border: 1px solid var(--line); border-radius: 4px; background: #f6f8fa }

@@ -21,10 +21,11 @@ from minray.simulation import FaultPlan, SimCluster
 from minray.simulation.__main__ import simulate, single
 from minray.simulation.cluster import DriverDied
 from minray.simulation.faults import Key
-from minray.simulation.page import headline, page, page_data, write_page
-from minray.simulation.trace import LIFE, RECEIVE, SEND, STATE, Trace
+from minray.simulation.page import SCRIPT, headline, page, page_data, write_page
+from minray.simulation.trace import FAULT, LIFE, RECEIVE, SEND, STATE, Trace
 
 NASTY = "</script><img src=x onerror=alert(1)><!--"
+NODE = shutil.which("node")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -150,6 +151,13 @@ def test_what_a_program_prints_stays_text() -> None:
     assert ["stdout", NASTY] in [details for *_, details in data_in(text)["events"]]
 
 
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+def test_the_script_is_javascript() -> None:
+    assert NODE is not None
+    checked = subprocess.run([NODE, "--check", "-"], input=SCRIPT, capture_output=True, text=True, timeout=60)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
 class TestInABrowser:
@@ -176,6 +184,17 @@ class TestInABrowser:
         hidden = ("Poll", "CheckAlive", "ReportResources")
         told = [number for number in trace.senders.values() if not trace.events[number].details[0].startswith(hidden)]
         assert len(re.findall(r'class="message(?: reply)?"', self.dom(tmp_path / "run.html", ""))) == len(told) > 0
+
+    def test_it_begins_with_the_first_fault_if_no_moment_is_asked_for(self, trace: Trace, tmp_path: Path) -> None:
+        cluster, _ = simulate(13, 2, "swarm", show_output=False)
+        events = cluster.trace.events
+        first = next(number for number, event in enumerate(events) if event.kind == FAULT)
+        write_page(cluster.trace, tmp_path / "run.html", "A head.")
+        dom = self.dom(tmp_path / "run.html", "")
+        assert re.findall(r'<p id="caption" class="(.*?)">FAULT, ([^:]*): ', dom) == [("fault", events[first].process)]
+        assert f"event {first + 1} of {len(events)}</output>" in dom
+        write_page(trace, tmp_path / "run.html", "A head.")
+        assert f"event 1 of {len(trace.events)}</output>" in self.dom(tmp_path / "run.html", "")
 
     def test_a_program_cannot_break_out(self, tmp_path: Path) -> None:
         with SimCluster([{"num_cpus": 1}], 7, show_output=False) as cluster:

@@ -1,16 +1,12 @@
-"""The script of a run's page: draws the picture from the trace, and shows the tables of the selected moment.
+// The script of a run's page: draws the picture from the trace, and shows the tables of the selected moment.
+//
+// It reads only the element `data`, which `page_data` in page.py describes. That data becomes text and numbers of the page,
+// never markup. After # the page's address may say where to begin: at=SECONDS or event=NUMBER, zoom=FACTOR, and all=1 to
+// show polls and heartbeats, too. Without a moment in the address the page begins with the first fault, if there is one.
+//
+// Its parts, in order: reading the trace; drawing; the rows of states; the axis and labels that stay visible; the selected
+// moment; mouse and keys.
 
-Ray: has no counterpart.
-
-It reads only the element ``data``, which ``page.page_data`` describes. That data becomes text and numbers of the page, never
-markup. After ``#`` the page's address may say where to begin: ``at=SECONDS`` or ``event=NUMBER``, ``zoom=FACTOR``, and
-``all=1`` to show polls and heartbeats, too.
-
-Its parts, in order: reading the trace; drawing; the rows of states; the axis and labels that stay visible; the selected
-moment; mouse and keys.
-"""
-
-SCRIPT = r"""
 "use strict";
 const DATA = JSON.parse(document.getElementById("data").textContent), EVENTS = DATA.events, LANES = DATA.lanes;
 const $ = id => document.getElementById(id), svg = $("picture"), scroll = $("scroll");
@@ -68,6 +64,11 @@ function tell(i) {  // an event in words
     return `${who} will print for ${d[1].slice(DATA.task_mark.length)}`;
   if (kind === "output") return `${who} prints to ${d[0]}: ${d[1]}`;
   return `${who} ${kind === "log" ? "logs: " : ""}${d.join(" ")}`;
+}
+
+function isNotable(i) {  // what a reader looks for: faults, lost messages, ends of processes, lines of logs
+  const kind = EVENTS[i][2];
+  return kind === "fault" || kind === "log" || isEnd(i) || (kind === "send" && !RECEIVED.has(i));
 }
 
 function byTable(a, b) {  // the well-known tables first, then the others by name
@@ -319,6 +320,10 @@ function moveTo(i, follow) {
   const at = shown.indexOf(i), x = xs[i];
   $("slider").value = at;
   $("now").textContent = `${seconds(EVENTS[i][0])}  \u00b7  event ${i + 1} of ${EVENTS.length}`;
+  $("caption").textContent = tell(i);
+  $("caption").className = EVENTS[i][2];
+  $("before").disabled = notable(-1) === undefined;
+  $("after").disabled = notable(1) === undefined;
   marks.replaceChildren();
   make(marks, "line", { class: "now", x1: x, x2: x, y1: TOP - 6, y2: svg.getAttribute("height") });
   make(marks, "circle", { cx: x, cy: laneY(EVENTS[i][1]), r: 6, fill: "none", class: "now" });
@@ -346,6 +351,16 @@ function moveTo(i, follow) {
 }
 
 function step(by) { moveTo(shown[Math.min(shown.length - 1, Math.max(0, shown.indexOf(cursor) + by))], true); }
+
+function notable(by) {  // the next notable event after the cursor, or the last one before it
+  const found = shown.filter(i => isNotable(i) && (by > 0 ? i > cursor : i < cursor));
+  return found.at(by > 0 ? 0 : -1);
+}
+
+function jump(by) {
+  const found = notable(by);
+  if (found !== undefined) moveTo(found, true);
+}
 
 function nearest(event) {
   const box = svg.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
@@ -395,6 +410,8 @@ for (const [word, count] of [...words].sort()) choice(`${word} (${count})`, hidd
 $("slider").oninput = () => moveTo(shown[+$("slider").value], true);
 $("back").onclick = () => step(-1);
 $("forth").onclick = () => step(1);
+$("before").onclick = () => jump(-1);
+$("after").onclick = () => jump(1);
 $("in").onclick = () => zoomTo(zoom * 1.5);
 $("out").onclick = () => zoomTo(zoom / 1.5);
 $("fit").onclick = () => zoomTo(zoom * (scroll.clientWidth - MARGINS) / (width - MARGINS));
@@ -408,13 +425,15 @@ scroll.addEventListener("wheel", event => {
   zoomTo(zoom * (event.deltaY < 0 ? 1.2 : 1 / 1.2), (nearest(event) || { i: cursor }).i);
 }, { passive: false });
 document.onkeydown = event => {
-  if (event.target.tagName === "INPUT" || !["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+  const act = { ArrowLeft: () => step(-1), ArrowRight: () => step(1), p: () => jump(-1), n: () => jump(1) }[event.key];
+  if (!act || event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
-  step(event.key === "ArrowLeft" ? -1 : 1);
+  act();
 };
 draw();
 const ticksAtFirst = +parameters.get("at") * DATA.ticks_per_second, eventAtFirst = +parameters.get("event");
-const first = shown.find(i => i >= eventAtFirst && EVENTS[i][0] >= ticksAtFirst);
+const isSaid = parameters.has("at") || parameters.has("event");
+const first = isSaid ? shown.find(i => i >= eventAtFirst && EVENTS[i][0] >= ticksAtFirst)
+  : shown.find(i => EVENTS[i][2] === "fault") ?? shown[0];
 if (first !== undefined) { moveTo(first, false); scroll.scrollLeft = xs[first] - LABELS - 60; }
 stick();
-"""
