@@ -1,7 +1,7 @@
 """Lines of tasks in a notebook: each belongs to the cell that runs, and is there when the cell ends.
 
-The program has a stand-in for IPython: a shell that calls its listeners before and after each cell, and a standard output
-that, as a kernel's, finds the cell of a piece of text in a context variable.
+The program has a stand-in for IPython: a shell that calls its listeners before and after each cell. Its standard output,
+like that of a kernel, finds the cell of a piece of text in a context variable.
 """
 
 from __future__ import annotations
