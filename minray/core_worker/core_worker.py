@@ -359,8 +359,7 @@ class CoreWorker:
             await self._finish_job()
         for close in self._closes:
             close()
-        for task in list(self.process.background):
-            task.cancel()
+        self.process.background.cancel()
         for listener in self._listeners:
             await listener.close()
         self.peers.close()

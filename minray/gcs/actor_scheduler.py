@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 
 from minray.common.ids import LEASE_ID_BYTES, short, short_actor
 from minray.common.resources import ResourceSet, fits, lack_of
+from minray.common.task_set import TaskSet
 from minray.common.task_spec import STRATEGY_DEFAULT
 from minray.gcs.gcs_actor_manager import ActorRow, worker_died
 from minray.platform.base import Platform, PlatformError
@@ -122,7 +123,7 @@ class ActorScheduler:
         """Workers that run a constructor, by actor id."""
         self._without_node: set[bytes] = set()
         """Actors that no node of the present cluster can ever hold; a node may have been asked before."""
-        self._returning: set[asyncio.Task[None]] = set()
+        self._returning = TaskSet()
         self._node_joined = asyncio.Event()
         """Event that is set when the cluster has changed."""
 
@@ -150,9 +151,7 @@ class ActorScheduler:
     def end_lease(self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]) -> None:
         """End a lease in any state, and its worker; the messages are repeated until the raylet answers or is dead."""
         returning = self._end_lease(lease_id, raylet, reason, on_returned)
-        task = asyncio.get_running_loop().create_task(returning, name=f"give_back({lease_id[-4:].hex()})")
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+        self._returning.begin(returning, f"give_back({lease_id[-4:].hex()})")
 
     def on_nodes_changed(self) -> None:
         """Choose again for waiting actors, because a node has joined or has reported."""

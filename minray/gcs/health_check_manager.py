@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 
 from minray.common.config import SystemConfig
 from minray.common.ids import short
+from minray.common.task_set import TaskSet
 from minray.platform.base import Platform, RemoteFailure
 from minray.protocol.base import Address
 from minray.protocol.gcs import CheckAlive
@@ -57,7 +58,7 @@ class HealthCheckManager:
         self._threshold = config.health_check_failure_threshold
         self._watches: dict[bytes, _Watch] = {}
         """Watches by incarnation; a watch is removed before its ``on_dead`` is called."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def watch(self, address: Address, *, silence_counts: bool, on_dead: OnDead) -> None:
         """Watch a process until it is dead; watching it again changes nothing."""
@@ -68,10 +69,7 @@ class HealthCheckManager:
         peer = Peer(self._platform, endpoint, address.worker_id, reconnect_timeout_s=math.inf, may_restart=False)
         watch = _Watch(peer, silence_counts, on_dead)
         self._watches[address.worker_id] = watch
-        name = f"watch({short(address.worker_id)})"
-        watch.task = asyncio.get_running_loop().create_task(self._watch(address.worker_id, watch), name=name)
-        self._tasks.add(watch.task)
-        watch.task.add_done_callback(self._tasks.discard)
+        watch.task = self._tasks.begin(self._watch(address.worker_id, watch), f"watch({short(address.worker_id)})")
 
     def unwatch(self, worker_id: bytes) -> None:
         """Stop watching a process. A death that is being reported already is not affected."""
@@ -115,7 +113,6 @@ class HealthCheckManager:
                     await watch.check_now.wait()
 
     def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         for watch in self._watches.values():
             watch.peer.close()

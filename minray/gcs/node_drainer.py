@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from minray.common.config import SystemConfig
+from minray.common.task_set import TaskSet
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.platform.base import Platform, PlatformError
@@ -49,20 +50,17 @@ class NodeDrainer:
         self._on_leaving = on_leaving
         """Called with the id of a node whose raylet has accepted that it must leave."""
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
-        self._telling: set[asyncio.Task[bool]] = set()
+        self._telling = TaskSet()
         """Tasks that tell raylets what an earlier gcs may not have told them."""
 
     def resume(self) -> None:
         """Continue where an earlier gcs stopped: tell preempted nodes again that they are drained."""
         for node in self._nodes().living():
             if node.drain is not None and node.is_preempted():
-                task = asyncio.get_running_loop().create_task(self._tell(node, node.drain), name="tell_preempted")
-                self._telling.add(task)
-                task.add_done_callback(self._telling.discard)
+                self._telling.begin(self._tell(node, node.drain), "tell_preempted")
 
     def close(self) -> None:
-        for task in self._telling:
-            task.cancel()
+        self._telling.cancel()
         self._peers.close()
 
     def on_node_dead(self, node_id: bytes) -> None:

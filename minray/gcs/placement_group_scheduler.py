@@ -38,6 +38,7 @@ import msgspec
 from minray.common.config import SystemConfig
 from minray.common.ids import short
 from minray.common.resources import ResourceSet, add, subtract
+from minray.common.task_set import TaskSet
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.gcs.placement_group_manager import CREATED, REMOVED, PlacementGroupManager
@@ -130,11 +131,11 @@ class PlacementGroupScheduler:
         self._is_due = False
         """Whether ``_assign`` is scheduled for the loop's next turn."""
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def start(self, generation: int, store: Callable[[], Awaitable[None]]) -> None:
         """Continue where the former gcs stopped, as soon as this one's generation is durable; all tables are loaded."""
-        self._spawn(self._start(generation, store), "start_placement_groups")
+        self._tasks.begin(self._start(generation, store), "start_placement_groups")
 
     async def _start(self, generation: int, store: Callable[[], Awaitable[None]]) -> None:
         await until_stored(store)
@@ -160,12 +161,11 @@ class PlacementGroupScheduler:
                 self.on_node_dead(node_id)
         for group_id in self._manager.prepared():
             self._attempts[group_id] = Attempt(0, {})
-            self._spawn(self._commit(group_id), f"commit_bundles({short(group_id)})")
+            self._tasks.begin(self._commit(group_id), f"commit_bundles({short(group_id)})")
         self._assign_soon()
 
     def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._peers.close()
@@ -238,7 +238,7 @@ class PlacementGroupScheduler:
 
     def _lose_all(self, node_id: bytes) -> None:
         for group_id in self._manager.on_node(node_id):
-            self._spawn(self._lose_node(group_id, node_id), f"lose_bundles({short(group_id)})")
+            self._tasks.begin(self._lose_node(group_id, node_id), f"lose_bundles({short(group_id)})")
 
     def on_job_finished(self, job_id: bytes) -> None:
         self._remove_all(self._manager.of_job(job_id))
@@ -249,7 +249,7 @@ class PlacementGroupScheduler:
 
     def _remove_all(self, group_ids: list[bytes]) -> None:
         for group_id in group_ids:
-            self._spawn(until_stored(self._remove, group_id), f"remove_group({short(group_id)})")
+            self._tasks.begin(until_stored(self._remove, group_id), f"remove_group({short(group_id)})")
 
     async def _lose_node(self, group_id: bytes, node_id: bytes) -> None:
         async def lose() -> None:
@@ -271,7 +271,7 @@ class PlacementGroupScheduler:
         self._retries.pop(group_id, None)
         attempt = self._attempts.get(group_id)
         for node_id in dict.fromkeys([*group.nodes(), *(attempt.places.values() if attempt is not None else ())]):
-            self._spawn(self._take_back(group_id, node_id), f"RemoveBundles({short(node_id)})")
+            self._tasks.begin(self._take_back(group_id, node_id), f"RemoveBundles({short(node_id)})")
         self._wake(group_id)
         self._assign_soon()
 
@@ -335,7 +335,7 @@ class PlacementGroupScheduler:
         for index, node_id in places.items():
             promised = self._promised.setdefault(node_id, {}).setdefault(group.group_id, {})
             add(promised, group.bundles[index].resources)
-        self._spawn(self._place(group, number, places), f"place_group({short(group.group_id)})")
+        self._tasks.begin(self._place(group, number, places), f"place_group({short(group.group_id)})")
 
     # --- The two phases --------------------------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class PlacementGroupScheduler:
     # --- Messages to raylets ---------------------------------------------------------------------------------------------
 
     def _tell(self, node_id: bytes, request: Request[Done]) -> None:
-        self._spawn(self._tell_until_dead(node_id, request), f"{type(request).__name__}({short(node_id)})")
+        self._tasks.begin(self._tell_until_dead(node_id, request), f"{type(request).__name__}({short(node_id)})")
 
     async def _tell_until_dead(self, node_id: bytes, request: Request[Done]) -> None:
         await self._call_until_dead(node_id, request)
@@ -448,11 +448,6 @@ class PlacementGroupScheduler:
     def _state_of(self, group_id: bytes) -> str:
         group = self._manager.get(group_id)
         return REMOVED if group is None else group.state
-
-    def _spawn(self, story: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(story, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _explain(self, group: PlacementGroupInfo) -> str:
         """Explain for users why a group is not ready; empty if it is."""

@@ -20,6 +20,7 @@ from functools import partial
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
+from minray.common.task_set import TaskSet
 from minray.object_manager.bulk import Bulk
 from minray.object_manager.pull import Pull
 from minray.object_manager.pull_manager import PullManager
@@ -64,7 +65,7 @@ class ObjectManager:
         """Pulls and their tasks, by object id."""
         self._pushes = PushManager()
         self._read_spilled = read_spilled
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reading = TaskSet()
         """Tasks of pushes that read from disk."""
         self._reports: Batches[LocationChange] = Batches(patient.send, self._make_report)
         self._report_count = 0
@@ -183,10 +184,7 @@ class ObjectManager:
         elif entry.spilled is None or self.store.table.is_sealed(entry):
             call.reply(ChunkReply(True), [self._lasting_view(entry, request.start, request.size)])
         else:
-            name = f"push({short(entry.object_id)})"
-            reading = asyncio.get_running_loop().create_task(self._push_spilled(entry, request, call), name=name)
-            self._reading.add(reading)
-            reading.add_done_callback(self._reading.discard)
+            self._reading.begin(self._push_spilled(entry, request, call), f"push({short(entry.object_id)})")
 
     async def _push_spilled(self, entry: ObjectEntry, request: ReadChunk, call: Call) -> None:
         chunk = await self._read_spilled(entry, request.start, request.size)

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from minray.common.config import RayletConfig
 from minray.common.ids import short
+from minray.common.task_set import TaskSet
 from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Disk, DiskBusy, DiskFailed, Platform
@@ -44,7 +44,7 @@ class IoWorkers:
         self._disks = [platform.open_disk(directory) for directory in config.spill_directories]
         self._manager = LocalObjectManager(store.table, len(self._disks), config.system_config)
         self._store = store
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._is_closed = False
         self.trouble: DiskFailed | None = None
         self.spilled_bytes = self.spilled_objects = 0
@@ -53,8 +53,7 @@ class IoWorkers:
 
     async def close(self) -> None:
         self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         for disk in self._disks:
             await disk.close()
 
@@ -80,7 +79,7 @@ class IoWorkers:
     def maybe_spill(self, wanted_bytes: int) -> None:
         if not self._is_closed:
             for batch in self._manager.assign(wanted_bytes, asyncio.get_running_loop().time()):
-                self._begin(self._spill(batch), f"spill({batch.file.name})")
+                self._tasks.begin(self._spill(batch), f"spill({batch.file.name})")
 
     async def _spill(self, batch: SpillBatch) -> None:
         pieces = [list(_pieces(self._store.view(entry))) for entry in batch.entries]
@@ -109,7 +108,7 @@ class IoWorkers:
 
     def restore(self, entry: ObjectEntry) -> None:
         if not self._is_closed:
-            self._begin(self._restore(entry), f"restore({short(entry.object_id)})")
+            self._tasks.begin(self._restore(entry), f"restore({short(entry.object_id)})")
 
     async def _restore(self, entry: ObjectEntry) -> None:
         spilled = entry.spilled
@@ -154,11 +153,6 @@ class IoWorkers:
         if self._store.lose(entry):
             logger.warning("the copy of object %s on disk is lost: %s", short(entry.object_id), reason)
         return False
-
-    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def _read_patiently(disk: Disk, name: str, start: int, pieces: list[memoryview]) -> list[int]:

@@ -12,7 +12,6 @@ reason. An exception in a handler is a bug of minray: it is logged with its trac
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
@@ -22,6 +21,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from minray.common.ids import short
+from minray.common.task_set import TaskSet
 from minray.platform.base import Buffer, Incoming, RecordTooLarge, RemoteFailure
 from minray.protocol.base import Record, Request, decoder, encode, reply_class
 
@@ -73,7 +73,7 @@ class Dispatcher:
     """Calls the handler of each incoming message; ``network.listen`` takes it as its callback."""
 
     def __init__(self, *services: Any) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._services = [(service, _understood_by(cast(Hashable, type(service)))) for service in services]
         self._handlers: dict[str, _Handler] = {}
         """Handlers by message name, filled as messages arrive, since most processes receive few kinds of messages."""
@@ -92,11 +92,7 @@ class Dispatcher:
             return
         call = Call(incoming)
         if is_async:
-            name = f"{incoming.method}({_subject(request)})"
-            answering = self._answer(handler, request, call)
-            task = asyncio.get_running_loop().create_task(answering, name=name)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._answer(handler, request, call), f"{incoming.method}({_subject(request)})")
             return
         try:
             reply = handler(request, call)
@@ -128,8 +124,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Cancel all handlers that are still running."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
 
 def prepare(*service_classes: type[Any], records: Sequence[type[Record]] = ()) -> None:

@@ -226,7 +226,7 @@ async def test_where_no_actor_lives_none_is_ended() -> None:
     home = Home()
     home.host.end_actor("exit_actor")
     await pass_time(1)
-    assert home.log == [] and home.process.background == set()
+    assert home.log == [] and not home.process.background
 
 
 @in_virtual_time

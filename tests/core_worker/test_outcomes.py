@@ -706,7 +706,7 @@ def test_g41_a_worker_is_told_once_and_again_if_its_answer_does_not_come() -> No
         await pass_time(0.2)
         owner.peers.take(CancelTask).answer(DONE)
         await pass_time(5)
-        assert owner.peers.asked == [] and owner.process.background == set()
+        assert owner.peers.asked == [] and not owner.process.background
 
     run(story)
 
@@ -731,7 +731,7 @@ def test_g42_by_force_its_raylet_is_told_when_the_worker_does_not_end_itself(ray
         owner.died(task)
         await pass_time(5)
         assert owner.results(task) == [TaskCancelledError]
-        assert owner.peers.take_all(KillWorker) == [] and owner.process.background == set()
+        assert owner.peers.take_all(KillWorker) == [] and not owner.process.background
 
     run(story)
 
@@ -759,6 +759,6 @@ def test_a_task_that_is_with_no_worker_has_nobody_to_be_told() -> None:
         owner.submitter.on_worker_lost(task.worker)  # and its death is not certain yet
         owner.outcomes.cancel(task, True, False)
         await pass_time(5)
-        assert owner.peers.asked == [] and owner.process.background == set()
+        assert owner.peers.asked == [] and not owner.process.background
 
     run(story)

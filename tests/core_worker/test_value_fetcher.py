@@ -134,7 +134,7 @@ def tell(story: Any) -> None:
     async def whole() -> None:
         home = Home()
         await story(home)
-        assert home.process.background == set() and home.questions == [] and home.store.awaited() == []
+        assert not home.process.background and home.questions == [] and home.store.awaited() == []
 
     run(whole)
 

@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import short
+from minray.common.task_set import TaskSet
 from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report, StreamingTask
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.ownership.borrowing import Borrowing
@@ -57,7 +58,7 @@ class GeneratorExecutor:
         self._borrowing = borrowing
         self._results = results
         self._lend_soon = lend_soon
-        self._lending: set[asyncio.Task[None]] = set()
+        self._lending = TaskSet()
         self._waiting: dict[tuple[bytes, int], OutgoingStream] = {}
         """Streams whose user thread or coroutine waits, by task id and attempt."""
 
@@ -172,9 +173,7 @@ class GeneratorExecutor:
             if lent is None:
                 stream.is_lending = True
                 name = f"lend_item({short(stream.task.task_id)}, {report.number})"
-                lending = asyncio.get_running_loop().create_task(self._lend_and_send(stream), name=name)
-                self._lending.add(lending)
-                lending.add_done_callback(self._lending.discard)
+                self._lending.begin(self._lend_and_send(stream), name)
                 return
             self._send_first(stream, lent)
 

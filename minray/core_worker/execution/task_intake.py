@@ -12,13 +12,13 @@ CANCELLED or NOT_STARTED instead. ``bytearray.pop`` decides, which the GIL makes
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from minray.common.ids import short
+from minray.common.task_set import TaskSet
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
@@ -86,7 +86,7 @@ class TaskIntake:
         self._borrowing = borrowing
         self._fetcher = fetcher
         self._node_ip = node_ip
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = TaskSet()
         self.on_last_answer: Callable[[], None] | None = None
         """Function called when an answer was sent that says that this process takes no more tasks."""
 
@@ -237,9 +237,7 @@ class TaskIntake:
         return pack_exception(error, task_name=name, pid=pid, node_id=self._own.node_id.hex(), ip=self._node_ip)
 
     def _begin_answer(self, task: ReceivedTask, answer: Coroutine[Any, Any, None]) -> None:
-        answering = asyncio.get_running_loop().create_task(answer, name=f"answer({short(task.task_id)})")
-        self._answering.add(answering)
-        answering.add_done_callback(self._answering.discard)
+        self._answering.begin(answer, f"answer({short(task.task_id)})")
 
     async def _answer_slowly(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
         """Answer a task with references in its arguments or results, once their owners know the new borrowers.

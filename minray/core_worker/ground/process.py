@@ -8,12 +8,12 @@ later only if its docstring says so.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from minray.common.config import WorkerConfig
+from minray.common.task_set import TaskSet
 from minray.platform.base import Platform
 from minray.protocol.base import Address
 from minray.rpc.connection import Peer, Peers
@@ -44,11 +44,9 @@ class Process:
     """Address at which other nodes reach this node's raylet; ``CoreWorker`` sets it when the process has registered."""
     is_exiting: bool = False
     """Whether the process leaves its cluster, or has lost it; ``CoreWorker`` sets it, and nothing clears it."""
-    background: set[asyncio.Task[None]] = field(default_factory=set)
+    background: TaskSet = field(default_factory=TaskSet)
     """Asyncio tasks that no other task awaits; ``CoreWorker`` cancels them when a driver leaves."""
 
     def begin(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         """Run a coroutine in the background."""
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self.background.add(task)
-        task.add_done_callback(self.background.discard)
+        self.background.begin(coroutine, name)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from minray.common.ids import short
+from minray.common.task_set import TaskSet
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
@@ -53,7 +54,7 @@ class Borrowing:
         self._watching = False
         """Whether ``on_first_lent`` was called."""
         self._spent: Batches[Loan] = Batches(patient.send, lambda loans: RemoveBorrower(own.worker_id, loans))
-        self._registering: set[asyncio.Task[None]] = set()
+        self._registering = TaskSet()
 
     def apply(self, effects: Effects) -> None:
         """Carry out the effects of an event."""
@@ -177,11 +178,7 @@ class Borrowing:
 
     def keep_soon(self, object_id: bytes, owner: Address) -> None:
         """Get a ticket in the background for a reference that the user has unpickled; its owner has pinned the object."""
-        name = f"keep({short(object_id)})"
-        task = asyncio.get_running_loop().create_task(self.keep([(object_id, owner)]), name=name)
-        self._registering.add(task)
-        task.add_done_callback(self._registering.discard)
+        self._registering.begin(self.keep([(object_id, owner)]), f"keep({short(object_id)})")
 
     def close(self) -> None:
-        for task in list(self._registering):
-            task.cancel()
+        self._registering.cancel()

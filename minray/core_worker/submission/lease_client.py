@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from minray.common.ids import LeaseIdFactory, short
+from minray.common.task_set import TaskSet
 from minray.core_worker.ground.process import Process
 from minray.core_worker.records.pending_task import PendingTask
 from minray.core_worker.submission.normal_task_submitter import BestRaylet, LeasedWorker, NormalTaskSubmitter, WorkerRequest
@@ -90,7 +91,7 @@ class LeaseClient:
         self.submitter = NormalTaskSubmitter(process.config.system_config, lease_ids, tasks, self, best_raylet)
         self._unstarted: list[PendingTask] = []
         """Tasks answered NOT_STARTED in this turn of the loop; they are queued again together, in their order."""
-        self._judging: set[asyncio.Task[None]] = set()
+        self._judging = TaskSet()
 
     # --- Actions
 
@@ -235,10 +236,7 @@ class LeaseClient:
         """Give up a worker whose connection is lost for good, and find out what became of its tasks."""
         lost = self.submitter.on_worker_lost(worker)
         if lost:
-            name = f"judge({short(worker.lease_id)})"
-            judging = asyncio.get_running_loop().create_task(self._judge(worker, lost), name=name)
-            self._judging.add(judging)
-            judging.add_done_callback(self._judging.discard)
+            self._judging.begin(self._judge(worker, lost), f"judge({short(worker.lease_id)})")
         else:
             logger.debug("leased worker %s is gone: %s", worker.pid, reason)
 
@@ -269,5 +267,4 @@ class LeaseClient:
             self._again(unstarted)
 
     def close(self) -> None:
-        for judging in list(self._judging):
-            judging.cancel()
+        self._judging.cancel()
