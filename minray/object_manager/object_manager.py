@@ -26,8 +26,9 @@ from minray.object_manager.pull import Pull
 from minray.object_manager.pull_manager import PullManager
 from minray.object_manager.push_manager import PushManager
 from minray.object_store.layout import lasting_view
-from minray.object_store.object_table import ObjectEntry
-from minray.object_store.store import ObjectStore, Order
+from minray.object_store.object_entry import ObjectEntry
+from minray.object_store.question import Order
+from minray.object_store.store import ObjectStore
 from minray.platform.base import Platform
 from minray.protocol.base import Address
 from minray.protocol.core_worker import LocationChange, UpdateObjectLocations

@@ -35,7 +35,7 @@ from minray.common.ids import short
 from minray.object_manager.chunks import Chunks, chunk_bytes_of
 from minray.object_manager.pull_manager import PullManager
 from minray.object_store.create_request_queue import Creation
-from minray.object_store.object_table import ObjectEntry
+from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, PlatformError
 from minray.protocol.base import Address

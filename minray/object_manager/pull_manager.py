@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from minray.object_store.store import Order
+from minray.object_store.question import Order
 
 
 class _Bundle(msgspec.Struct, eq=False):

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from minray.object_store.object_table import ObjectEntry, ObjectTable, Unwanted
+from minray.object_store.object_entry import ObjectEntry
+from minray.object_store.object_table import ObjectTable, Unwanted
 from minray.protocol.base import Address
 
 OnCreated = Callable[[ObjectEntry | None, bool], None]

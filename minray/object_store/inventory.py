@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 
-from minray.object_store.object_table import ObjectEntry, ObjectTable
+from minray.object_store.object_entry import ObjectEntry
+from minray.object_store.object_table import ObjectTable
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo, SpillStats
 
 

@@ -26,15 +26,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
-
-import msgspec
 
 from minray.common.ids import short
 from minray.common.state_table import NEW, StateMachine
 from minray.common.tombstones import remember
 from minray.object_store.allocator import Allocator
 from minray.object_store.fallback import Fallback
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from minray.protocol.base import Address
 
 CREATED, SEALED, SPILLED, RESTORING, DOOMED = "CREATED", "SEALED", "SPILLED", "RESTORING", "DOOMED"
@@ -52,53 +50,6 @@ NOWHERE = -1
 
 class Unwanted(Exception):
     """The copy is not needed: it was freed already, its owner or creator is dead, or a later attempt's is here."""
-
-
-class SpillFile(NamedTuple):
-    """One file of spilled copies."""
-
-    directory: int
-    """Index of the node's spill directory."""
-    name: str
-
-
-class Spilled(NamedTuple):
-    """The place of a spilled copy on disk."""
-
-    file: SpillFile
-    start: int
-    checksums: list[int]
-    """Checksums of the copy's pieces."""
-
-
-class ObjectEntry(msgspec.Struct, eq=False):
-    """One copy of an object on this node."""
-
-    object_id: bytes
-    attempt: int
-    offset: int
-    size: int
-    owner: Address
-    creator: bytes
-    """Worker id of the client that writes, or wrote, the copy; empty: this raylet."""
-    is_primary: bool
-    pins: dict[bytes, bytes]
-    """Pins (uses) of the copy, each with its client's worker id (empty: this raylet itself)."""
-    number: int
-    """Number of the copy in this table: an object may have several copies here, of which one is available to requests."""
-    is_written: bool = False
-    """Whether the creator has sealed or aborted the copy, or is dead."""
-    is_moving: bool = False
-    """Whether the copy is being written to disk, or read from there."""
-    spilled: Spilled | None = None
-    """Place on disk; set when the copy is there, with or without memory."""
-
-    @property
-    def key(self) -> bytes:
-        return self.object_id + self.number.to_bytes(8, "big")
-
-    def in_use(self) -> bool:
-        return not self.is_written or self.is_moving or bool(self.pins)
 
 
 class ObjectTable:

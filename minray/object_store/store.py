@@ -16,12 +16,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from minray.object_store.allocator import Allocator
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated, Restoration
 from minray.object_store.inventory import objects_info
-from minray.object_store.object_table import ObjectEntry, ObjectTable, SpillFile
+from minray.object_store.object_entry import ObjectEntry, SpillFile
+from minray.object_store.object_table import ObjectTable
+from minray.object_store.question import Order, Question
 from minray.platform.base import Arena, DiskFailed, DiskFull, MemoryFailed, Platform
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.object_store import (
@@ -59,13 +61,6 @@ TOP_HOLDERS = 5
 logger = logging.getLogger(__name__)
 
 
-class Order(NamedTuple):
-    """Names objects that are wanted together, and sorts by the order in which they are pulled: purpose, then arrival."""
-
-    purpose: int
-    number: int
-
-
 class Spilling(Protocol):
     """Port to the class that writes copies to disk and reads them back."""
 
@@ -90,48 +85,6 @@ class Spilling(Protocol):
 
     def release(self, files: list[SpillFile]) -> None:
         """Note that each of these files holds one needed object less."""
-
-
-class Question:
-    """A request to pin objects together, some of which have not come yet."""
-
-    def __init__(
-        self,
-        client: bytes,
-        wanted: list[Wanted],
-        order: Order,
-        on_answer: Callable[[list[Pinned]], None],
-        on_one: Callable[[], None] | None = None,
-    ) -> None:
-        self.client = client
-        self.wanted = wanted
-        self.order = order
-        self.timer: asyncio.TimerHandle | None = None
-        self._pinned: list[Pinned | None] = [None] * len(wanted)
-        self._missing = len(wanted)
-        self._on_answer = on_answer
-        self._on_one = on_one
-
-    def set(self, index: int, pinned: Pinned) -> None:
-        self._pinned[index] = pinned
-        self._missing -= 1
-        if self._on_one is not None:
-            self._on_one()
-        if not self._missing:
-            self.answer()
-
-    def is_open(self) -> bool:
-        return self._missing > 0
-
-    def close(self) -> None:
-        """Cancel the timer, so that the time of this request does not run out any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-
-    def answer(self) -> None:
-        """Answer the request with the objects that are here by now."""
-        self.close()
-        self._on_answer([one or Pinned(NOT_HERE) for one in self._pinned])
 
 
 class ObjectStore:

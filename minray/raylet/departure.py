@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from minray.object_store.object_table import ObjectEntry
+from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.base import Address

@@ -23,7 +23,7 @@ from contextlib import suppress
 from minray.common.config import RayletConfig
 from minray.common.ids import short
 from minray.common.task_set import TaskSet
-from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Disk, DiskBusy, DiskFailed, Platform
 from minray.protocol.object_store import SpillStats

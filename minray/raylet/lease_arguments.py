@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from minray.object_store.store import ObjectStore, Question
+from minray.object_store.question import Question
+from minray.object_store.store import ObjectStore
 from minray.protocol.object_store import NO_ROOM, PINNED, TASK_ARGUMENTS, Pinned, Wanted
 from minray.protocol.raylet import Dependency
 from minray.raylet.lease_dependency_manager import LeaseDependencyManager

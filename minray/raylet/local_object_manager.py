@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minray.common.config import SystemConfig
-from minray.object_store.object_table import ObjectEntry, ObjectTable, Spilled, SpillFile
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
+from minray.object_store.object_table import ObjectTable
 
 PAUSE_S = 10.0
 """Seconds that a failed directory is not used. It exceeds ``oom_grace_period_s``, so no request waits for it repeatedly."""

@@ -8,10 +8,10 @@ from typing import Any
 from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory, TaskIdFactory
 from minray.common.task_spec import LeaseShape, RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
+from minray.core_worker.records.leased_worker import KeyQueue, LeasedWorker, WorkerRequest
 from minray.core_worker.records.pending_task import ActorClient, FunctionExport, PendingTask, PreparedTemplate
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import KeyQueue, LeasedWorker, WorkerRequest
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import pack_exception
 from minray.protocol.base import Address, encode

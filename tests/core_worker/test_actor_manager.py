@@ -20,7 +20,8 @@ from minray.common.task_spec import ActorOptions
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.pending_task import FAILED, PUSHED, QUEUED, WAITING, ActorClient, CallStream, PendingTask
 from minray.core_worker.submission.actor_clients import ActorClients
-from minray.core_worker.submission.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager, error_of
+from minray.core_worker.submission.actor_manager import ASK_AGAIN_S, MAX_PATIENCE_S, ActorManager
+from minray.core_worker.submission.death_certificates import error_of_actor
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import text_alone
 from minray.exceptions import (
@@ -632,7 +633,7 @@ def test_what_a_lost_call_has_made_is_discarded_where_that_was() -> None:
     ],
 )
 def test_a_call_of_a_dead_actor_says_why_it_is_dead(kind: int, error: bytes, expected: type, text: str) -> None:
-    found = error_of(id_of("actor"), DeathCause(kind, "because", error))
+    found = error_of_actor(id_of("actor"), DeathCause(kind, "because", error))
     assert type(found) is expected and text in str(found)
     if isinstance(found, ActorDiedError):
         assert found.actor_init_failed == (kind == protocol.CREATION_TASK_FAILED)

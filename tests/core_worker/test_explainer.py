@@ -16,9 +16,9 @@ from minray.common.task_spec import ActorOptions, LabelSelector, LeaseShape, Run
 from minray.core_worker.introspection.explainer import ANSWER_S, MAX_HOPS, PATIENCE_S, Explainer
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.leased_worker import LeasedWorker, WorkerRequest
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, WAITING, PendingTask
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, WorkerRequest
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.actor import CREATION_TASK_FAILED, DEAD, ActorInfo, DeathCause
 from minray.protocol.base import Address

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import PendingTask, PreparedTemplate
 from minray.core_worker.submission.lease_client import REJECTED_DELAY_S, LeaseClient
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import RayError, RaySystemError
 from minray.platform.base import RecordTooLarge, RemoteFailure

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, SchedulingStrategy
+from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, PendingTask, PreparedTemplate
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter
+from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.raylet import GRANTED, MAX_CALLS, Dependency, LeaseReply
 from tests.core_worker.parts import (

@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from minray.core_worker.records.leased_worker import LeasedWorker, WorkerRequest
 from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, QUEUED, PendingTask
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter, WorkerRequest
+from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.raylet import GRANTED, LeaseReply
 from tests.core_worker.parts import Asked, address, config, lease_ids, pending, prepare, shape

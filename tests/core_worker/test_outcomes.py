@@ -16,6 +16,7 @@ from minray.common.task_spec import ActorOptions
 from minray.core_worker.fetching.future_resolver import OnLarge
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.leased_worker import LeasedWorker, WorkerRequest
 from minray.core_worker.records.object_ref_streams import ObjectRefStream
 from minray.core_worker.records.pending_task import (
     FAILED,
@@ -29,7 +30,7 @@ from minray.core_worker.records.pending_task import (
 )
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter, WorkerRequest
+from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.submission.outcomes import MAX_MEMORY_DELAY_S, TaskOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import unpack_exception

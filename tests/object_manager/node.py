@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.object_table import ObjectEntry
+from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import PlatformError
 from minray.protocol.base import DONE, Address

@@ -8,7 +8,7 @@ import pytest
 
 from minray.object_manager.push_manager import PushManager
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.object_table import Spilled, SpillFile
+from minray.object_store.object_entry import Spilled, SpillFile
 from minray.protocol.core_worker import INLINED, LOST, NOT_MADE, UNKNOWN, LocationChange
 from minray.protocol.object_store import (
     CHANGED,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minray.object_manager.pull_manager import PullManager
-from minray.object_store.store import Order
+from minray.object_store.question import Order
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
 
 NUMBERS = iter(range(1_000_000))

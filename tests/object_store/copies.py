@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from minray.object_store.allocator import ALIGNMENT, Allocator
-from minray.object_store.object_table import ObjectEntry, ObjectTable, SpillFile
+from minray.object_store.object_entry import ObjectEntry, SpillFile
+from minray.object_store.object_table import ObjectTable
 from minray.protocol.base import Address
 
 WORKERS = [b"worker-1--------", b"worker-2--------"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, Restoration
 from minray.object_store.fallback import PAGE_BYTES
-from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from tests.object_store.copies import OWNERS, RAYLET, WORKERS, FakeArena, SmallTable, object_id
 
 GRACE_S = 2.0

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation
 from minray.object_store.fallback import PAGE_BYTES, Fallback
-from minray.object_store.object_table import NOWHERE, SPILLED, ObjectEntry, Spilled, SpillFile
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
+from minray.object_store.object_table import NOWHERE, SPILLED
 from minray.platform.base import DiskFull
 from tests.object_store.copies import OWNERS, WORKERS, SmallTable, object_id
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.object_table import ObjectEntry, ObjectTable, Spilled, SpillFile, Unwanted
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
+from minray.object_store.object_table import ObjectTable, Unwanted
 from minray.protocol.base import Address
 from tests.object_store.copies import OWNERS, RAYLET, WORKERS, SmallTable, object_id, rounded
 

@@ -9,7 +9,7 @@ import pytest
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import Creation
 from minray.object_store.fallback import PAGE_BYTES
-from minray.object_store.object_table import ObjectEntry, Spilled, SpillFile
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
 from minray.platform.base import MemoryFailed
 from minray.protocol.base import DONE

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minray.common.resources import UNIT
-from minray.object_store.object_table import ObjectEntry
+from minray.object_store.object_entry import ObjectEntry
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import LeaveNode

@@ -10,7 +10,7 @@ import pytest
 
 from minray.object_store.allocator import ALIGNMENT
 from minray.object_store.create_request_queue import Creation
-from minray.object_store.object_table import ObjectEntry
+from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import DiskBusy, DiskFailed
 from minray.protocol.object_store import GET, PINNED, Pinned, Wanted

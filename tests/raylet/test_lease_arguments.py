@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minray.object_store.store import Question
+from minray.object_store.question import Question
 from minray.protocol.base import Address
 from minray.protocol.object_store import NO_ROOM, NOT_HERE, PINNED, Pinned, Wanted
 from minray.protocol.raylet import Dependency

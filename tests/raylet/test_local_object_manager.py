@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from minray.common.config import SystemConfig
 from minray.object_store.allocator import ALIGNMENT, Allocator
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation
-from minray.object_store.object_table import RESTORING, SPILLED, ObjectEntry, ObjectTable, SpillFile, Unwanted
+from minray.object_store.object_entry import ObjectEntry, SpillFile
+from minray.object_store.object_table import RESTORING, SPILLED, ObjectTable, Unwanted
 from minray.protocol.base import Address
 from minray.raylet.local_object_manager import PAUSE_S, LocalObjectManager, SpillBatch
 

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from minray.common.ids import job_of_actor, short
+from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import PUSHED
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker
 from minray.gcs.gcs_actor_manager import describe
 from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode

@@ -157,14 +157,10 @@ played by a class with a name."""
 
 LARGE_ON_THE_CORE_PATH = {
     "minray/core_worker/user_threads/user_api.py": "one method for each call of the API",
-    "minray/core_worker/submission/normal_task_submitter.py": "one decision over leases and queues, on one state",
     "minray/core_worker/submission/actor_manager.py": "calls, news of the gcs and lifetimes of one table of actors",
     "minray/core_worker/execution/task_executor.py": "the same steps for task, call, coroutine, constructor",
     "minray/raylet/lease_broker.py": "all that ends a lease leads through one method",
     "minray/gcs/actor_service.py": "one handler for each message about actors, and the one way in which an incarnation ends",
-    "minray/object_store/store.py": "one method for each request of a client; the rules are in object_table.py",
-    "minray/object_store/object_table.py": "the life of a copy is one table, with every rule that moves it",
-    "minray/core_worker/submission/outcomes.py": "every way in which an attempt ends, and what follows from it",
     "minray/core_worker/core_worker.py": "composition, and the events that lead from part to part",
 }  # fmt: skip
 """A path, or a path and a function -> why it is larger than the core path allows."""

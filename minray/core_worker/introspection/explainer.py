@@ -24,10 +24,11 @@ from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.actor_explainer import ActorExplainer, describe_call, is_of_actor
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, PendingTask
 from minray.core_worker.submission.actor_manager import ActorManager
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker, NormalTaskSubmitter
+from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.submission.placement_groups import PlacementGroups
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.platform.base import PlatformError

@@ -16,9 +16,9 @@ from minray.common.ids import actor_of, return_id
 from minray.common.task_spec import TaskTemplate, kind_of
 from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.memory_store import MemoryStore
+from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, CallStream, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.errors.packed_exception import describe_packed
 from minray.protocol.base import Address

@@ -31,31 +31,22 @@ from minray.core_worker.records.pending_task import (
 )
 from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
+from minray.core_worker.submission.death_certificates import error_of_actor
 from minray.core_worker.submission.push_outcomes import PushOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
-from minray.errors.packed_exception import describe_packed, text_alone, unpack_exception
+from minray.errors.packed_exception import text_alone
 from minray.exceptions import (
-    ActorDiedError,
-    ActorPlacementGroupRemoved,
     ActorUnavailableError,
-    ActorUnschedulableError,
-    OutOfMemoryError,
-    RayError,
     RaySystemError,
-    RuntimeEnvSetupError,
 )
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.actor import (
-    ACTOR_UNSCHEDULABLE,
     ALIVE,
     CREATION_TASK_FAILED,
     DEAD,
     DEPENDENCIES_UNREADY,
-    GROUP_REMOVED,
     JOB_FINISHED,
-    OUT_OF_MEMORY,
     OUT_OF_SCOPE,
-    RUNTIME_ENV_FAILED,
     ActorCreation,
     ActorInfo,
     ActorReply,
@@ -437,7 +428,7 @@ class ActorManager:
 
     def fail_dead(self, task: PendingTask, client: ActorClient) -> None:
         assert client.info is not None and client.info.death is not None
-        self._outcomes.finish_with_error(task, error_of(client.actor_id, client.info.death, client.info.class_name))
+        self._outcomes.finish_with_error(task, error_of_actor(client.actor_id, client.info.death, client.info.class_name))
 
     def fail_restarted(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         death = client.info.death if client.info is not None else None
@@ -478,19 +469,3 @@ class ActorManager:
     def close(self) -> None:
         for subscription in self._subscriptions.values():
             subscription.close()
-
-
-def error_of(actor_id: bytes, death: DeathCause, class_name: str = "") -> RayError:
-    """Return the error that a call of a dead actor raises."""
-    if death.kind == ACTOR_UNSCHEDULABLE:
-        return ActorUnschedulableError(actor_id=actor_id.hex(), reason=death.message)
-    if death.kind == OUT_OF_MEMORY:
-        return OutOfMemoryError(reason=death.message)
-    if death.kind == GROUP_REMOVED:
-        return ActorPlacementGroupRemoved(actor_id=actor_id.hex(), reason=death.message)
-    if death.kind == RUNTIME_ENV_FAILED:
-        return unpack_exception(death.error) if death.error else RuntimeEnvSetupError(reason=death.message)
-    if death.kind == CREATION_TASK_FAILED:
-        reason = f"{death.message}\n{describe_packed(death.error)}" if death.error else death.message
-        return ActorDiedError(actor_id=actor_id.hex(), class_name=class_name, actor_init_failed=True, reason=reason)
-    return ActorDiedError(actor_id=actor_id.hex(), class_name=class_name, reason=death.message, preempted=death.preempted)

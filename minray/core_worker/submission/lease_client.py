@@ -18,8 +18,10 @@ from typing import Any, Protocol
 from minray.common.ids import LeaseIdFactory, short
 from minray.common.task_set import TaskSet
 from minray.core_worker.ground.process import Process
+from minray.core_worker.records.leased_worker import LeasedWorker, WorkerRequest
 from minray.core_worker.records.pending_task import PendingTask
-from minray.core_worker.submission.normal_task_submitter import BestRaylet, LeasedWorker, NormalTaskSubmitter, WorkerRequest
+from minray.core_worker.submission.lease_policy import BestRaylet
+from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.core_worker.submission.push_outcomes import PushOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import RaySystemError

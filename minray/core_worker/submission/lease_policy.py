@@ -22,6 +22,8 @@ from minray.protocol.base import Address
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import Dependency
 
+BestRaylet = Callable[[tuple[Dependency, ...]], Address | None]
+"""Finds the raylet of the node that has most of these arguments; None: the local one, or no node has any."""
 PlaceOf = Callable[[bytes], Place | None]
 """Returns the known place of a large object; None for an object that is small, or not known."""
 CopiesOf = Callable[[bytes], tuple[int, Sequence[Address]]]

@@ -3,8 +3,8 @@
 Ray: src/ray/core_worker/task_submission/normal_task_submitter.h
 
 Pure: this class decides, and acts only through its ``LeaseActions`` port. There is one ``KeyQueue`` per lease shape and set
-of large arguments. It has the waiting tasks, the leased workers and the open lease requests. ``assign`` does all scheduling.
-It is called at once when a worker is idle, and otherwise once for all changes of a turn:
+of large arguments (see ``records.leased_worker``). It has the waiting tasks, the leased workers and the open lease requests.
+``assign`` does all scheduling. It is called at once when a worker is idle, and otherwise once for all changes of a turn:
 
   1. Give waiting tasks to leased workers, to idle ones first. A task is queued behind another only if its function was
      measured to be short, and only up to ``pipeline_target_milliseconds`` of work, so that no task waits long.
@@ -28,15 +28,16 @@ are taken back (``reclaim``) from a worker that has not answered for a while, wh
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import OrderedDict
 from typing import Protocol
 
 from minray.common.config import SystemConfig
 from minray.common.ids import LeaseIdFactory
 from minray.common.task_spec import STRATEGY_DEFAULT, LeaseShape
 from minray.common.tombstones import remember
+from minray.core_worker.records.leased_worker import KeyQueue, LeasedWorker, WorkerRequest
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, PendingTask
+from minray.core_worker.submission.lease_policy import BestRaylet
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.base import Address
 from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
@@ -57,105 +58,6 @@ TIMER_SLACK_S = 0.0005
 """Remaining seconds for which no timer is worth setting: a lease that has lingered up to this is returned at once."""
 
 
-class WorkerRequest:
-    """One open lease request, as the requesting owner sees it."""
-
-    __slots__ = ("lease_id", "key", "raylet", "grant_or_reject", "backlog", "depth", "retriable", "cancelled")
-
-    def __init__(
-        self,
-        lease_id: bytes,
-        key: KeyQueue,
-        raylet: Address | None,
-        grant_or_reject: bool,
-        backlog: int,
-        depth: int,
-        retriable: bool = True,
-    ) -> None:
-        self.lease_id = lease_id
-        self.key = key
-        self.raylet = raylet
-        """Address of the raylet that is asked; None: the local one."""
-        self.grant_or_reject = grant_or_reject
-        """Whether the raylet must grant or reject and not spill back again; True after a spillback."""
-        self.backlog = backlog
-        """Number of tasks that wait for further workers."""
-        self.depth = depth
-        """Depth of the first waiting task in the tree of tasks that submit tasks."""
-        self.retriable = retriable
-        """Whether the task for which the worker was requested may be retried."""
-        self.cancelled = False
-        """Whether a cancellation was sent. A grant that comes nevertheless is used, or returned when its worker is idle."""
-
-
-class LeasedWorker:
-    """A worker that is leased to this process."""
-
-    __slots__ = (
-        "lease_id",
-        "address",
-        "raylet",
-        "pid",
-        "gpu_ids",
-        "key",
-        "in_flight",
-        "next_sequence",
-        "queued_us",
-        "granted_at",
-        "idle_since",
-        "progress_at",
-        "closing",
-        "used_up",
-        "stalled",
-    )
-
-    def __init__(self, request: WorkerRequest, reply: LeaseReply, now: float) -> None:
-        assert reply.worker is not None
-        self.lease_id = request.lease_id
-        self.address = reply.worker
-        self.raylet = request.raylet
-        self.pid = reply.pid
-        self.gpu_ids = reply.gpu_ids
-        self.key = request.key
-        self.in_flight: dict[int, PendingTask] = {}
-        """Tasks that were pushed and not answered, by sequence number, oldest first."""
-        self.next_sequence = 1
-        self.queued_us = 0.0
-        """Estimated duration of the tasks in flight, in microseconds."""
-        self.granted_at = now
-        self.idle_since = now
-        """Time at which ``in_flight`` became empty; meaningful while it is empty."""
-        self.progress_at = now
-        """Presumed time at which the oldest task in flight began: it was pushed then, or the one before it was answered."""
-        self.closing = False
-        """Whether the worker gets no more tasks: it is broken or used up, or its lease ends when it is idle."""
-        self.used_up = False
-        """Whether the worker's process runs no more tasks (``max_calls``)."""
-        self.stalled = False
-        """Whether tasks were given back unstarted, or reclaimed, and the task in front of them has not ended."""
-
-    def acknowledged(self) -> int:
-        """Return the sequence number up to which all replies have come."""
-        return next(iter(self.in_flight), self.next_sequence) - 1
-
-
-class KeyQueue:
-    """The waiting tasks, leased workers and open requests of one lease shape and set of large arguments."""
-
-    __slots__ = ("shape", "dependencies", "queue", "workers", "requests", "is_due")
-
-    def __init__(self, shape: LeaseShape, dependencies: tuple[Dependency, ...] = ()) -> None:
-        self.shape = shape
-        self.dependencies = dependencies
-        self.queue: deque[PendingTask] = deque()
-        self.workers: dict[bytes, LeasedWorker] = {}
-        """Leased workers by lease id, oldest first."""
-        self.requests: dict[bytes, WorkerRequest] = {}
-        """Open lease requests, by lease id."""
-        self.is_due = False
-        """Whether ``assign`` will be called at the end of this turn."""
-
-
 class LeaseActions(Protocol):
     """The messages and timers that the submitter decides on."""
 
@@ -174,10 +76,6 @@ class LeaseActions(Protocol):
 
     def wake_soon(self) -> None:
         """Call ``on_turn`` once, when the events at hand have been handled."""
-
-
-BestRaylet = Callable[[tuple[Dependency, ...]], Address | None]
-"""Finds the raylet of the node that has most of these arguments; None: the local one, or no node has any."""
 
 
 class NormalTaskSubmitter:
@@ -497,10 +395,9 @@ class NormalTaskSubmitter:
     def _maybe_forget(self, key: KeyQueue) -> None:
         """Drop an empty queue with large arguments or a placement group: these come and go, and must not pile up."""
         passes = key.dependencies or key.shape.strategy.group_id
-        if passes and not (key.queue or key.workers or key.requests):
-            name = key.shape, _ids(key.dependencies)
-            if self._keys.get(name) is key:
-                del self._keys[name]
+        name = key.shape, _ids(key.dependencies)
+        if passes and not (key.queue or key.workers or key.requests) and self._keys.get(name) is key:
+            del self._keys[name]
 
     def _wake_later(self, delay_s: float) -> None:
         if not self._timer_is_set:

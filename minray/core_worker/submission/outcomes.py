@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from minray.common.ids import return_id, short
 from minray.core_worker.ground.process import Process
@@ -20,25 +20,25 @@ from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.objects import Objects
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import FAILED as TASK_FAILED
 from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, WAITING, CallStream, PendingTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_values
 from minray.core_worker.submission.actor_clients import ActorClients
+from minray.core_worker.submission.death_certificates import error_of_worker
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
-from minray.core_worker.submission.normal_task_submitter import LeasedWorker
 from minray.core_worker.submission.task_manager import TaskManager
+from minray.core_worker.submission.task_ports import Recovery, Routes, Streams
 from minray.errors.packed_exception import is_raised_by_body, wrap_packed_dependency
 from minray.exceptions import (
     LocalRayletDiedError,
-    NodeDiedError,
     OutOfMemoryError,
     RayError,
     RuntimeEnvSetupError,
     TaskCancelledError,
     TaskPlacementGroupRemoved,
     TaskUnschedulableError,
-    WorkerCrashedError,
 )
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
@@ -50,55 +50,6 @@ logger = logging.getLogger(__name__)
 
 MAX_MEMORY_DELAY_S = 60.0
 """Maximum seconds before a task that was killed for its node's memory is tried again; the delay doubles up to this."""
-
-
-class Routes(Protocol):
-    """Routes a task by its kind: to a leased worker, to its actor, or to the gcs if it is a constructor."""
-
-    def on_task_ready(self, task: PendingTask) -> None:
-        """Queue a task whose arguments exist, for its first attempt or for another."""
-
-    def on_ended_early(self, task: PendingTask) -> None:
-        """React to the end of a task that was not pushed: the actor's calls behind it go on."""
-
-    def remove_queued(self, task: PendingTask) -> None:
-        """Take a cancelled task out of its queue."""
-
-    def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
-        """End an actor because an argument of its constructor is an error."""
-
-
-class Streams(Protocol):
-    """The items of streaming generators."""
-
-    def begin(self, task: PendingTask) -> None: ...
-
-    def contradiction(self, task: PendingTask) -> RayError | None:
-        """Return the error of a task that reports success, although its stream contradicts that; None if it does not."""
-
-    def lost_items(self, task: PendingTask) -> list[int]:
-        """Return the numbers of the items that the next attempt makes again."""
-
-    def unreported(self, task: PendingTask) -> list[bytes]:
-        """Return the ids of items that a dead attempt may have put into its node's store without reporting them."""
-
-    def is_wanted(self, task_id: bytes) -> bool:
-        """Whether a user may still read items."""
-
-    def on_ended(self, task: PendingTask, value: StoredObject | None) -> None: ...
-
-
-class Recovery(Protocol):
-    """Remembers tasks whose results may have to be made again."""
-
-    def unwanted(self, task: PendingTask) -> tuple[int, ...]:
-        """Return the indices of the results that the next attempt must not make."""
-
-    def remember(self, task: PendingTask, values: Sequence[StoredObject | None]) -> None:
-        """Remember a task that has made these values, which are not stored yet."""
-
-    def look_after(self, task: PendingTask) -> None:
-        """Recover the results of an ended task that were lost while it ran."""
 
 
 class TaskOutcomes:
@@ -227,35 +178,16 @@ class TaskOutcomes:
             self._finish_cancelled(task)
         elif failure is not None and failure.group_removed:  # G106: another attempt has no bundle to run in
             reason = "its placement group was removed while it ran"
-            error = TaskPlacementGroupRemoved(task_name=task.prepared.template.name, reason=reason)
-            self._finish_with_system_error(task, error)
+            removed = TaskPlacementGroupRemoved(task_name=task.prepared.template.name, reason=reason)
+            self._finish_with_system_error(task, removed)
         elif failure is not None and failure.memory_total:
             self._on_killed_for_memory(task, failure)
         elif self._tasks.begin_retry(task, is_preempted if failure is None else failure.preempted):
             self.retry(task)
         else:
-            certificate = self._death_certificate(task, worker, failure)
-            self._finish_with_failure(task, self._objects.as_error(certificate, task.prepared.template.name))
-
-    def _death_certificate(self, task: PendingTask, worker: LeasedWorker, failure: LeaseFailure | None) -> RayError:
-        name, node_id = task.prepared.template.name, worker.address.node_id
-        if failure is None:
-            return NodeDiedError(task_name=name, node_id=node_id.hex())
-        if failure.node_ended is not None and node_id == self._process.config.node_id:
-            return LocalRayletDiedError(node_id=node_id.hex(), reason=failure.node_ended)
-        if failure.node_ended is not None:
-            return NodeDiedError(task_name=name, node_id=node_id.hex(), reason=failure.node_ended)
-        if not failure.known or not failure.dead:
-            reason = failure.cause or "its raylet does not know what became of it"
-            return WorkerCrashedError(task_name=name, pid=worker.pid, node_id=node_id.hex(), reason=reason)
-        return WorkerCrashedError(
-            task_name=name,
-            pid=failure.pid or worker.pid,
-            node_id=node_id.hex(),
-            exit_code=-failure.signal if failure.signal else failure.exit_code,
-            stderr_tail=tuple(failure.stderr_tail),
-            reason=failure.doom,
-        )
+            name = task.prepared.template.name
+            error = error_of_worker(name, self._process.config.node_id, worker, failure)
+            self._finish_with_failure(task, self._objects.as_error(error, name))
 
     def _on_killed_for_memory(self, task: PendingTask, failure: LeaseFailure) -> None:
         """Retry a task that was killed for its node's memory, without limit, unless it has ``max_retries=0`` (G20).
@@ -401,13 +333,10 @@ class TaskOutcomes:
     def cancel(self, task: PendingTask, force: bool, recursive: bool) -> None:
         """Cancel a task (G40-G43, G46); idempotent, and the task's references always resolve."""
         force = force and task.prepared.client is None  # force would end the actor's other calls (G44, G46)
-        if task.state is WAITING:
+        if task.state in (WAITING, QUEUED):
             task.cancelled = True
-            self._finish_cancelled(task)
-            self._routes.on_ended_early(task)
-        elif task.state is QUEUED:
-            task.cancelled = True
-            self._routes.remove_queued(task)
+            if task.state is QUEUED:
+                self._routes.remove_queued(task)
             self._finish_cancelled(task)
             self._routes.on_ended_early(task)
         elif not task.cancelled or force:
