@@ -11,7 +11,6 @@ A task in a placement group requests resources of the group instead of a node's;
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,13 +18,13 @@ import msgspec
 
 from minray import cloudpickle
 from minray.api.placement_group import PlacementGroup, check_fits, check_placement_group_index
+from minray.api.runtime_environment import check_runtime_env, merge_runtime_env
 from minray.api.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     NodeLabelSchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
 from minray.common.bundles import ANY_BUNDLE, within
-from minray.common.environment_variables import is_environment
 from minray.common.ids import PlacementGroupID
 from minray.common.labels import parse_selector
 from minray.common.resources import CPU, GPU, MEMORY, MOST_INTEGER, ResourceSet, resource_set, to_floats
@@ -50,15 +49,8 @@ STREAMING = "streaming"
 """Value of ``num_returns`` for a generator: each item is an object of its own as soon as it is yielded."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
 """Ray's name of the option for a generator's back-pressure: the most items that may be unread."""
-RUNTIME_ENV_FIELDS = ("env_vars", "working_dir", "py_modules")
 MOST_RETURNS = 1_000_000
 """Largest ``num_returns``. A call makes all its references at once, and each costs memory."""
-SETUP_HOOK = "worker_process_setup_hook"
-MEANINGLESS_FIELDS = ("excludes", "config")
-"""Fields of Ray's runtime environments that are accepted and ignored: files not to upload, and options of installing.
-
-minray uploads and installs nothing.
-"""
 ACCELERATOR_AMOUNT = 0.001
 """Amount of the node resource ``accelerator_type:NAME`` that the option ``accelerator_type`` requests.
 
@@ -159,63 +151,6 @@ def check_bool(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
 
 
-def check_runtime_env(name: str, value: Any) -> None:
-    """Check the runtime environment of a task or an actor.
-
-    Raises TypeError for wrong types, ValueError for unknown fields, missing paths and fields that only a job can have.
-    """
-    if isinstance(value, Mapping) and SETUP_HOOK in value:
-        raise ValueError(f"{name}: {SETUP_HOOK} is for all workers of a job: pass it to minray.init(runtime_env=...)")
-    check_job_runtime_env(name, value)
-
-
-def check_job_runtime_env(name: str, value: Any) -> None:
-    """Check the runtime environment of a job, which may also have a setup hook. Raises TypeError, ValueError."""
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
-    for key in value:
-        if key not in (*RUNTIME_ENV_FIELDS, SETUP_HOOK, *MEANINGLESS_FIELDS):
-            raise ValueError(
-                f"{name} has the unknown field {key!r}; fields are {', '.join((*RUNTIME_ENV_FIELDS, SETUP_HOOK))}. "
-                "minray installs no packages: install them into the environment from which the cluster is started"
-            )
-    _check_hook(name, value.get(SETUP_HOOK))
-    env_vars = value.get("env_vars") or {}
-    if not is_environment(env_vars):
-        raise TypeError(f"{name}: env_vars must be a dict from str to str")
-    for path in [value.get("working_dir")] if value.get("working_dir") else []:
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"{name}: working_dir must be a path, not {type(path).__name__}")
-        if not os.path.isdir(path):
-            raise ValueError(f"{name}: working_dir {os.fspath(path)!r} is not a directory here")
-    modules = value.get("py_modules") or []
-    if not isinstance(modules, list | tuple):
-        raise TypeError(f"{name}: py_modules must be a list, not {type(modules).__name__}")
-    for module in modules:
-        _module_parent(name, module)
-
-
-def _check_hook(name: str, hook: Any) -> None:
-    if isinstance(hook, str):
-        if "." not in hook or not all(part.isidentifier() for part in hook.split(".")):
-            raise ValueError(f"{name}: {SETUP_HOOK} {hook!r} is not a name such as module.function")
-    elif hook is not None and not callable(hook):
-        raise TypeError(f"{name}: {SETUP_HOOK} must be a function or the name of one, not {type(hook).__name__}")
-
-
-def _module_parent(name: str, module: Any) -> str:
-    """Return the directory to put on ``sys.path`` so that this module can be imported."""
-    if isinstance(module, types.ModuleType):
-        path: str | None = getattr(module, "__path__", [module.__file__])[0]
-    elif isinstance(module, str | os.PathLike):
-        path = os.fspath(module)
-    else:
-        raise TypeError(f"{name}: py_modules holds paths or modules, not {type(module).__name__}")
-    if path is None or not os.path.exists(path):
-        raise ValueError(f"{name}: py_modules names {path!r}, which does not exist here")
-    return str(os.path.dirname(os.path.abspath(path)))
-
-
 CHECKS: dict[str, Callable[[str, Any], None]] = {
     "num_cpus": _check_amount,
     "num_gpus": _check_amount,
@@ -266,16 +201,6 @@ def check_one_placement(options: Mapping[str, Any]) -> None:
     """Raise ValueError for the deprecated option ``placement_group`` together with a scheduling strategy."""
     if isinstance(options.get("placement_group"), PlacementGroup) and options.get("scheduling_strategy") is not None:
         raise ValueError("scheduling_strategy and placement_group are given: use PlacementGroupSchedulingStrategy alone")
-
-
-def merge_runtime_env(base: RuntimeEnvInfo, value: Mapping[str, Any] | None) -> RuntimeEnvInfo:
-    """Merge a runtime environment into that of the job or the parent task: variables are merged, paths replaced."""
-    if not value:
-        return base
-    env_vars = dict(base.env_vars) | dict(value.get("env_vars") or {})
-    working_dir = os.path.abspath(value["working_dir"]) if value.get("working_dir") else base.working_dir
-    modules = tuple(_module_parent("runtime_env", module) for module in value.get("py_modules") or ())
-    return RuntimeEnvInfo(tuple(env_vars.items()), working_dir, modules or base.py_modules)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:

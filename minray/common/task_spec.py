@@ -48,7 +48,8 @@ class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RuntimeEnvInfo(msgspec.Struct, frozen=True, array_like=True):
-    """Describes the process that a task needs. Paths are local and absolute; tasks with equal records share workers."""
+    """Describes the process that a task needs. Directories are URIs (``package_uri``); tasks with equal records share
+    workers."""
 
     env_vars: tuple[tuple[str, str], ...] = ()
     """Environment variables in the order in which they are set: one may refer to those before it."""

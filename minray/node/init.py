@@ -21,11 +21,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from minray._version import __version__
 from minray.api import calls as worker
-from minray.api.task_options import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
+from minray.api.runtime_environment import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
 from minray.common.config import SystemConfig, WorkerConfig
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
@@ -47,6 +47,10 @@ from minray.platform.real import io_thread, make_platform
 from minray.platform.threads.user_code import DriverUserCode, IoThread, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
+from minray.values.object_ref import ObjectRef
+
+if TYPE_CHECKING:
+    from minray.node.packages import PackedEnvironment  # see ``_packed``
 
 CONNECT_TIMEOUT_S = 10.0
 """Seconds that a driver has to register with its raylet and gcs before ``init`` fails."""
@@ -132,6 +136,8 @@ class _DriverConnection:
         self.cells: CellOutput | None = None
         """Follower of the cells of the notebook that this program is; None if it is none, or shows no lines."""
         self.pid = os.getpid()
+        self.packages: list[ObjectRef[Any]] = []
+        """References to the large packages of the runtime environment; they live as long as the connection."""
 
 
 _connection: _DriverConnection | None = None
@@ -223,13 +229,15 @@ def init(
     ``object_spilling_directory``. The last one is the place for spill files: a directory or URL (``s3://...``), or several
     joined by ``os.pathsep``, which are used in turn.
 
-    ``runtime_env`` applies to all tasks of this driver. Its ``worker_process_setup_hook``, a function or the name of one, is
-    called by each worker before its first task. ``log_to_driver=False`` hides what workers print. Returns a mapping with the
+    ``runtime_env`` applies to all tasks of this driver. Its local ``working_dir`` and ``py_modules`` are packed and
+    uploaded, and tasks run in the unpacked copy. Its ``worker_process_setup_hook``, a function or the name of one, is called
+    by each worker before its first task. ``log_to_driver=False`` hides what workers print. Returns a mapping with the
     cluster's addresses that is also a context manager. Until ``shutdown``, SIGTERM ends the program with ``sys.exit``, if
     this is the main thread and the program has no handler for that signal.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
     ConnectionError if the cluster cannot be reached or refuses the token, ValueError and TypeError for wrong arguments.
+    Raises RuntimeEnvSetupError if a directory cannot be uploaded.
     """
     global _connection
     _set_aside_inherited()
@@ -239,8 +247,6 @@ def init(
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_labels(labels or {})
-    if runtime_env:
-        check_job_runtime_env("runtime_env", runtime_env)
     _set_level(logging_level)
     of_the_node: dict[str, Any] = {
         "num_cpus": num_cpus,
@@ -254,13 +260,14 @@ def init(
         "_node_name": _node_name,
     }
     options = _node_options(**of_the_node)
+    packed = _packed(runtime_env)
     job = _job_config(namespace, runtime_env)
     files = candidates(address)
     if files:
         _check_joining(of_the_node)
-        _connection = _join(files, job, runtime_env, log_to_driver)
+        _connection = _join(files, job, packed, log_to_driver)
     else:
-        _connection = _start(options, job, runtime_env, log_to_driver)
+        _connection = _start(options, job, packed, log_to_driver)
     return RayContext(_address_info(_connection.file))
 
 
@@ -314,6 +321,18 @@ def _job_config(namespace: str | None, runtime_env: dict[str, Any] | None) -> Jo
     )
 
 
+def _packed(runtime_env: dict[str, Any] | None) -> PackedEnvironment | None:
+    """Check a runtime environment and pack its directories; None if there is no environment."""
+    if not runtime_env:
+        return None
+    check_job_runtime_env("runtime_env", runtime_env)
+    from minray.node.packages import (
+        pack,  # It imports much, which a program without a runtime environment need not wait for.
+    )
+
+    return pack(runtime_env)
+
+
 def _check_joining(of_the_node: dict[str, Any]) -> None:
     given = [name for name, value in of_the_node.items() if value is not None]
     if given:
@@ -338,12 +357,12 @@ def _set_level(level: int | str) -> None:
 
 
 def _start(
-    options: NodeOptions, job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
+    options: NodeOptions, job: JobConfig, packed: PackedEnvironment | None, log_to_driver: bool | None
 ) -> _DriverConnection:
     """Start a cluster that ends with this process, and connect this process as its driver."""
     node = start_node(options)
     try:
-        connection = _connect(node, node.file, node.token, job, runtime_env, log_to_driver)
+        connection = _connect(node, node.file, node.token, job, packed, log_to_driver)
     except BaseException:
         node.close()
         raise
@@ -353,7 +372,7 @@ def _start(
 
 
 def _join(
-    files: list[NodeFile], job: JobConfig, runtime_env: dict[str, Any] | None, log_to_driver: bool | None
+    files: list[NodeFile], job: JobConfig, packed: PackedEnvironment | None, log_to_driver: bool | None
 ) -> _DriverConnection:
     """Connect this process as a driver to the first of these nodes that answers.
 
@@ -363,7 +382,7 @@ def _join(
     for file in files:
         try:
             token = session_token(file.session_dir)
-            return _connect(None, file, token, job, runtime_env, log_to_driver)
+            return _connect(None, file, token, job, packed, log_to_driver)
         except RuntimeError as error:
             errors.append(ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error}"))
         except ConnectionError as error:
@@ -376,7 +395,7 @@ def _connect(
     file: NodeFile,
     token: bytes,
     job: JobConfig,
-    runtime_env: dict[str, Any] | None,
+    packed: PackedEnvironment | None,
     log_to_driver: bool | None,
 ) -> _DriverConnection:
     thread, user_code, core = _make_core(file, token)
@@ -395,10 +414,16 @@ def _connect(
             f"cannot join the cluster at {file.gcs_address}: {error or 'no answer in time'}"
             f" (the logs of its processes are in {os.path.join(file.session_dir, LOGS)})"
         ) from None
-    core.context.environment = merge_runtime_env(RuntimeEnvInfo(), runtime_env)
-    worker.connect_process(UserApi(core.user_port()))
+    api, connection = UserApi(core.user_port()), _DriverConnection(node, file, thread, user_code, core, printer)
+    if packed is not None:
+        try:
+            connection.packages = packed.upload(api)
+        except BaseException:
+            _disconnect(connection)
+            raise
+        core.context.environment = merge_runtime_env(RuntimeEnvInfo(), packed.environment)
+    worker.connect_process(api)
     _take_sigterm()
-    connection = _DriverConnection(node, file, thread, user_code, core, printer)
     shell = running_shell()
     if shell is not None and core.on_lines is not None:
         connection.cells = CellOutput(shell, printer.show_in, lambda: _flush_lines(connection))

@@ -366,6 +366,16 @@ class UserCode(Protocol):
         It is a member of the seam because a simulated process owns only some of this interpreter's threads.
         """
 
+    def has_directory(self, path: str) -> bool:
+        """Tell whether this node has the directory. A simulated node has directories of its own."""
+
+    def unpack(self, archive: Buffer, directory: str, check: Callable[[], None]) -> None:
+        """From the main user thread: make the directory from a package, a zip file, unless this node has it.
+
+        ``check`` is called before that; it raises if the package is a wrong one. Raises OSError, ValueError. It is a member
+        of the seam because a package brings files that only its node may see.
+        """
+
     def enter_environment(
         self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
     ) -> None:

@@ -190,6 +190,16 @@ def job_namespace(job_id: bytes) -> str:
     return f"job:{job_id.hex()}"
 
 
+class PackageInfo(Record, frozen=True):
+    """Says where an uploaded package of a job is; stored by its URI in the job's key-value namespace."""
+
+    archive: bytes = b""
+    """The package itself, if it is small."""
+    object_id: bytes = b""
+    """Id of the object that is the package, if it is large; the driver owns this object."""
+    owner: Address | None = None
+
+
 class KvPutReply(Record, frozen=True):
     added: bool
     """Whether the value was stored; False: another value was there and was kept."""

@@ -319,7 +319,7 @@ class SimWorld:
             identity=identity,
             network=network,
             processes=processes,
-            user_code=SimUserCode(process, preempt, switch if oracle.wants(SWITCH) else None),
+            user_code=SimUserCode(process, preempt, switch if oracle.wants(SWITCH) else None, node.directories),
             host=host,
             open_storage=lambda path: SimStorage(node, path, process, oracle),
             memory=SimMemory(self._arenas, process, node, oracle),

@@ -26,6 +26,8 @@ class SimNode:
     """Durable stores by path."""
     files: dict[str, bytes] = field(default_factory=dict)
     """Contents of spill files, by path; written by ``SimDisk``."""
+    directories: dict[str, bytes] = field(default_factory=dict)
+    """Packages by the directory to which they were unpacked; written by ``SimUserCode``."""
     reserved: dict[str, dict[int, int]] = field(default_factory=dict)
     """Disk space reserved for arenas: by process, start -> size in bytes; written by ``SimDiskArena``."""
     disk_bytes: int = 1 << 40

@@ -40,7 +40,7 @@ from minray.api import calls
 from minray.common import sequence_ranges
 from minray.common.environment_variables import update_environment
 from minray.common.package import DIRECTORY, HOLDS_LOCKS, has_mark
-from minray.platform.base import WOULD_BLOCK
+from minray.platform.base import WOULD_BLOCK, Buffer
 from minray.simulation.loop import (
     Deadlock,
     Failure,
@@ -369,6 +369,7 @@ class SimUserCode:
         process: SimProcess,
         preempt: Callable[[int], bool] = lambda ordinal: False,
         switch: Callable[[str, int], float | None] | None = None,
+        directories: dict[str, bytes] | None = None,
     ) -> None:
         """``switch``: the ``choose`` of ``Switches``; None: no switches, which is faster."""
         self._process = process
@@ -379,6 +380,8 @@ class SimUserCode:
         self._held: list[tuple[Any, ...]] | None = None
         """Work that came between ``hold`` and ``serve``; None: work is run as it comes."""
         self.on_dropped: Callable[[Sequence[bytes]], None] = lambda _names: None
+        self._directories = {} if directories is None else directories
+        """Packages that are unpacked on this machine, by directory."""
 
     def hold(self) -> None:
         """Let work wait for ``serve``, as in a real worker work waits until that has started completely."""
@@ -458,12 +461,22 @@ class SimUserCode:
         names = ["MainThread" if thread is self.thread else "minray-call" for thread in here]
         return list(zip(names, (None if one.has_no_work() else frames.get(one.ident) for one in here), strict=True))
 
+    def has_directory(self, path: str) -> bool:
+        return path in self._directories or os.path.isdir(path)
+
+    def unpack(self, archive: Buffer, directory: str, check: Callable[[], None]) -> None:
+        """Note that the machine has the directory; nothing is written."""
+        if directory not in self._directories:
+            check()
+            self._directories[directory] = bytes(archive)
+
     def enter_environment(
         self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
     ) -> None:
         """Set working directory and variables. ``leading`` and ``sys_path`` have no effect: all processes share modules."""
         if working_dir is not None:
-            os.stat(working_dir)
+            if working_dir not in self._directories:
+                os.stat(working_dir)
             self.thread.working_dir = working_dir
         with _environment_of(self.thread):
             update_environment(os.environ, env_vars)

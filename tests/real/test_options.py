@@ -81,7 +81,7 @@ def test_an_unknown_option_is_a_value_error(name: str) -> None:
         ({"scheduling_strategy": "WHEREVER"}, ValueError),
         ({"scheduling_strategy": 1}, TypeError),
         ({"runtime_env": "env"}, TypeError),
-        ({"runtime_env": {"pip": ["x"]}}, ValueError),
+        ({"runtime_env": {"pip": ["surely-not-installed"]}}, ValueError),
         ({"runtime_env": {"env_vars": {"A": 1}}}, TypeError),
         ({"runtime_env": {"working_dir": "nowhere/at/all"}}, ValueError),
         ({"runtime_env": {"py_modules": "path"}}, TypeError),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray.api.task_options import SETUP_HOOK
+from minray.api.runtime_environment import SETUP_HOOK
 from minray.runtime_env import RuntimeEnv
 from tests.real.support import run_driver
 
@@ -116,19 +116,23 @@ def test_one_that_fails_fails_the_tasks_and_says_why(hook: str, words: str) -> N
         def task():
             return 1
 
-        @ray.remote
         class Actor:
             def call(self):
                 return 1
 
-        for ref in (task.remote(), Actor.remote().call.remote()):
+            async def later(self):
+                return 1
+
+        actor, lasting = ray.remote(Actor), ray.remote(max_restarts=2, max_task_retries=2)(Actor)
+        first, last = actor.remote(), lasting.remote()
+        for call in (task.remote, actor.remote().call.remote, first.call.remote, first.call.remote, last.later.remote):
             try:
-                ray.get(ref)
+                ray.get(call())
             except ray.exceptions.RayError as error:
                 print(type(error).__name__, {words!r} in str(error))
         """
     )
-    assert done.stdout == "RuntimeEnvSetupError True\nRuntimeEnvSetupError True\n", done.stdout + done.stderr
+    assert done.stdout == 5 * "RuntimeEnvSetupError True\n", done.stdout + done.stderr
 
 
 def test_one_that_ends_the_process_is_not_called_for_ever() -> None:

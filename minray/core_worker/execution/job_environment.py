@@ -4,24 +4,27 @@ Ray: CoreWorker::HandlePushTask's first task, python/ray/_private/runtime_env/co
 
 A worker serves one job and one runtime environment all its life, because modules that were imported and variables that were
 read cannot be taken back. Its raylet knows that, and leases it for no other job or environment. Until the first task comes,
-the worker belongs to no job. The last step is the job's setup hook: it runs in the thread that runs tasks, after paths and
-variables were set.
+the worker belongs to no job. First the directories of the environment are brought here (``packages``). The last step is the
+job's setup hook: it runs in the thread that runs tasks, after paths and variables were set.
+
+Without a working directory of its own, the environment has the driver's. On a node that lacks that one, a worker stays where
+its raylet is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from minray import cloudpickle
 from minray.common.task_spec import TaskTemplate
+from minray.core_worker.execution.packages import directory_of, run_in_user_code
 from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.ground.process import Process
 from minray.exceptions import RuntimeEnvSetupError
-from minray.platform.base import UserCode
 from minray.protocol.gcs import GetJob
 
 MAX_TEXT_CHARACTERS = 10_000
@@ -38,16 +41,22 @@ async def take_on(process: Process, context: JobContext, template: TaskTemplate)
         if job.is_over():
             raise RuntimeEnvSetupError(reason=f"job {template.shape.job_id.hex()} has finished")
         context.enter(job)
-    environment, config = template.shape.runtime_env, job.config
+    environment, config, user_code = template.shape.runtime_env, job.config, process.platform.user_code
+    uris = [*filter(None, [environment.working_dir]), *environment.py_modules]
+    leading = [await directory_of(process, job.job_id, uri) for uri in uris]
     context.environment = environment
-    leading = [*filter(None, [environment.working_dir]), *environment.py_modules]
-    working_dir = environment.working_dir or config.working_dir or None
+    working_dir = leading[0] if environment.working_dir else None
+    if working_dir is None and config.working_dir and user_code.has_directory(config.working_dir):
+        working_dir = config.working_dir
     try:
-        process.platform.user_code.enter_environment(leading, config.sys_path, working_dir, dict(environment.env_vars))
+        user_code.enter_environment(leading, config.sys_path, working_dir, dict(environment.env_vars))
     except OSError as error:
         raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
     if config.setup_hook:
-        await _run_hook(process.platform.user_code, config.setup_hook)
+        problem = await run_in_user_code(user_code, partial(_run_hook, config.setup_hook))
+        if problem is not None:
+            text = str(problem)[:MAX_TEXT_CHARACTERS]
+            raise RuntimeEnvSetupError(reason=f"worker_process_setup_hook raised {type(problem).__name__}: {text}")
 
 
 def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:
@@ -64,21 +73,8 @@ def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:
     return packed
 
 
-async def _run_hook(user_code: UserCode, packed: bytes) -> None:
-    failures: list[str] = []
-    over = asyncio.get_running_loop().create_future()
-
-    def run() -> None:
-        try:
-            _hook_of(packed)()
-        except BaseException as error:
-            text = str(error)[:MAX_TEXT_CHARACTERS]
-            failures.append(f"worker_process_setup_hook raised {type(error).__name__}: {text}")
-
-    user_code.run(run, lambda: over.set_result(None))
-    await over
-    if failures:
-        raise RuntimeEnvSetupError(reason=failures[0])
+def _run_hook(packed: bytes) -> None:
+    _hook_of(packed)()
 
 
 def _hook_of(packed: bytes) -> Any:

@@ -45,6 +45,7 @@ from typing import Any, TypeVar
 from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
 from minray.common.package import COUNTS_REFERENCES, has_mark
+from minray.platform.base import Buffer
 from minray.platform.process import sigterm
 from minray.platform.threads.threads_beside import ThreadsBeside
 from minray.platform.threads.user_code import TURN_S, LoopBorder
@@ -322,6 +323,14 @@ class MainThreadUserCode(LoopBorder):
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self._interrupts.append(applies)
         self._insist(INSIST_S)
+
+    def has_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def unpack(self, archive: Buffer, directory: str, check: Callable[[], None]) -> None:
+        from minray.platform.storage import packages  # Few workers need zip files; the others do not wait for this import.
+
+        packages.unpack(archive, directory, check)
 
     def enter_environment(
         self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]

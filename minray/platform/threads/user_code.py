@@ -34,7 +34,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from minray.common.clock import Clock
-from minray.platform.base import WOULD_BLOCK, Threads
+from minray.platform.base import WOULD_BLOCK, Buffer, Threads
 from minray.platform.threads.spinning import Spinner
 from minray.platform.transport.stream_connection import Outbox
 
@@ -329,6 +329,12 @@ class DriverUserCode(LoopBorder):
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
         raise RuntimeError("a driver's threads are not ours to interrupt")
+
+    def has_directory(self, path: str) -> bool:
+        raise RuntimeError("a driver has no runtime environment to set up")
+
+    def unpack(self, archive: Buffer, directory: str, check: Callable[[], None]) -> None:
+        raise RuntimeError("a driver has no runtime environment to set up")
 
     def enter_environment(
         self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
