@@ -119,8 +119,6 @@ class ReconstructionFailure(enum.StrEnum):
     LINEAGE_EVICTED = "LINEAGE_EVICTED"
     LINEAGE_DISABLED = "LINEAGE_DISABLED"
     TASK_CANCELLED = "TASK_CANCELLED"
-    BORROWED = "BORROWED"
-    REF_NOT_FOUND = "REF_NOT_FOUND"
 
 
 _WHY_NOT_MADE = {
@@ -130,8 +128,6 @@ _WHY_NOT_MADE = {
     "LINEAGE_EVICTED": "its lineage was evicted to save memory; raise max_lineage_bytes in _system_config",
     "LINEAGE_DISABLED": "this cluster keeps no lineage (lineage_pinning_enabled=False in _system_config)",
     "TASK_CANCELLED": "the task that made it was cancelled",
-    "BORROWED": "only its owner can make it again, and this process borrows it",
-    "REF_NOT_FOUND": "its owner does not know it any more",
 }
 
 
