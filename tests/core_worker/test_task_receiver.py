@@ -123,6 +123,8 @@ class Worker(WorkQueue):
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.environment: Any = self.loop.create_future()
         self.prepared: list[TaskTemplate] = []
+        self.leases: list[str] = []
+        """Names of the tasks that were the first of their lease."""
         self.cancelled_children: list[tuple[bytes, bool]] = []
         self.told_generators: list[Any] = []
         """Running calls that were cancelled: generators look whether they are meant."""
@@ -253,6 +255,9 @@ class Worker(WorkQueue):
 
     # --- surroundings
 
+    def on_lease(self, made: TaskTemplate) -> None:
+        self.leases.append(made.name)
+
     async def prepare_environment(self, made: TaskTemplate) -> None:
         self.prepared.append(made)
         await self.environment
@@ -307,6 +312,16 @@ def worker(unprepared: Worker) -> Worker:
     unprepared.run_all()
     unprepared.log.clear()
     return unprepared
+
+
+def test_the_surroundings_hear_of_a_lease_once_and_before_its_first_task(worker: Worker) -> None:
+    worker.leases.clear()
+    worker.push("first", 1)
+    assert worker.leases == ["first"] and worker.log == []
+    worker.push("second", 2)
+    worker.again()
+    worker.push("third", 1, lease_id=b"lease-2")
+    assert worker.leases == ["first", "third"]
 
 
 def large_argument(name: str) -> Argument:

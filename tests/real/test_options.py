@@ -36,6 +36,40 @@ def assigned() -> dict[str, float]:
     return dict(ray.get_runtime_context().get_assigned_resources())
 
 
+def omp_threads() -> str | None:
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+class Omp:
+    def threads(self) -> str | None:
+        return omp_threads()
+
+
+@pytest.mark.skipif("OMP_NUM_THREADS" in os.environ, reason="the user's own value would win")
+@pytest.mark.parametrize(
+    ("options", "threads"),
+    [
+        ({}, "1"),
+        ({"num_cpus": 2}, "2"),
+        ({"num_cpus": 1.5}, "1"),
+        ({"num_cpus": 0.5}, "1"),
+        ({"num_cpus": 0}, "1"),
+        ({"num_cpus": 2, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "7"}}}, "7"),
+    ],
+)
+def test_libraries_start_as_many_threads_as_the_task_or_actor_has_cpus(options: dict[str, Any], threads: str) -> None:
+    task = ray.remote(omp_threads).options(**options)
+    assert ray.get([task.remote(), task.remote()]) == [threads] * 2 and omp_threads() is None
+    omp = ray.remote(Omp).options(**options).remote()
+    assert ray.get(omp.threads.remote()) == threads
+
+
+@pytest.mark.skipif("OMP_NUM_THREADS" in os.environ, reason="the user's own value would win")
+def test_a_worker_that_serves_another_lease_has_the_threads_of_that() -> None:
+    for cpus in (1, 2, 1):
+        assert ray.get(ray.remote(omp_threads).options(num_cpus=cpus).remote()) == str(cpus)
+
+
 # --- errors
 
 

@@ -52,6 +52,9 @@ class WorkerSurroundings(Protocol):
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """Enter the job and the runtime environment of the first task. Raises RuntimeEnvSetupError."""
 
+    def on_lease(self, template: TaskTemplate) -> None:
+        """React to the first push of a lease, which brings this template; all tasks of the lease have its shape."""
+
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         """Dedicate this process to an actor, and run its constructor."""
 
@@ -106,17 +109,14 @@ class TaskReceiver:
                 call.fail("stale-lease", f"lease {short(request.lease_id)} of this worker is over")
                 return None
             self._begin_lease(request.lease_id)
+            self._surroundings.on_lease(self._header_of(request.header).template)
         known = self._tasks.get(request.sequence)
         if known is not None or request.sequence <= self._acknowledged:
             if known is not None:
                 known.repeat(call)
             return None
         self._forget_acknowledged(request.acknowledged)
-        header = self._headers.get(request.header)
-        if header is None:
-            if len(self._headers) >= MAX_HEADERS:
-                self._headers.clear()
-            header = self._headers[request.header] = decode(TaskHeader, request.header)
+        header = self._headers.get(request.header) or self._header_of(request.header)
         task = ReceivedTask.of(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
         self._tasks[task.sequence] = task
         if self._exiting or self._blocked:
@@ -130,6 +130,14 @@ class TaskReceiver:
         else:
             self._start(task)
         return None
+
+    def _header_of(self, encoded: bytes) -> TaskHeader:
+        header = self._headers.get(encoded)
+        if header is None:
+            if len(self._headers) >= MAX_HEADERS:
+                self._headers.clear()
+            header = self._headers[encoded] = decode(TaskHeader, encoded)
+        return header
 
     def _begin_lease(self, lease_id: bytes) -> None:
         if self._lease_id:
