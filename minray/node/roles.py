@@ -34,6 +34,7 @@ from minray.node.discovery import session_token
 from minray.node.worker_output import TaskNamedStream, refuse_breakpoint
 from minray.platform.base import PlatformError
 from minray.platform.process.host import RealHost
+from minray.platform.process.priority import step_back
 from minray.platform.process.processes import ChildlessProcesses, ZygoteProcesses
 from minray.platform.process.rotating_log import RotatingLog
 from minray.platform.process.session import LOGS
@@ -65,7 +66,10 @@ class Heritage:
 def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> None:
     """Run a forked child in its role; return when the role has ended."""
     if role == "worker":
-        _run_worker(_worker_config.decode(config), heritage, ends)
+        worker_config = _worker_config.decode(config)
+        system = worker_config.system_config
+        step_back(system.worker_niceness, system.worker_oom_score_adjustment)
+        _run_worker(worker_config, heritage, ends)
     elif role == "gcs":
         gcs = _gcs_config.decode(config)
         _log_to_file(ends, gcs.system_config)
