@@ -27,6 +27,7 @@ import msgspec
 from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.execution.task_title import IDLE
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
@@ -38,6 +39,7 @@ from minray.platform.process.priority import step_back
 from minray.platform.process.processes import ChildlessProcesses, ZygoteProcesses
 from minray.platform.process.rotating_log import RotatingLog
 from minray.platform.process.session import LOGS
+from minray.platform.process.title import ProcessTitle
 from minray.platform.process.zygote import serve
 from minray.platform.process.zygote_child import ChildEnds
 from minray.platform.real import make_platform
@@ -207,6 +209,9 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     sys.stdout = TaskNamedStream(sys.stdout, executor)
     sys.stderr = TaskNamedStream(sys.stderr, executor)
     sys.breakpointhook = refuse_breakpoint
+    title = ProcessTitle()
+    title.show(IDLE)
+    executor.title.write, user_code.on_idle = title.show, executor.title.show_idle
     user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))
     user_code.serve()
 

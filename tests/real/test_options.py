@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+import psutil
 import pytest
 
 import minray as ray
@@ -68,6 +70,34 @@ def test_libraries_start_as_many_threads_as_the_task_or_actor_has_cpus(options: 
 def test_a_worker_that_serves_another_lease_has_the_threads_of_that() -> None:
     for cpus in (1, 2, 1):
         assert ray.get(ray.remote(omp_threads).options(num_cpus=cpus).remote()) == str(cpus)
+
+
+def title(pid: int | None = None) -> str:
+    """What lists of processes show of a process, of this one by default."""
+    return psutil.Process(pid).cmdline()[0]
+
+
+class Titled:
+    def __init__(self) -> None:
+        self.born = title()
+
+    def titles(self) -> tuple[str, str, int]:
+        return self.born, title(), os.getpid()
+
+
+def test_the_title_of_a_worker_says_what_it_runs() -> None:
+    task = ray.remote(title)
+    assert ray.get([task.remote(), task.options(name="another name").remote()]) == ["ray::title", "ray::another name"]
+    actor = ray.remote(Titled).remote()
+    born, called, pid = ray.get(actor.titles.remote())
+    assert (born, called) == ("ray::Titled.__init__", "ray::Titled.titles")
+    wait_for_condition(lambda: title(pid) == "ray::Titled")
+
+
+def test_a_worker_without_a_task_is_idle() -> None:
+    pid = ray.get(ray.remote(os.getpid).remote())
+    with contextlib.suppress(psutil.NoSuchProcess):  # idle workers end
+        wait_for_condition(lambda: title(pid) == "ray::IDLE")
 
 
 # --- errors

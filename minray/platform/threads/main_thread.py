@@ -114,6 +114,8 @@ class MainThreadUserCode(LoopBorder):
         self._is_in_task: Callable[[], bool] = _no
         self._end: Work = _nothing
         """Ends the process after SIGTERM, when the main thread is free."""
+        self.on_idle: Work = _nothing
+        """Called in the main thread when it begins to wait for work."""
         self._pid = 0
         """The pid of the process that handles SIGTERM here; a forked copy has another."""
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -203,8 +205,10 @@ class MainThreadUserCode(LoopBorder):
                     asyncio._set_running_loop(None)
             if self._works or self._stopping:
                 self._loop.call_soon(self._loop.stop)
-            elif self._pieces == 1:  # A caller that sends several tasks at once is in no hurry.
-                self.spinner.begin()
+            else:
+                self.on_idle()
+                if self._pieces == 1:  # A caller that sends several tasks at once is in no hurry.
+                    self.spinner.begin()
             self._loop.run_forever()
             if self._works:
                 self.spinner.end()
@@ -231,6 +235,7 @@ class MainThreadUserCode(LoopBorder):
 
     def _wait_for_work(self) -> None:
         """Wait for work while the relief leads."""
+        self.on_idle()
         self._away = True
         _release(self._alarm)
         while not self._works and not self._stopping:
@@ -389,7 +394,7 @@ def _no() -> bool:
 
 
 def _nothing() -> None:
-    """Do nothing: the end of the process until ``end_on_signal`` gives another."""
+    """Do nothing: the default of the functions that a process may set."""
 
 
 def _release(lock: _thread.LockType) -> None:
