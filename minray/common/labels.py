@@ -17,8 +17,9 @@ Term = tuple[str, str, tuple[str, ...]]
 """One condition of a selector: the label, one of the four operators above, and the values."""
 
 RESERVED = "ray.io/"
-"""Prefix of the labels that users may not give to a node; every node has one of them, NODE_ID_LABEL."""
+"""Prefix of the labels that Ray defines, such as ``ray.io/accelerator-type``; users may give them to a node."""
 NODE_ID_LABEL = f"{RESERVED}node-id"
+"""Label that every node has; users may not give it."""
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[A-Za-z0-9.-]+/)?{_WORD}")
 _SEVERAL = re.compile(rf"(!?)in\(\s*({_WORD}(?:\s*,\s*{_WORD})*)\s*\)")
@@ -51,8 +52,8 @@ def check_labels(labels: Mapping[str, str]) -> None:
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
         check_key(key)
-        if key.startswith(RESERVED):
-            raise ValueError(f"label {key!r} cannot be given to a node: the prefix {RESERVED!r} is reserved")
+        if key == NODE_ID_LABEL:
+            raise ValueError(f"label {key!r} cannot be given to a node: it is the id that the node has anyway")
         if not re.fullmatch(_WORD, value):
             raise ValueError(f"label {key!r} cannot be {value!r}: {SPELLING}")
 
@@ -64,6 +65,8 @@ def parse_labels(text: str) -> dict[str, str]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
             raise ValueError(f"{pair!r} is not a label such as zone=a")
+        if labels.get(key, value) != value:
+            raise ValueError(f"label {key!r} is given twice, as {labels[key]!r} and {value!r}: give it once")
         labels[key] = value
     check_labels(labels)
     return labels

@@ -23,10 +23,10 @@ import msgspec
 
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
-from minray.common.labels import check_labels
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import NODE_FILE, SOCKETS, NodeFile, default_spilling_place, make_session, make_token
+from minray.node.node_labels import labels_at_start
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import OwnedZygote, start_zygote
@@ -160,7 +160,6 @@ def _store_bytes(given: float | None, host: Host) -> float:
 
 def _check_texts(options: NodeOptions) -> None:
     """Check texts of the options. Raises TypeError for anything but str, ValueError for text that UTF-8 cannot encode."""
-    check_labels(options.labels)
     if not is_environment(options.env_vars):
         raise TypeError(f"env_vars must be a dict from str to str, not {options.env_vars!r}")
     texts = {
@@ -186,6 +185,7 @@ def start_node(options: NodeOptions) -> Node:
     _check_texts(options)
     check_transport(options.system_config)
     resources = node_resources(options, RealHost())
+    options.labels = labels_at_start(options.labels, "TPU" in resources, {**os.environ, **options.env_vars})
     files = raise_file_limit()
     if files < FEW_FILES:
         logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)

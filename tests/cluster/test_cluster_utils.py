@@ -30,10 +30,26 @@ def test_nodes_are_counted_without_a_driver(ray_start_cluster: Cluster) -> None:
     minray.init(address=ray_start_cluster.address)
     found = {node["NodeID"]: node for node in minray.nodes()}
     assert found[other.node_id]["NodeName"] == "other"
-    assert found[other.node_id]["Labels"] == {"zone": "b"}
+    assert found[other.node_id]["Labels"] == {"zone": "b", "ray.io/node-id": other.node_id}
     assert found[other.node_id]["Resources"]["a"] == 1
     assert [found[node.node_id]["IsHead"] for node in (head, other)] == [True, False]
     assert minray.cluster_resources()["CPU"] == 3
+
+
+def test_labels_that_ray_defines_lead_tasks_to_their_nodes(ray_start_cluster: Cluster) -> None:
+    ray_start_cluster.add_node(num_cpus=1)
+    of_pod = {"RAY_NODE_MARKET_TYPE": "spot"}
+    spot = ray_start_cluster.add_node(num_cpus=1, env_vars=of_pod, labels={"ray.io/accelerator-type": "A100"})
+    minray.init(address=ray_start_cluster.address)
+    for selector in (
+        {"ray.io/accelerator-type": "A100"},
+        {"ray.io/market-type": "!on-demand", "ray.io/accelerator-type": "in(A100,H100)"},
+        {"ray.io/node-id": spot.node_id},
+    ):
+        assert minray.get(where.options(label_selector=selector).remote()) == spot.node_id
+    labels = {node["NodeID"]: node["Labels"] for node in minray.nodes()}[spot.node_id]
+    assert labels.pop("ray.io/node-id") == spot.node_id
+    assert labels == {"ray.io/accelerator-type": "A100", "ray.io/market-type": "spot"}
 
 
 def test_waiting_for_nodes_ends_in_time(ray_start_cluster: Cluster) -> None:

@@ -320,7 +320,9 @@ def test_an_actors_threads_know_whose_they_are(kind: Any) -> None:
 
 def test_nodes_and_resources() -> None:
     (node,) = ray.nodes()
-    assert node["Alive"] and node["NodeID"] == ray.get_runtime_context().get_node_id() and node["Labels"] == {"zone": "a"}
+    node_id = ray.get_runtime_context().get_node_id()
+    assert node["Alive"] and node["NodeID"] == node_id
+    assert node["Labels"] == {"zone": "a", "ray.io/node-id": node_id} == ray.get_runtime_context().get_node_labels()
     total = ray.cluster_resources()
     assert (total["CPU"], total["GPU"], total["token"]) == (2, 2, 3)
     assert node["Resources"] == total
