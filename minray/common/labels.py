@@ -10,7 +10,8 @@ opposites, so a node without the label satisfies them. All terms of a selector m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "in", "!in", "exists", "!exists"
 Term = tuple[str, str, tuple[str, ...]]
@@ -77,6 +78,38 @@ def labels_of(node_id: bytes, labels: Mapping[str, str]) -> dict[str, str]:
     return {NODE_ID_LABEL: node_id.hex(), **labels}
 
 
+class Selector(Protocol):
+    """The part of a ``LabelSelector`` that says which nodes are acceptable."""
+
+    @property
+    def hard(self) -> tuple[Term, ...]: ...
+
+    @property
+    def fallbacks(self) -> tuple[tuple[Term, ...], ...]: ...
+
+
+class Labelled(Protocol):
+    """A node, as a scheduler sees it."""
+
+    labels: Mapping[str, str]
+
+
+N = TypeVar("N", bound=Labelled)
+
+
+def accepts(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Tell whether a node with these labels will do, be it by a fallback."""
+    return matches(selector.hard, labels) or any(matches(terms, labels) for terms in selector.fallbacks)
+
+
+def preferred(selector: Selector, nodes: Sequence[N]) -> Sequence[N]:
+    """Return the nodes that satisfy the first set of terms that any of them satisfies."""
+    for terms in (selector.hard, *selector.fallbacks) if selector.hard else ():
+        if found := [node for node in nodes if matches(terms, node.labels)]:
+            return found
+    return [] if selector.hard else nodes
+
+
 def matches(terms: tuple[Term, ...], labels: Mapping[str, str]) -> bool:
     return all(_holds(term, labels) for term in terms)
 
@@ -85,6 +118,11 @@ def _holds(term: Term, labels: Mapping[str, str]) -> bool:
     key, operator, values = term
     has = key in labels if operator in (EXISTS, DOES_NOT_EXIST) else labels.get(key) in values
     return has == (operator in (EXISTS, IN))
+
+
+def describe_selector(selector: Selector) -> str:
+    """Format a selector for messages: ``{zone: in(a)}, or {disk: in(fast)}``."""
+    return ", or ".join(describe_terms(terms) for terms in (selector.hard, *selector.fallbacks))
 
 
 def describe_terms(terms: tuple[Term, ...]) -> str:

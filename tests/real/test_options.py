@@ -332,6 +332,10 @@ def test_nodes_and_resources() -> None:
     "options",
     [
         {"label_selector": {"zone": "a"}},
+        {"label_selector": {"zone": "b"}, "fallback_strategy": [{"label_selector": {"zone": "in(a,c)"}}]},
+        {"label_selector": {"zone": "b"}, "fallback_strategy": [{"label_selector": {"rack": "1"}}, {"label_selector": {}}]},
+        {"fallback_strategy": [{"label_selector": {"zone": "b"}}]},
+        {"label_selector": {"zone": "a"}, "fallback_strategy": []},
         {"label_selector": {"zone": "!in(b,c)"}, "scheduling_strategy": "SPREAD"},
         {"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": In("a", "b"), "rack": DoesNotExist()})},
         {"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": Exists()}, soft={"zone": NotIn("a")})},
@@ -354,6 +358,31 @@ def test_labels_that_no_node_has_are_waited_for(options: dict[str, Any]) -> None
     waiting = echo.options(**options).remote(1)
     wait_for_condition(lambda: "no node has such labels" in ray.why(waiting))
     ray.cancel(waiting)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "error"),
+    [
+        ({"label_selector": {"zone": "a"}}, TypeError),
+        ("zone", TypeError),
+        (["zone"], ValueError),
+        ([{}], ValueError),
+        ([{"label_selector": {"zone": "a"}, "num_cpus": 1}], ValueError),
+        ([{"num_cpus": 1}], ValueError),
+        ([{"label_selector": "zone=a"}], ValueError),
+        ([{"label_selector": {"zone": "a"}}, {"label_selector": {"zone": "a b"}}], ValueError),
+    ],
+)
+def test_wrong_fallbacks_are_errors(fallback: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        echo.options(fallback_strategy=fallback)
+    with pytest.raises(error):
+        ray.remote(Titled).options(fallback_strategy=fallback)
+
+
+def test_an_actor_falls_back_too() -> None:
+    actor = ray.remote(Titled).options(label_selector={"zone": "b"}, fallback_strategy=[{"label_selector": {"zone": "a"}}])
+    assert ray.get(actor.remote().titles.remote())[2] != os.getpid()
 
 
 def test_wrong_labels_are_errors() -> None:

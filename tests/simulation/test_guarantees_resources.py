@@ -139,3 +139,24 @@ def test_actors_without_options_spread_although_each_leaves_its_node_free(seed: 
 
     (fewest, here), _ = judged(body, lambda cluster: None, seed=seed, nodes=[{"num_cpus": 1}] * 2)
     assert fewest > 0 and here == 10
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_fallbacks_are_tried_in_order_by_tasks_and_actors(seed: int) -> None:
+    nodes = [{"num_cpus": 0}, {"num_cpus": 1, "labels": {"zone": "b"}}, {"num_cpus": 8, "labels": {"zone": "c"}}]
+    options: dict[str, Any] = {
+        "label_selector": {"zone": "a"},
+        "fallback_strategy": [{"label_selector": {"zone": "b"}}, {"label_selector": {"zone": "c"}}],
+    }
+
+    def body() -> list[Any]:
+        zones = {node["NodeID"]: node["Labels"].get("zone") for node in minray.nodes()}
+        alone = zones[minray.get(where.options(**options).remote())]
+        holder = Resident.options(num_cpus=1, **options).remote()
+        second = Resident.options(num_cpus=1, **options).remote()
+        places = [zones[minray.get(actor.where.remote())] for actor in (holder, second)]
+        while_busy = zones[minray.get(where.options(**options).remote())]
+        return [alone, *sorted(places), while_busy]
+
+    result, _ = judged(body, lambda cluster: None, seed=seed, nodes=nodes)
+    assert result == ["b", "b", "c", "c"]
