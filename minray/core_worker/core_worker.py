@@ -21,7 +21,6 @@ from minray.core_worker.execution.actor_host import ActorHost
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor
 from minray.core_worker.execution.job_environment import take_on
-from minray.core_worker.execution.omp_threads import OmpThreads
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
@@ -291,7 +290,6 @@ class CoreWorker:
         self.intake = intake = TaskIntake(
             platform, process.address, self.references, self.store, self.borrowing, self.fetcher, config.node_ip
         )
-        self.omp_threads = OmpThreads(platform.user_code)
         self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
         self.host = ActorHost(process, self.executor, intake, self)
         self.actor_receiver = self.host.receiver
@@ -558,10 +556,6 @@ class CoreWorker:
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """Take on the job and the runtime environment of this worker's first task, for good."""
         await take_on(self.process, self.context, template)
-        self.omp_threads.on_environment(dict(template.shape.runtime_env.env_vars))
-
-    def on_lease(self, template: TaskTemplate) -> None:
-        self.omp_threads.on_lease(template.shape)
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         self.host.run_constructor(task, then)

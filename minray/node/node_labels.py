@@ -47,8 +47,9 @@ def labels_at_start(given: Mapping[str, str], has_tpu: bool, environ: Mapping[st
     variables = {**OF_ENVIRONMENT, **(OF_TPU_ENVIRONMENT if has_tpu else {})}
     labels = {label: environ[variable] for variable, label in variables.items() if environ.get(variable)}
     for label, value in given.items():
-        if labels.get(label, value) != value:
-            logger.warning("label %s is %r, as the user says, and not %r, as the environment says", label, value, labels[label])
+        other = labels.get(label, value)
+        if other != value:
+            logger.warning("label %s is %r, as the user says, and not %r, as the environment says", label, value, other)
     labels |= given
     if environ.get(OVERRIDE):
         try:

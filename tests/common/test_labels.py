@@ -63,7 +63,10 @@ def test_labels_of_a_node_on_a_command_line() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["zone", "a=a,", "=a", "zone=", "zone=a=b", "a b=c", "zone=b c", "zone=" + "x" * 64, "ray.io/node-id=x", "zone=a,zone=b"],
+    [
+        *("zone", "a=a,", "=a", "zone=", "zone=a=b", "a b=c", "zone=b c", "zone=" + "x" * 64),
+        *("ray.io/node-id=x", "zone=a,zone=b"),
+    ],
 )
 def test_what_cannot_be_labels_of_a_node(text: str) -> None:
     with pytest.raises(ValueError, match="label"):

@@ -38,7 +38,7 @@ def test_the_variable_changes_only_when_a_lease_has_other_cpus(worker: Any) -> N
     threads, entered = worker
     threads.on_lease(shape(CPU=20_000))
     assert entered == []  # the environment is not prepared
-    threads.on_environment({"PATH": "/bin"})
+    threads.on_environment(RuntimeEnvInfo((("PATH", "/bin"),)))
     assert entered == [{"OMP_NUM_THREADS": "2"}]
     threads.on_lease(shape(CPU=29_999))
     assert len(entered) == 1
@@ -50,7 +50,7 @@ def test_a_lease_that_replaces_the_first_before_the_environment_is_ready_counts(
     threads, entered = worker
     threads.on_lease(shape(CPU=20_000))
     threads.on_lease(shape(CPU=40_000))
-    threads.on_environment({})
+    threads.on_environment(RuntimeEnvInfo())
     assert entered == [{"OMP_NUM_THREADS": "4"}]
 
 
@@ -60,7 +60,7 @@ def test_a_value_of_the_users_stays(worker: Any, monkeypatch: pytest.MonkeyPatch
     if not of_the_runtime_env:
         monkeypatch.setenv("OMP_NUM_THREADS", "7")
     threads.on_lease(shape(CPU=20_000))
-    threads.on_environment({"OMP_NUM_THREADS": "7"} if of_the_runtime_env else {})
+    threads.on_environment(RuntimeEnvInfo((("OMP_NUM_THREADS", "7"),) if of_the_runtime_env else ()))
     threads.on_lease(shape(CPU=40_000))
     assert entered == []
 

@@ -227,7 +227,8 @@ def standing_of(pid: int) -> tuple[int, int]:
 def test_the_kernel_takes_memory_and_time_from_workers_before_others() -> None:
     here = standing_of(os.getpid())
     assert ray.get(standing.remote()) == (min(here[0] + 15, 19), 1000, min(here[0] + 15, 19))
-    others = [child for child in psutil.Process().children(recursive=True) if child.name() in ("minray:raylet", "minray:gcs")]
+    children = psutil.Process().children(recursive=True)
+    others = [child for child in children if child.name() in ("minray:raylet", "minray:gcs")]
     assert len(others) == 2 and {standing_of(child.pid) for child in others} == {here}
 
 

@@ -16,7 +16,7 @@ import os
 
 from minray.common.bundles import plain
 from minray.common.resources import CPU, UNIT
-from minray.common.task_spec import LeaseShape
+from minray.common.task_spec import LeaseShape, RuntimeEnvInfo
 from minray.platform.base import UserCode
 
 VARIABLE = "OMP_NUM_THREADS"
@@ -39,9 +39,9 @@ class OmpThreads:
         if self._set is not None:
             self._apply()
 
-    def on_environment(self, env_vars: dict[str, str]) -> None:
-        """Set the variable for the first time, unless the user has set it; ``env_vars``: those of the runtime environment."""
-        if VARIABLE not in env_vars and VARIABLE not in os.environ:
+    def on_environment(self, environment: RuntimeEnvInfo) -> None:
+        """Set the variable for the first time, unless the user has set it in this runtime environment or outside of it."""
+        if VARIABLE not in dict(environment.env_vars) and VARIABLE not in os.environ:
             self._apply()
 
     def _apply(self) -> None:

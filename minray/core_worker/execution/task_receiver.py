@@ -22,6 +22,7 @@ from typing import Protocol
 from minray.common.ids import lease_tag, short
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.function_manager import FunctionManager
+from minray.core_worker.execution.omp_threads import OmpThreads
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.records.received_task import ReceivedTask
@@ -52,9 +53,6 @@ class WorkerSurroundings(Protocol):
     async def prepare_environment(self, template: TaskTemplate) -> None:
         """Enter the job and the runtime environment of the first task. Raises RuntimeEnvSetupError."""
 
-    def on_lease(self, template: TaskTemplate) -> None:
-        """React to the first push of a lease, which brings this template; all tasks of the lease have its shape."""
-
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         """Dedicate this process to an actor, and run its constructor."""
 
@@ -83,6 +81,7 @@ class TaskReceiver:
         self._functions = functions
         self._intake = intake
         self._surroundings = surroundings
+        self._omp_threads = OmpThreads(platform.user_code)
         intake.on_last_answer = self._begin_exit
         self._lease_id = b""
         self._tasks: dict[int, ReceivedTask] = {}
@@ -109,7 +108,7 @@ class TaskReceiver:
                 call.fail("stale-lease", f"lease {short(request.lease_id)} of this worker is over")
                 return None
             self._begin_lease(request.lease_id)
-            self._surroundings.on_lease(self._header_of(request.header).template)
+            self._omp_threads.on_lease(self._header_of(request.header).template.shape)
         known = self._tasks.get(request.sequence)
         if known is not None or request.sequence <= self._acknowledged:
             if known is not None:
@@ -200,6 +199,7 @@ class TaskReceiver:
     async def _prepare(self, template: TaskTemplate) -> None:
         try:
             await self._surroundings.prepare_environment(template)
+            self._omp_threads.on_environment(template.shape.runtime_env)
         except Exception as problem:
             error = problem if isinstance(problem, RuntimeEnvSetupError) else RuntimeEnvSetupError(reason=repr(problem))
             for task in list(self._waiting):

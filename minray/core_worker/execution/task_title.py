@@ -2,9 +2,9 @@
 
 Ray: execute_task in python/ray/_raylet.pyx (_changeproctitle)
 
-``ray::f`` runs ``f``, ``ray::Counter.add`` runs a method, ``ray::Counter`` is an actor without a call, and ``ray::IDLE`` is a
-worker without a task. The prefix is Ray's, because programs look for it. An actor that runs several calls at once keeps the
-name of its class.
+``ray::f`` runs ``f``, and ``ray::Counter.add`` runs a method. ``ray::Counter`` is an actor without a call, ``ray::IDLE`` a
+worker without a task. The prefix is Ray's, because programs look for it. An actor that runs several calls at once keeps
+the name of its class.
 
 A title is written when it changes: not between two tasks of one function that follow each other. Then it costs a task one
 comparison.
