@@ -103,7 +103,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record_ref_creation_sites: bool = False
     """Whether processes record the line of user code that made each reference; it costs microseconds per reference."""
     local_gc_min_interval_s: float = 10.0
-    """Time that leases wait without any change in the cluster before all processes collect garbage."""
+    """Time that leases wait without any change in the cluster before all processes collect garbage.
+
+    When a store is full they collect at once, at most once in this time."""
     get_warning_s: float = 10.0
     """Time after which a blocked ``get`` prints, once, what it waits for."""
     report_unseen_errors: bool = True

@@ -315,10 +315,17 @@ class MainThreadUserCode(LoopBorder):
             self.post(self._plan_collection)
 
     def _plan_collection(self) -> None:
-        self._loop.call_later(self._collect_after_s, self.run, self._collect)
+        self._loop.call_later(self._collect_after_s, self._begin_collection)
+
+    def _begin_collection(self) -> None:
+        """Collect in the main thread, or beside it while that is in user code: a task may wait for what garbage keeps."""
+        if self._away:
+            threading.Thread(target=self._collect, name="minray-garbage", daemon=True).start()
+        else:
+            self.run(self._collect)
 
     def _collect(self) -> None:
-        """Collect garbage now; called in the main thread, where users' destructors may block."""
+        """Collect garbage now; called in a thread where users' destructors may block."""
         self._will_collect = False
         began = Clock.monotonic()
         self.collect_garbage()
