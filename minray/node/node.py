@@ -82,12 +82,16 @@ class NodeOptions:
 class Node:
     """A running node, in the process that has started it."""
 
-    def __init__(self, zygote: OwnedZygote, file: NodeFile, token: bytes, has_external: bool) -> None:
+    def __init__(
+        self, zygote: OwnedZygote, file: NodeFile, token: bytes, has_external: bool, gcs: GcsConfig | None
+    ) -> None:
         self.zygote = zygote
         self.file = file
         self.token = token
         self._has_external = has_external
         """Whether the node may have spill files in external storage, which only its raylet can remove."""
+        self._gcs = gcs
+        """Configuration of the gcs; None on nodes that are not the head."""
 
     @property
     def node_id(self) -> str:
@@ -103,6 +107,16 @@ class Node:
         pid = self.processes().get(name)
         if pid is not None:
             self.zygote.kill(pid)
+
+    def start_gcs(self) -> None:
+        """Start the gcs again, which was killed for good. Raises RuntimeError if this is no head, or has ended."""
+        if self._gcs is None:
+            raise RuntimeError("only the head node has a gcs")
+        try:
+            _start_gcs(self._gcs, self.zygote)
+        except SpawnFailed as error:
+            advice = "" if self._gcs.storage_path else ": without storage a head ends with its gcs"
+            raise RuntimeError(f"the gcs could not be started again{advice}: {error}") from None
 
     def detach(self) -> None:
         """Let the node live on when this process ends. Raises RuntimeError if the node has just ended."""
@@ -231,8 +245,10 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
     socket_dir = f"unix:{session / SOCKETS}"
     gcs_endpoint = options.gcs_endpoint
     gcs_address = gcs_endpoint.removeprefix("tcp:")
-    if options.head:
-        gcs_endpoint, gcs_address = _start_gcs(options, socket_dir, session, zygote)
+    gcs = _gcs_config(options, socket_dir, session) if options.head else None
+    if gcs is not None:
+        _start_gcs(gcs, zygote)
+        gcs_endpoint, gcs_address = gcs.endpoints[0], gcs.endpoints[-1].removeprefix("tcp:")
     node_id = secrets.token_bytes(16)
     config = RayletConfig(
         node_id=node_id,
@@ -271,7 +287,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         (session / NODE_FILE).write_bytes(msgspec.json.encode(file))
     except OSError as error:
         raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
-    return Node(zygote, file, token, any(map(is_external, config.spill_directories)))
+    return Node(zygote, file, token, any(map(is_external, config.spill_directories)), gcs)
 
 
 def _spill_directories(session: Path, places: str) -> list[str]:
@@ -282,15 +298,17 @@ def _spill_directories(session: Path, places: str) -> list[str]:
         raise RuntimeError(f"cannot spill objects to {error.filename}: {error.strerror}") from None
 
 
-def _start_gcs(options: NodeOptions, socket_dir: str, session: Path, zygote: OwnedZygote) -> tuple[str, str]:
-    """Start the gcs; return its endpoint for this node, and its address for other nodes and drivers."""
+def _gcs_config(options: NodeOptions, socket_dir: str, session: Path) -> GcsConfig:
+    """Describe the gcs. Its first endpoint is for this node, its last one for other nodes and drivers."""
     endpoints = [f"{socket_dir}/gcs"]
     if options.tcp_host:
         endpoints.append(f"tcp:{options.tcp_host}:{options.tcp_port}")
-    config = GcsConfig(endpoints, options.storage, session.name, options.system_config)
-    durable = bool(options.storage)
+    return GcsConfig(endpoints, options.storage, session.name, options.system_config)
+
+
+def _start_gcs(config: GcsConfig, zygote: OwnedZygote) -> None:
+    durable = bool(config.storage_path)
     _start_process(zygote, "gcs", msgspec.msgpack.encode(config), essential=not durable, respawn=durable)
-    return endpoints[0], endpoints[-1].removeprefix("tcp:")
 
 
 def _start_process(

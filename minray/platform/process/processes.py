@@ -216,9 +216,17 @@ class OwnedZygote:
             pass
         return {pid: child.request.name for pid, child in self._children.items() if child.status is None}
 
-    def kill(self, pid: int) -> None:
-        """Send SIGKILL to a child of the owner; does nothing when it has ended."""
-        self._link.send(KillChild(pid))
+    def latest(self, name: str) -> int | None:
+        """Return the pid of the child of this name that was started last, be it alive or not; None if there is none."""
+        return next((pid for pid, child in reversed(self._children.items()) if child.request.name == name), None)
+
+    def status_of(self, pid: int) -> ExitStatus | None:
+        """Return how a child has ended, as far as the zygote has reported; None if it lives."""
+        return self._children[pid].status
+
+    def kill(self, pid: int, for_good: bool = False) -> None:
+        """Send SIGKILL to a child of the owner; does nothing when it has ended. ``for_good``: do not fork it again."""
+        self._link.send(KillChild(pid, for_good))
 
     def detach(self) -> None:
         """Let the zygote live on when this process ends. Raises ``SpawnFailed`` if it is dead or does not answer."""

@@ -62,6 +62,8 @@ class KillChild(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Client to zygote: send SIGKILL to a child of this client. Nothing happens if it is gone."""
 
     pid: int
+    for_good: bool = False
+    """Whether a ``respawn`` child is not forked again."""
 
 
 class Release(msgspec.Struct, array_like=True, frozen=True, tag=True):
