@@ -44,6 +44,12 @@ FEW_FILES = 4096
 
 A raylet has three files open for each worker, the gcs two, a driver one for each actor that it calls.
 """
+ZYGOTE_PROGRAM = (
+    "import os, sys; own_path = sys.path[:]; sys.path[:] = os.fsdecode(sys.stdin.buffer.read()).split(chr(0)); "
+    "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
+)
+"""Program of a zygote. It is told this process's path, and imports minray from there, and nothing from the current
+directory."""
 logger = logging.getLogger("minray")
 
 
@@ -211,7 +217,8 @@ def start_node(options: NodeOptions) -> Node:
     token = options.token or make_token()
     session = make_session(token)
     try:
-        zygote = start_zygote(["-P", "-c", _zygote_program()], str(session), options.env_vars)
+        told = os.fsencode("\0".join(import_path()))
+        zygote = start_zygote(["-P", "-c", ZYGOTE_PROGRAM], str(session), options.env_vars, told)
     except (OSError, ValueError) as error:  # ValueError: the name of an environment variable is invalid.
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
@@ -231,14 +238,6 @@ def import_path() -> list[str]:
     The entry "" (an interactive session) means the current directory.
     """
     return [os.path.abspath(entry) for entry in sys.path]
-
-
-def _zygote_program() -> str:
-    """Return the program of a zygote. It imports minray from this process's path, and nothing from the current directory."""
-    return (
-        f"import sys; own_path = sys.path[:]; sys.path[:] = {import_path()}; "
-        "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
-    )
 
 
 def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session: Path, zygote: OwnedZygote) -> Node:

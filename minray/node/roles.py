@@ -52,6 +52,8 @@ from minray.raylet.log_monitor import OpenLog
 from minray.raylet.raylet import RAYLET_SERVICES, Raylet
 from minray.rpc.service import prepare
 
+MOST_WORDS_OF_FAILURE = 5000
+"""Characters at which the reason of a failed start is cut: as JSON it must fit into the payload of readiness, 64 KiB."""
 _worker_config = msgspec.msgpack.Decoder(WorkerConfig)
 _gcs_config = msgspec.msgpack.Decoder(GcsConfig)
 _raylet_config = msgspec.msgpack.Decoder(RayletConfig)
@@ -115,9 +117,10 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _tell_ready(ends: ChildEnds, *words: str) -> None:
-    """Report readiness or a failure to the zygote. Bytes of file names that are not text are escaped."""
+    """Report readiness or a failure to the zygote. Bytes of file names that are not text are escaped; long text is cut."""
     if ends.ready_descriptor is not None:
-        ends.ready(msgspec.json.encode([word.encode(errors="backslashreplace").decode() for word in words]))
+        texts = [word.encode(errors="backslashreplace").decode()[:MOST_WORDS_OF_FAILURE] for word in words]
+        ends.ready(msgspec.json.encode(texts))
 
 
 async def _serve_gcs(config: GcsConfig, heritage: Heritage, ends: ChildEnds) -> None:

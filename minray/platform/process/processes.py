@@ -36,6 +36,7 @@ from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
 from minray.platform.process.session import LOGS, SESSION_VARIABLE, TOKEN_VARIABLES, kill_strays, remove_session
 from minray.platform.process.zygote_link import (
     MARK_BYTES,
+    MAX_CONFIG_BYTES,
     Detach,
     Exited,
     KillChild,
@@ -52,7 +53,6 @@ from minray.platform.threads.user_code import close_output, open_standard_stream
 if TYPE_CHECKING:
     from minray.platform.process.zygote_child import ChildEnds  # which drivers have no use for
 
-MAX_CONFIG_BYTES = 64 * 1024
 MAX_LINE_BYTES = 64 * 1024
 """Longer lines of output are cut into pieces of this size."""
 PIPE_BYTES = 64 * 1024
@@ -89,12 +89,15 @@ class _OwnedChild:
     """How the child ended; None while it lives."""
 
 
-def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, str] | None = None) -> OwnedZygote:
+def start_zygote(
+    argv_tail: list[str], session_dir: str, env_vars: Mapping[str, str] | None = None, told: bytes = b""
+) -> OwnedZygote:
     """Start ``python *argv_tail DESCRIPTOR SESSION_DIR`` as the zygote of a session.
 
     The program calls ``zygote.serve(int(DESCRIPTOR), ..., session_dir=SESSION_DIR)``. A failure of the zygote shows at the
-    first ``spawn``, so that booting and spawning are one wait. ``env_vars`` are set for the zygote and its children. Raises
-    OSError, and ValueError for an impossible name or value in ``env_vars``.
+    first ``spawn``, so that booting and spawning are one wait. ``env_vars`` are set for the zygote and its children. The
+    program reads ``told`` from its standard input, because the system limits the length of arguments. Raises OSError, and
+    ValueError for an impossible name or value in ``env_vars``.
     """
     logs = Path(session_dir, LOGS)
     logs.mkdir(mode=0o700, exist_ok=True)
@@ -104,13 +107,16 @@ def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, 
         with theirs, open(logs / ZYGOTE_LOG, "ab", opener=_open_private) as log:
             process = subprocess.Popen(
                 [sys.executable, *argv_tail, str(theirs.fileno()), session_dir],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
                 env={**_environment(session_dir), **(env_vars or {})},
                 start_new_session=True,  # So the terminal's Ctrl-C does not reach it.
             )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(told)
     except BaseException:
         ours.close()
         raise
