@@ -9,8 +9,6 @@ these methods is not listed any more; one that has died in another way is listed
 from __future__ import annotations
 
 import signal
-import subprocess
-import time
 from typing import NamedTuple
 
 from minray.node.node import Node
@@ -19,7 +17,6 @@ RAYLET, GCS_SERVER = "raylet", "gcs_server"
 """Ray's names of the kinds of processes."""
 _NAMES = {RAYLET: "raylet", GCS_SERVER: "gcs"}
 """minray's name of each kind."""
-POLL_S = 0.01
 END_S = 10.0
 """Seconds that a killed process may take to end."""
 
@@ -45,11 +42,9 @@ class NodeProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit code. Raises ``subprocess.TimeoutExpired``."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired([f"pid {self.pid}"], timeout or 0.0)
-            time.sleep(POLL_S)
+        self._node.zygote.wait_end(self.pid, timeout)
+        code = self.poll()
+        assert code is not None, "it has ended"
         return code
 
     def kill(self) -> None:

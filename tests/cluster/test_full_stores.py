@@ -11,7 +11,7 @@ import minray
 from minray.cluster_utils import Cluster
 
 SIZE = 100 << 20
-"""Of a store of 150 MiB."""
+"""Bytes of an object that fills most of a store, which has 150 MiB."""
 
 
 @minray.remote(resources={"a": 1})

@@ -124,7 +124,7 @@ class Worker(WorkQueue):
         self.environment: Any = self.loop.create_future()
         self.prepared: list[TaskTemplate] = []
         self.omp_threads: list[str] = []
-        """What the environment says, each time when it is set."""
+        """Values of OMP_NUM_THREADS, each time when it is set."""
         self.cancelled_children: list[tuple[bytes, bool]] = []
         self.told_generators: list[Any] = []
         """Running calls that were cancelled: generators look whether they are meant."""

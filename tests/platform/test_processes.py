@@ -375,7 +375,7 @@ def test_a_config_that_is_too_large(zygote: OwnedZygote) -> None:
 
 
 def test_the_program_reads_what_it_is_told(session_dir: str) -> None:
-    """It is more than an argument may have, and more than a pipe keeps."""
+    """The text is longer than an argument may be, and than a pipe keeps."""
     program = "import sys; raise SystemExit(f'told {len(sys.stdin.buffer.read())}')"
     zygote = start_zygote(["-c", program], session_dir, told=bytes(1_000_000))
     with pytest.raises(SpawnFailed, match=r"(?s)gcs could not be started: the zygote has ended.*told 1000000"):

@@ -73,7 +73,7 @@ def test_a_worker_that_serves_another_lease_has_the_threads_of_that() -> None:
 
 
 def title(pid: int | None = None) -> str:
-    """What lists of processes show of a process, of this one by default."""
+    """Return the title of a process in lists of processes; by default, of this one."""
     return psutil.Process(pid).cmdline()[0]
 
 

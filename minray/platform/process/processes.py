@@ -230,6 +230,13 @@ class OwnedZygote:
         """Return how a child has ended, as far as the zygote has reported; None if it lives."""
         return self._children[pid].status
 
+    def wait_end(self, pid: int, timeout_s: float | None) -> None:
+        """Wait until a child has ended, or the zygote has. Raises ``subprocess.TimeoutExpired``."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._children[pid].status is None and not self._ended:
+            if not self._pump(END_S if deadline is None else deadline - time.monotonic()) and deadline is not None:
+                raise subprocess.TimeoutExpired(self._children[pid].request.name, timeout_s or 0.0)
+
     def kill(self, pid: int, for_good: bool = False) -> None:
         """Send SIGKILL to a child of the owner; does nothing when it has ended. ``for_good``: do not fork it again."""
         self._link.send(KillChild(pid, for_good))
