@@ -18,22 +18,49 @@ from minray.node import init as driver
 from minray.node.cluster_client import ClusterClient, end_gracefully
 from minray.node.discovery import with_environment
 from minray.node.node import Node, NodeOptions, start_node
+from minray.node.node_process import GCS_SERVER, RAYLET, NodeProcess, NodeProcesses, ProcessInfo
 from minray.protocol.gcs import NodeInfo
 
 POLL_S = 0.02
 
 IGNORED_ARGUMENTS = (
+    "autoscaling_config",
     "dashboard_agent_listen_port",
     "dashboard_host",
     "dashboard_port",
     "enable_object_reconstruction",
+    "gcs_server_port",
+    "huge_pages",
     "include_dashboard",
     "include_log_monitor",
+    "log_to_stderr",
     "max_worker_port",
+    "metrics_agent_port",
+    "metrics_export_port",
     "min_worker_port",
+    "no_monitor",
     "node_manager_port",
+    "num_redis_shards",
+    "object_manager_port",
+    "plasma_directory",
+    "plasma_store_socket_name",
+    "proxy_server_url",
+    "ray_client_server_port",
+    "ray_debugger_external",
+    "raylet_socket_name",
+    "redirect_output",
+    "redis_max_clients",
     "redis_password",
+    "redis_port",
+    "redis_shard_ports",
     "redis_username",
+    "resource_isolation_config",
+    "runtime_env_agent_port",
+    "runtime_env_dir_name",
+    "setup_worker_path",
+    "temp_dir",
+    "webui",
+    "worker_path",
     "worker_port_list",
 )
 """Arguments of Ray's ``add_node`` that are accepted and ignored: minray does not have what they configure."""
@@ -44,6 +71,7 @@ class ClusterNode:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._processes = NodeProcesses(node)
 
     @property
     def node_id(self) -> str:
@@ -54,6 +82,8 @@ class ClusterNode:
     @property
     def address(self) -> str:
         return self._node.file.gcs_address
+
+    gcs_address = address
 
     @property
     def node_ip_address(self) -> str:
@@ -70,25 +100,51 @@ class ClusterNode:
     def is_head(self) -> bool:
         return self._node.file.is_head
 
-    def kill_raylet(self) -> None:
-        """Kill the raylet with SIGKILL; the node dies."""
-        self._node.kill("raylet")
+    def kill_raylet(self, check_alive: bool = True) -> None:
+        """Kill the raylet with SIGKILL and wait for its end; the node dies.
 
-    def kill_gcs_server(self) -> None:
-        """Kill the gcs with SIGKILL. It is started again if the head has ``storage``; otherwise the cluster ends."""
-        self._node.kill("gcs")
+        With ``check_alive``, raises RuntimeError if it is dead already.
+        """
+        self._processes.kill(RAYLET, check_alive)
 
-    def live_processes(self) -> dict[str, int]:
+    def kill_gcs_server(self, check_alive: bool = True) -> None:
+        """Kill the gcs with SIGKILL and wait for its end, until ``start_gcs_server``; without ``storage`` the head ends.
+
+        With ``check_alive``, raises RuntimeError if it is dead already.
+        """
+        self._processes.kill(GCS_SERVER, check_alive)
+
+    def start_gcs_server(self) -> None:
+        """Start the gcs again. Raises RuntimeError if it lives, or if this head has ended with it."""
+        self._processes.start_gcs()
+
+    @property
+    def all_processes(self) -> dict[str, list[ProcessInfo]]:
+        """The ``raylet`` and, on the head, the ``gcs_server``, without those that ``kill_...`` has ended."""
+        return self._processes.all()
+
+    def live_processes(self) -> list[tuple[str, NodeProcess]]:
+        """Return kind and process of all living ones of ``all_processes``."""
+        return self._processes.living()
+
+    def dead_processes(self) -> list[tuple[str, NodeProcess]]:
+        """Return kind and process of those of ``all_processes`` that have ended without ``kill_...``."""
+        return self._processes.dead()
+
+    def any_processes_alive(self) -> bool:
+        return bool(self.live_processes())
+
+    def remaining_processes_alive(self) -> bool:
+        """Return whether all processes live that ``kill_...`` has not ended."""
+        return not self.dead_processes()
+
+    def pids(self) -> dict[str, int]:
         """Return the pids of the node's living processes by name: ``zygote``, ``raylet`` and, on the head, ``gcs``.
 
         Returns an empty dict once the zygote has ended.
         """
         living = self._node.processes()
         return {} if self._node.zygote.ended else {"zygote": self._node.zygote.pid, **living}
-
-    def remaining_processes_alive(self) -> bool:
-        """Return whether the raylet lives and, on the head, the gcs too."""
-        return len(self._node.processes()) == 1 + self.is_head()
 
     def end(self) -> None:
         """Unregister the node from the cluster, then end its processes."""
@@ -200,7 +256,7 @@ class Cluster:
 
     def _add_to(self, head_node: ClusterNode, options: NodeOptions) -> ClusterNode:
         """Start a node that joins the head, with the head's token, transport and system configuration."""
-        if not head_node.live_processes():
+        if not head_node.pids():
             raise RuntimeError("the head of this cluster has ended; call remove_node() for it, then add_node()")
         head = head_node._node
         options.tcp_host = head.file.tcp_host
@@ -226,7 +282,7 @@ class Cluster:
         if allow_graceful:
             node.end()
         else:
-            node.kill_raylet()
+            node._node.kill("raylet")
             node.close()
 
     def list_all_nodes(self) -> list[ClusterNode]:
@@ -234,7 +290,7 @@ class Cluster:
         return head + self.worker_nodes
 
     def remaining_processes_alive(self) -> bool:
-        """Return whether the raylet of every node lives and, on the head, the gcs too."""
+        """Return whether all processes of all nodes live that ``kill_raylet`` and ``kill_gcs_server`` have not ended."""
         return all(node.remaining_processes_alive() for node in self.list_all_nodes())
 
     def wait_for_nodes(self, timeout: float = 30) -> None:

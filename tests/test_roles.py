@@ -52,6 +52,14 @@ def test_a_reason_that_is_no_text_arrives() -> None:
         assert json.loads(reader.read()) == ["failed", r"/tmp/\udcff"]
 
 
+def test_a_long_reason_is_cut_so_that_it_arrives() -> None:
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader:
+        ends = ChildEnds("raylet", "", memoryview(b""), memoryview(b""), None, write_end)
+        roles._tell_ready(ends, "failed", 1_000_000 * "\udcff")
+        assert json.loads(reader.read()) == ["failed", r"\udcff" * (5000 // 6) + r"\udcff"[: 5000 % 6]]
+
+
 def test_a_worker_that_gets_no_thread_does_not_join_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the number of processes is limited. It would be given a task, and die of it without having begun it."""
 

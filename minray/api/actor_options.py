@@ -17,6 +17,7 @@ from minray import cloudpickle
 from minray.api.signature import parameters_of
 from minray.api.task_options import (
     BACKPRESSURE,
+    FALLBACK,
     STREAMING,
     check_bool,
     check_each,
@@ -80,6 +81,7 @@ ACTOR_CHECKS: dict[str, Callable[[str, Any], None]] = {
             "accelerator_type",
             "scheduling_strategy",
             "label_selector",
+            FALLBACK,
             "placement_group",
             "placement_group_bundle_index",
             "placement_group_capture_child_tasks",

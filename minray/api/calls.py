@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, overload
 
 from minray.common.bundles import without_bundles
+from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_threads.actor_api import ActorApi
@@ -254,7 +255,7 @@ def nodes() -> list[dict[str, Any]]:
             "NodeManagerPort": int(info.address.tcp_endpoint.rpartition(":")[2] or 0),
             "RayletSocketName": info.address.endpoint.removeprefix("unix:"),
             "Resources": to_floats(info.resources_total) if info.alive else {},
-            "Labels": info.labels,
+            "Labels": labels_of(info.node_id, info.labels),
             "IsHead": info.is_head,
             "DeathReason": info.death_reason,
             "DeathReasonMessage": info.death_cause,

@@ -18,8 +18,10 @@ from typing import Any
 from minray.api import calls as worker
 from minray.common.bundles import STRATEGIES
 from minray.common.ids import PlacementGroupID
+from minray.common.labels import Term, parse_selector
 from minray.common.resources import resource_set, to_floats
 from minray.errors.tracebacks import hides_from_pytest
+from minray.protocol.placement_group import Bundle
 from minray.values.object_ref import ObjectRef
 
 __tracebackhide__ = hides_from_pytest
@@ -100,16 +102,23 @@ def _bundles_of(group_id: bytes) -> list[dict[str, float]]:
 
 
 def placement_group(
-    bundles: list[dict[str, float]], strategy: str = "PACK", name: str = "", lifetime: str | None = None
+    bundles: list[dict[str, float]],
+    strategy: str = "PACK",
+    name: str = "",
+    lifetime: str | None = None,
+    *,
+    bundle_label_selector: list[dict[str, str]] | None = None,
 ) -> PlacementGroup:
     """Request a placement group and return its handle at once. ``ready`` and ``wait`` tell when the group is reserved.
 
     ``bundles``: for each bundle a dict from resource name to amount. ``strategy``: PACK (few nodes), SPREAD (many),
     STRICT_PACK (one node, or wait), STRICT_SPREAD (a node for each bundle, or wait). ``name`` is for
     ``get_placement_group``, in this job's namespace. With ``lifetime="detached"`` the group outlives the job, until it is
-    removed. Raises ValueError for other arguments and for a name that is taken.
+    removed. ``bundle_label_selector``: for each bundle the labels of its node, as in the option ``label_selector`` of tasks;
+    an empty dict for any node. Raises ValueError for other arguments and for a name that is taken.
     """
     described = _check_bundles(bundles)
+    selectors = _check_selectors(bundle_label_selector, len(described))
     if strategy not in STRATEGIES:
         raise ValueError(f"Invalid placement group strategy {strategy}. Supported strategies are: {', '.join(STRATEGIES)}.")
     if lifetime not in (None, "detached"):
@@ -118,7 +127,8 @@ def placement_group(
         raise TypeError(f"name must be a str, not {type(name).__name__}")
     api = worker.current_api()
     groups = api.placement_groups
-    group = groups.describe(described, strategy, name, lifetime == "detached")
+    to_place = [Bundle(needs, labels=terms) for needs, terms in zip(described, selectors, strict=True)]
+    group = groups.describe(to_place, strategy, name, lifetime == "detached")
     if name:
         api.run_on_loop(lambda: groups.create_named(group))
     else:
@@ -142,6 +152,20 @@ def _check_bundles(bundles: Any) -> list[dict[str, int]]:
         if not described[-1]:
             raise ValueError(f"Bundles cannot be an empty dictionary or resources with only 0 values. Bundles: {bundles}")
     return described
+
+
+def _check_selectors(selectors: Any, count: int) -> list[tuple[Term, ...]]:
+    """Return the terms of each of ``count`` bundles. Raises ValueError for invalid, missing and superfluous selectors."""
+    if selectors is None:
+        return [()] * count
+    if not isinstance(selectors, list):
+        raise ValueError(f"Placement group bundle_label_selector must be a list, got {type(selectors).__name__}.")
+    if len(selectors) != count:
+        raise ValueError(f"bundle_label_selector must have one dict for each of the {count} bundles, but is {selectors}")
+    for selector in selectors:
+        if not isinstance(selector, dict) or not all(isinstance(text, str) for pair in selector.items() for text in pair):
+            raise ValueError(f"bundle_label_selector must be a list of dicts from label to value, but has {selector!r}")
+    return [parse_selector(selector) for selector in selectors]
 
 
 def _is_number(value: Any) -> bool:

@@ -45,6 +45,8 @@ from minray.errors.tracebacks import hides_from_pytest
 __tracebackhide__ = hides_from_pytest
 
 STRATEGIES = "'DEFAULT', 'SPREAD', or a NodeAffinity-, NodeLabel- or PlacementGroupSchedulingStrategy"
+FALLBACK = "fallback_strategy"
+"""Ray's name of the option for label selectors that do where no node has room for ``label_selector``."""
 STREAMING = "streaming"
 """Value of ``num_returns`` for a generator: each item is an object of its own as soon as it is yielded."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
@@ -146,6 +148,17 @@ def _check_selector(name: str, value: Any) -> None:
     parse_selector(value)
 
 
+def _check_fallbacks(name: str, value: Any) -> None:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{name} must be a list of dicts such as {{'label_selector': {{...}}}}, not {value!r}")
+    for number, option in enumerate(value):
+        if not isinstance(option, Mapping) or option.keys() != {"label_selector"}:
+            raise ValueError(f"{name}[{number}] must be a dict with 'label_selector' and nothing else, not {option!r}")
+        if not isinstance(option["label_selector"], Mapping):
+            raise ValueError(f"{name}[{number}]: label_selector must be a dict, not {option['label_selector']!r}")
+        _check_selector(f"{name}[{number}]: label_selector", option["label_selector"])
+
+
 def check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
@@ -164,6 +177,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "name": check_name,
     "scheduling_strategy": _check_strategy,
     "label_selector": _check_selector,
+    FALLBACK: _check_fallbacks,
     "placement_group": _check_group,
     "placement_group_bundle_index": check_integer(ANY_BUNDLE),
     "placement_group_capture_child_tasks": check_bool,
@@ -285,9 +299,9 @@ def make_template(
 
 def _labels(given: Mapping[str, Any]) -> LabelSelector:
     hard, value = parse_selector(given.get("label_selector", {})), given.get("scheduling_strategy")
-    if isinstance(value, NodeLabelSchedulingStrategy):
-        return LabelSelector((*hard, *value.hard), value.soft)
-    return LabelSelector(hard)
+    fallbacks = [parse_selector(option["label_selector"]) for option in given.get(FALLBACK, ())]
+    always, soft = (value.hard, value.soft) if isinstance(value, NodeLabelSchedulingStrategy) else ((), ())
+    return LabelSelector((*hard, *always), soft, tuple((*terms, *always) for terms in fallbacks) if hard else ())
 
 
 def _default_max_retries() -> int:

@@ -59,6 +59,10 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of workers that a raylet starts ahead of need; -1: one per CPU, at most 8."""
     worker_register_timeout_seconds: float = 60.0
     """Time after which a started worker that has not registered is killed."""
+    worker_niceness: int = 15
+    """Niceness that a worker adds to that of its raylet, so that tasks do not starve raylet, gcs and the user's shell."""
+    worker_oom_score_adjustment: int = 1000
+    """Adjustment of a worker's OOM score, at most 1000: the kernel then kills workers before other processes."""
     kill_idle_workers_interval_ms: int = 200
     """Time between two checks for idle workers that may be ended."""
     idle_worker_killing_time_threshold_ms: int = 1000
@@ -99,7 +103,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record_ref_creation_sites: bool = False
     """Whether processes record the line of user code that made each reference; it costs microseconds per reference."""
     local_gc_min_interval_s: float = 10.0
-    """Time that leases wait without any change in the cluster before all processes collect garbage."""
+    """Time that leases wait without any change in the cluster before all processes collect garbage.
+
+    When a store is full they collect at once, at most once in this time."""
     get_warning_s: float = 10.0
     """Time after which a blocked ``get`` prints, once, what it waits for."""
     report_unseen_errors: bool = True

@@ -10,15 +10,17 @@ opposites, so a node without the label satisfies them. All terms of a selector m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "in", "!in", "exists", "!exists"
 Term = tuple[str, str, tuple[str, ...]]
 """One condition of a selector: the label, one of the four operators above, and the values."""
 
 RESERVED = "ray.io/"
-"""Prefix of the labels that users may not give to a node; every node has one of them, NODE_ID_LABEL."""
+"""Prefix of the labels that Ray defines, such as ``ray.io/accelerator-type``; users may give them to a node."""
 NODE_ID_LABEL = f"{RESERVED}node-id"
+"""Label that every node has; users may not give it."""
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[A-Za-z0-9.-]+/)?{_WORD}")
 _SEVERAL = re.compile(rf"(!?)in\(\s*({_WORD}(?:\s*,\s*{_WORD})*)\s*\)")
@@ -51,8 +53,8 @@ def check_labels(labels: Mapping[str, str]) -> None:
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
         check_key(key)
-        if key.startswith(RESERVED):
-            raise ValueError(f"label {key!r} cannot be given to a node: the prefix {RESERVED!r} is reserved")
+        if key == NODE_ID_LABEL:
+            raise ValueError(f"label {key!r} cannot be given to a node: it is the id that the node has anyway")
         if not re.fullmatch(_WORD, value):
             raise ValueError(f"label {key!r} cannot be {value!r}: {SPELLING}")
 
@@ -64,6 +66,8 @@ def parse_labels(text: str) -> dict[str, str]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
             raise ValueError(f"{pair!r} is not a label such as zone=a")
+        if labels.get(key, value) != value:
+            raise ValueError(f"label {key!r} is given twice, as {labels[key]!r} and {value!r}: give it once")
         labels[key] = value
     check_labels(labels)
     return labels
@@ -74,6 +78,38 @@ def labels_of(node_id: bytes, labels: Mapping[str, str]) -> dict[str, str]:
     return {NODE_ID_LABEL: node_id.hex(), **labels}
 
 
+class Selector(Protocol):
+    """The part of a ``LabelSelector`` that says which nodes are acceptable."""
+
+    @property
+    def hard(self) -> tuple[Term, ...]: ...
+
+    @property
+    def fallbacks(self) -> tuple[tuple[Term, ...], ...]: ...
+
+
+class Labelled(Protocol):
+    """A node, as a scheduler sees it."""
+
+    labels: Mapping[str, str]
+
+
+N = TypeVar("N", bound=Labelled)
+
+
+def accepts(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Tell whether a node with these labels will do, be it by a fallback."""
+    return matches(selector.hard, labels) or any(matches(terms, labels) for terms in selector.fallbacks)
+
+
+def preferred(selector: Selector, nodes: Sequence[N]) -> Sequence[N]:
+    """Return the nodes that satisfy the first set of terms that any of them satisfies."""
+    for terms in (selector.hard, *selector.fallbacks) if selector.hard else ():
+        if found := [node for node in nodes if matches(terms, node.labels)]:
+            return found
+    return [] if selector.hard else nodes
+
+
 def matches(terms: tuple[Term, ...], labels: Mapping[str, str]) -> bool:
     return all(_holds(term, labels) for term in terms)
 
@@ -82,6 +118,11 @@ def _holds(term: Term, labels: Mapping[str, str]) -> bool:
     key, operator, values = term
     has = key in labels if operator in (EXISTS, DOES_NOT_EXIST) else labels.get(key) in values
     return has == (operator in (EXISTS, IN))
+
+
+def describe_selector(selector: Selector) -> str:
+    """Format a selector for messages: ``{zone: in(a)}, or {disk: in(fast)}``."""
+    return ", or ".join(describe_terms(terms) for terms in (selector.hard, *selector.fallbacks))
 
 
 def describe_terms(terms: tuple[Term, ...]) -> str:

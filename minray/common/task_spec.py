@@ -45,6 +45,8 @@ class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
     """Terms that must all hold."""
     soft: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """Terms that a preferred node satisfies."""
+    fallbacks: tuple[tuple[tuple[str, str, tuple[str, ...]], ...], ...] = ()
+    """Sets of terms that do instead of ``hard``, the best first, where no node has room for the ones before."""
 
 
 class RuntimeEnvInfo(msgspec.Struct, frozen=True, array_like=True):

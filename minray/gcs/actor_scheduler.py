@@ -9,8 +9,9 @@ Rules
   * The lease's id is stored before the lease is requested. So a restarted gcs requests the same lease again and finds the
     worker that its predecessor was given. It also gets the constructor's outcome, since a worker recognises a repeated push
     by its lease (G110). If that worker has died, the actor counts as dead in its constructor.
-  * The first choice is the owner's node, if the actor's placement needs are free there; then any node where they are free;
-    then any node that could ever hold them. If there is none, the actor waits for a node to join.
+  * An actor is placed where its placement needs are free, else where they can ever be. If no node can, it waits for one. The
+    owner's node comes first for an actor that holds resources. One that holds none gets a random node, as in Ray: it leaves
+    the node as free as before, so the owner's node would get all of them.
   * An incarnation that ends meanwhile (killed, out of scope) gives its lease back in every state.
 """
 
@@ -314,13 +315,14 @@ class ActorScheduler:
         needs: ResourceSet = dict(creation.placement)
         free = [node for node in nodes if fits(needs, self._nodes.available(node.node_id))]
         able = [node for node in nodes if fits(needs, node.resources_total)]
-        return _preferred(free or able, row.info.owner.node_id, self._platform.host.random)
+        preferred = row.info.owner.node_id if creation.shape.resources else b""
+        return _preferred(free or able, preferred, self._platform.host.random)
 
 
 def _preferred(nodes: list[NodeInfo], node_id: bytes, random: Callable[[], float]) -> NodeInfo | None:
-    """Return the owner's own node if it is among ``nodes``, else a random one."""
+    """Return the node with this id if it is among ``nodes``, else a random one."""
     for node in nodes:
-        if node.node_id == node_id:
+        if node.node_id == node_id or len(nodes) == 1:
             return node
     return nodes[int(random() * len(nodes))] if nodes else None
 

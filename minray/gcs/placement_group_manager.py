@@ -26,7 +26,7 @@ from minray.common.state_table import NEW, StateMachine
 from minray.common.tombstones import remember
 from minray.gcs.effects import Publication
 from minray.platform.base import Record
-from minray.protocol.placement_group import PLACEMENT_GROUPS, Bundle, PlacementGroupInfo
+from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 
 MAX_REMOVED_GROUPS = 1000
 """Number of removed groups that are kept, for users and for late questions."""
@@ -78,7 +78,7 @@ class PlacementGroupManager:
     def create(self, group: PlacementGroupInfo) -> PlacementGroupInfo | None:
         if group.group_id in self._groups or group.group_id in self._forgotten:
             return None
-        bundles = [Bundle(bundle.resources) for bundle in group.bundles]
+        bundles = [bundle.unplaced() for bundle in group.bundles]
         return msgspec.structs.replace(group, bundles=bundles, state=PENDING)
 
     def prepare(self, group_id: bytes, places: Mapping[int, bytes], attempt: int) -> PlacementGroupInfo | None:
@@ -88,7 +88,7 @@ class PlacementGroupManager:
             return None
         bundles = list(group.bundles)
         for index, node_id in places.items():
-            bundles[index] = Bundle(bundles[index].resources, node_id, attempt)
+            bundles[index] = msgspec.structs.replace(bundles[index], node_id=node_id, attempt=attempt)
         return msgspec.structs.replace(group, bundles=bundles, state=PREPARED)
 
     def commit(self, group_id: bytes, lost: Iterable[tuple[int, int]]) -> PlacementGroupInfo | None:
@@ -99,7 +99,7 @@ class PlacementGroupManager:
         bundles = list(group.bundles)
         for index, attempt in lost:
             if bundles[index].attempt == attempt:
-                bundles[index] = Bundle(bundles[index].resources)
+                bundles[index] = bundles[index].unplaced()
         is_whole = all(bundle.node_id for bundle in bundles)
         return msgspec.structs.replace(group, bundles=bundles, state=CREATED if is_whole else RESCHEDULING)
 
@@ -108,7 +108,7 @@ class PlacementGroupManager:
         group = self._groups.get(group_id)
         if group is None or group.state == REMOVED or not group.on_node(node_id):
             return None
-        bundles = [Bundle(bundle.resources) if bundle.node_id == node_id else bundle for bundle in group.bundles]
+        bundles = [bundle.unplaced() if bundle.node_id == node_id else bundle for bundle in group.bundles]
         return msgspec.structs.replace(group, bundles=bundles, state=RESCHEDULING)
 
     def remove(self, group_id: bytes) -> PlacementGroupInfo | None:

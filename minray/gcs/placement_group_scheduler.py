@@ -37,6 +37,7 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.common.ids import short
+from minray.common.labels import labels_of
 from minray.common.resources import ResourceSet, add, subtract
 from minray.common.task_set import TaskSet
 from minray.gcs.durable import Changes, durable, until_stored
@@ -61,7 +62,8 @@ from minray.protocol.placement_group import (
 )
 from minray.rpc.connection import Peers, PeerUnreachable
 from minray.rpc.service import Call
-from minray.scheduling.bundle_scheduling_policy import Places, explain, place
+from minray.scheduling.bundle_labels import needs_with_labels, offers_with_labels
+from minray.scheduling.bundle_scheduling_policy import Bundles, Nodes, Places, explain, place
 
 logger = logging.getLogger(__name__)
 
@@ -310,11 +312,10 @@ class PlacementGroupScheduler:
             if retry is not None and now < retry.at:
                 wake_at.append(retry.at)
                 continue
-            unplaced = group.unplaced()
-            places = place(group.strategy, unplaced, nodes, _beside(group))
+            places = place(group.strategy, *self._with_labels(group, nodes), _beside(group))
             if places is not None:
                 for index, node_id in places.items():
-                    subtract(nodes[node_id], unplaced[index])
+                    subtract(nodes[node_id], group.bundles[index].resources)
                 self._begin(group, places)
         if wake_at:
             self._timer = asyncio.get_running_loop().call_at(min(wake_at), self._assign)
@@ -327,6 +328,15 @@ class PlacementGroupScheduler:
             for promised in self._promised.get(node.node_id, {}).values():
                 subtract(free[node.node_id], promised)
         return free
+
+    def _with_labels(self, group: PlacementGroupInfo, nodes: Nodes) -> tuple[Bundles, Nodes]:
+        """Return the bundles to place and the resources of ``nodes``, both with the labels that the bundles want."""
+        unplaced = group.unplaced()
+        selectors = {index: group.bundles[index].labels for index in unplaced if group.bundles[index].labels}
+        if not selectors:
+            return unplaced, nodes
+        labels = {node.node_id: labels_of(node.node_id, node.labels) for node in self._nodes().open()}
+        return needs_with_labels(unplaced, selectors), offers_with_labels(nodes, labels, selectors)
 
     def _begin(self, group: PlacementGroupInfo, places: Places) -> None:
         self._attempt_count += 1
@@ -453,16 +463,14 @@ class PlacementGroupScheduler:
         """Explain for users why a group is not ready; empty if it is."""
         if group.state in (CREATED, REMOVED):
             return ""
-        unplaced = group.unplaced()
-        if group.group_id in self._attempts or not unplaced:
+        if group.group_id in self._attempts or not group.unplaced():
             return "its bundles are being reserved"
         totals = {node.node_id: node.resources_total for node in self._nodes().open()}
-        beside = _beside(group)
-        if place(group.strategy, unplaced, totals, beside) is None:
-            return f"the cluster is too small: {explain(group.strategy, unplaced, totals, beside)}"
-        free = self._free()
-        if place(group.strategy, unplaced, free, beside) is None:
-            return f"too much is in use: {explain(group.strategy, unplaced, free, beside)}"
+        strategy, beside = group.strategy, _beside(group)
+        for reason, nodes in (("the cluster is too small", totals), ("too much is in use", self._free())):
+            bundles, offers = self._with_labels(group, nodes)
+            if place(strategy, bundles, offers, beside) is None:
+                return f"{reason}: {explain(strategy, bundles, offers, beside)}"
         retry = self._retries.get(group.group_id)
         return f"the last attempt was refused ({retry.reason})" if retry is not None else "it will be tried at once"
 

@@ -23,10 +23,10 @@ import msgspec
 
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
-from minray.common.labels import check_labels
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import NODE_FILE, SOCKETS, NodeFile, default_spilling_place, make_session, make_token
+from minray.node.node_labels import labels_at_start
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import OwnedZygote, start_zygote
@@ -44,6 +44,12 @@ FEW_FILES = 4096
 
 A raylet has three files open for each worker, the gcs two, a driver one for each actor that it calls.
 """
+ZYGOTE_PROGRAM = (
+    "import os, sys; own_path = sys.path[:]; sys.path[:] = os.fsdecode(sys.stdin.buffer.read()).split(chr(0)); "
+    "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
+)
+"""Program of a zygote. It is told this process's path, and imports minray from there, and nothing from the current
+directory."""
 logger = logging.getLogger("minray")
 
 
@@ -82,12 +88,16 @@ class NodeOptions:
 class Node:
     """A running node, in the process that has started it."""
 
-    def __init__(self, zygote: OwnedZygote, file: NodeFile, token: bytes, has_external: bool) -> None:
+    def __init__(
+        self, zygote: OwnedZygote, file: NodeFile, token: bytes, has_external: bool, gcs: GcsConfig | None
+    ) -> None:
         self.zygote = zygote
         self.file = file
         self.token = token
         self._has_external = has_external
         """Whether the node may have spill files in external storage, which only its raylet can remove."""
+        self._gcs = gcs
+        """Configuration of the gcs; None on nodes that are not the head."""
 
     @property
     def node_id(self) -> str:
@@ -103,6 +113,16 @@ class Node:
         pid = self.processes().get(name)
         if pid is not None:
             self.zygote.kill(pid)
+
+    def start_gcs(self) -> None:
+        """Start the gcs again, which was killed for good. Raises RuntimeError if this is no head, or has ended."""
+        if self._gcs is None:
+            raise RuntimeError("only the head node has a gcs")
+        try:
+            _start_gcs(self._gcs, self.zygote)
+        except SpawnFailed as error:
+            advice = "" if self._gcs.storage_path else ": without storage a head ends with its gcs"
+            raise RuntimeError(f"the gcs could not be started again{advice}: {error}") from None
 
     def detach(self) -> None:
         """Let the node live on when this process ends. Raises RuntimeError if the node has just ended."""
@@ -160,7 +180,6 @@ def _store_bytes(given: float | None, host: Host) -> float:
 
 def _check_texts(options: NodeOptions) -> None:
     """Check texts of the options. Raises TypeError for anything but str, ValueError for text that UTF-8 cannot encode."""
-    check_labels(options.labels)
     if not is_environment(options.env_vars):
         raise TypeError(f"env_vars must be a dict from str to str, not {options.env_vars!r}")
     texts = {
@@ -186,6 +205,7 @@ def start_node(options: NodeOptions) -> Node:
     _check_texts(options)
     check_transport(options.system_config)
     resources = node_resources(options, RealHost())
+    options.labels = labels_at_start(options.labels, "TPU" in resources, {**os.environ, **options.env_vars})
     files = raise_file_limit()
     if files < FEW_FILES:
         logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)
@@ -197,7 +217,8 @@ def start_node(options: NodeOptions) -> Node:
     token = options.token or make_token()
     session = make_session(token)
     try:
-        zygote = start_zygote(["-P", "-c", _zygote_program()], str(session), options.env_vars)
+        told = os.fsencode("\0".join(import_path()))
+        zygote = start_zygote(["-P", "-c", ZYGOTE_PROGRAM], str(session), options.env_vars, told)
     except (OSError, ValueError) as error:  # ValueError: the name of an environment variable is invalid.
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
@@ -219,20 +240,14 @@ def import_path() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]
 
 
-def _zygote_program() -> str:
-    """Return the program of a zygote. It imports minray from this process's path, and nothing from the current directory."""
-    return (
-        f"import sys; own_path = sys.path[:]; sys.path[:] = {import_path()}; "
-        "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
-    )
-
-
 def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session: Path, zygote: OwnedZygote) -> Node:
     socket_dir = f"unix:{session / SOCKETS}"
     gcs_endpoint = options.gcs_endpoint
     gcs_address = gcs_endpoint.removeprefix("tcp:")
-    if options.head:
-        gcs_endpoint, gcs_address = _start_gcs(options, socket_dir, session, zygote)
+    gcs = _gcs_config(options, socket_dir, session) if options.head else None
+    if gcs is not None:
+        _start_gcs(gcs, zygote)
+        gcs_endpoint, gcs_address = gcs.endpoints[0], gcs.endpoints[-1].removeprefix("tcp:")
     node_id = secrets.token_bytes(16)
     config = RayletConfig(
         node_id=node_id,
@@ -271,7 +286,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         (session / NODE_FILE).write_bytes(msgspec.json.encode(file))
     except OSError as error:
         raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
-    return Node(zygote, file, token, any(map(is_external, config.spill_directories)))
+    return Node(zygote, file, token, any(map(is_external, config.spill_directories)), gcs)
 
 
 def _spill_directories(session: Path, places: str) -> list[str]:
@@ -282,15 +297,17 @@ def _spill_directories(session: Path, places: str) -> list[str]:
         raise RuntimeError(f"cannot spill objects to {error.filename}: {error.strerror}") from None
 
 
-def _start_gcs(options: NodeOptions, socket_dir: str, session: Path, zygote: OwnedZygote) -> tuple[str, str]:
-    """Start the gcs; return its endpoint for this node, and its address for other nodes and drivers."""
+def _gcs_config(options: NodeOptions, socket_dir: str, session: Path) -> GcsConfig:
+    """Describe the gcs. Its first endpoint is for this node, its last one for other nodes and drivers."""
     endpoints = [f"{socket_dir}/gcs"]
     if options.tcp_host:
         endpoints.append(f"tcp:{options.tcp_host}:{options.tcp_port}")
-    config = GcsConfig(endpoints, options.storage, session.name, options.system_config)
-    durable = bool(options.storage)
+    return GcsConfig(endpoints, options.storage, session.name, options.system_config)
+
+
+def _start_gcs(config: GcsConfig, zygote: OwnedZygote) -> None:
+    durable = bool(config.storage_path)
     _start_process(zygote, "gcs", msgspec.msgpack.encode(config), essential=not durable, respawn=durable)
-    return endpoints[0], endpoints[-1].removeprefix("tcp:")
 
 
 def _start_process(

@@ -27,6 +27,7 @@ import msgspec
 from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.execution.task_title import IDLE
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
@@ -34,9 +35,11 @@ from minray.node.discovery import session_token
 from minray.node.worker_output import TaskNamedStream, refuse_breakpoint
 from minray.platform.base import PlatformError
 from minray.platform.process.host import RealHost
+from minray.platform.process.priority import step_back
 from minray.platform.process.processes import ChildlessProcesses, ZygoteProcesses
 from minray.platform.process.rotating_log import RotatingLog
 from minray.platform.process.session import LOGS
+from minray.platform.process.title import ProcessTitle
 from minray.platform.process.zygote import serve
 from minray.platform.process.zygote_child import ChildEnds
 from minray.platform.real import make_platform
@@ -49,6 +52,8 @@ from minray.raylet.log_monitor import OpenLog
 from minray.raylet.raylet import RAYLET_SERVICES, Raylet
 from minray.rpc.service import prepare
 
+MOST_WORDS_OF_FAILURE = 5000
+"""Characters at which the reason of a failed start is cut: as JSON it must fit into the payload of readiness, 64 KiB."""
 _worker_config = msgspec.msgpack.Decoder(WorkerConfig)
 _gcs_config = msgspec.msgpack.Decoder(GcsConfig)
 _raylet_config = msgspec.msgpack.Decoder(RayletConfig)
@@ -65,7 +70,10 @@ class Heritage:
 def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> None:
     """Run a forked child in its role; return when the role has ended."""
     if role == "worker":
-        _run_worker(_worker_config.decode(config), heritage, ends)
+        worker_config = _worker_config.decode(config)
+        system = worker_config.system_config
+        step_back(system.worker_niceness, system.worker_oom_score_adjustment)
+        _run_worker(worker_config, heritage, ends)
     elif role == "gcs":
         gcs = _gcs_config.decode(config)
         _log_to_file(ends, gcs.system_config)
@@ -109,9 +117,10 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _tell_ready(ends: ChildEnds, *words: str) -> None:
-    """Report readiness or a failure to the zygote. Bytes of file names that are not text are escaped."""
+    """Report readiness or a failure to the zygote. Bytes of file names that are not text are escaped; long text is cut."""
     if ends.ready_descriptor is not None:
-        ends.ready(msgspec.json.encode([word.encode(errors="backslashreplace").decode() for word in words]))
+        texts = [word.encode(errors="backslashreplace").decode()[:MOST_WORDS_OF_FAILURE] for word in words]
+        ends.ready(msgspec.json.encode(texts))
 
 
 async def _serve_gcs(config: GcsConfig, heritage: Heritage, ends: ChildEnds) -> None:
@@ -203,6 +212,9 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     sys.stdout = TaskNamedStream(sys.stdout, executor)
     sys.stderr = TaskNamedStream(sys.stderr, executor)
     sys.breakpointhook = refuse_breakpoint
+    title = ProcessTitle()
+    title.show(IDLE)
+    executor.title.write, user_code.on_idle = title.show, executor.title.show_idle
     user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))
     user_code.serve()
 

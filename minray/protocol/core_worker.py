@@ -379,7 +379,7 @@ class RevokeLeases(Request[Done], frozen=True):
 
 
 class LocalGC(Request[Done], frozen=True):
-    """From the raylet: asks a process to collect garbage soon, since leases wait, perhaps for what garbage keeps."""
+    """From the raylet: asks a process to collect garbage soon: leases or objects wait, perhaps for what it keeps."""
 
 
 class RayletEnds(Request[Done], frozen=True):

@@ -67,6 +67,8 @@ class NodeResources(Record, frozen=True):
     available: dict[str, int]
     pending: list[tuple[dict[str, int], int]]
     """Resources of the lease requests that wait there, and the number of each; also those that no node can hold."""
+    shortages: int = 0
+    """Number of times that requests for memory have waited there, so that all processes should collect garbage."""
 
 
 DRIVER_LEFT = "the driver has left its cluster"

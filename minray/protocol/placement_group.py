@@ -26,6 +26,12 @@ class Bundle(Record, frozen=True):
     """Node that holds the bundle; empty: none (yet, or any more)."""
     attempt: int = 0
     """Attempt that has placed the bundle there."""
+    labels: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Terms that the bundle's node satisfies, see ``common.labels``."""
+
+    def unplaced(self) -> Bundle:
+        """Return the bundle without its node."""
+        return Bundle(self.resources, labels=self.labels)
 
 
 class PlacementGroupInfo(Record, frozen=True):

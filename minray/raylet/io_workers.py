@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from minray.common.config import RayletConfig
@@ -40,10 +40,14 @@ logger = logging.getLogger(__name__)
 class IoWorkers:
     """Spills and restores the objects of one node; see ``object_store.store.Spilling``."""
 
-    def __init__(self, platform: Platform, config: RayletConfig, store: ObjectStore) -> None:
+    def __init__(
+        self, platform: Platform, config: RayletConfig, store: ObjectStore, on_shortage: Callable[[], None]
+    ) -> None:
+        """``on_shortage`` is called, perhaps often, while requests wait for memory."""
         self._disks = [platform.open_disk(directory) for directory in config.spill_directories]
         self._manager = LocalObjectManager(store.table, len(self._disks), config.system_config)
         self._store = store
+        self._on_shortage = on_shortage
         self._tasks = TaskSet()
         self._is_closed = False
         self.trouble: DiskFailed | None = None
@@ -77,6 +81,8 @@ class IoWorkers:
         return self._manager.can_write(asyncio.get_running_loop().time())
 
     def maybe_spill(self, wanted_bytes: int) -> None:
+        if wanted_bytes:
+            self._on_shortage()
         if not self._is_closed:
             for batch in self._manager.assign(wanted_bytes, asyncio.get_running_loop().time()):
                 self._tasks.begin(self._spill(batch), f"spill({batch.file.name})")

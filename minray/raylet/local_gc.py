@@ -1,4 +1,4 @@
-"""Garbage collection for waiting leases: the raylet tells when its node's processes should collect.
+"""Garbage collection for what waits: the raylet tells when its node's processes should collect.
 
 Ray: src/ray/raylet/node_manager.cc (TriggerGlobalGC, DoLocalGC)
 
@@ -8,7 +8,12 @@ its own garbage. For all others, each raylet watches the cluster. When leases wa
 any node for a while, it has its own workers and drivers collect. It knows all nodes from their resource reports, which also
 come now and then without a change. So no message has to start the collection.
 
+Unreachable references in cycles keep objects alive, too, and a full store would refuse new ones although no program needs
+the old ones. So when requests wait for memory, the node's processes collect at once, and so do those of all other nodes,
+which may own the objects: the next resource report counts one more shortage.
+
 Rules
+  * While requests wait for memory again and again, processes collect once in ``local_gc_min_interval_s``.
   * As long as nothing changes, the collection is repeated, each time after twice as long: it costs every process a moment,
     and may not help.
   * It is best effort: a process that is not reached is asked the next time.
@@ -25,6 +30,10 @@ class LocalGc:
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
+        self.shortages = 0
+        """Number of times that this node has asked all nodes to collect."""
+        self._not_before = 0.0
+        """Time before which a shortage starts no further collection here."""
         self._pause_s = patience_s
         """Seconds from ``_still_since`` to the next collection."""
         self._still_since = 0.0
@@ -39,10 +48,25 @@ class LocalGc:
         known = self._reports.pop(node_id, None)
         if report is not None:
             self._reports[node_id] = report
+        if report is not None and known is not None and report.shortages > known.shortages:
+            return self._may_collect(now)
         if report is None or known is None or (report.available, report.pending) != (known.available, known.pending):
             self._still_since, self._pause_s = now, self._patience_s
             return False
         if now < self._still_since + self._pause_s or not any(report.pending for report in self._reports.values()):
             return False
         self._pause_s *= 2
+        return True
+
+    def on_shortage(self, now: float) -> bool:
+        """Note that requests wait for memory; return True if the processes of all nodes should collect now."""
+        if not self._may_collect(now):
+            return False
+        self.shortages += 1
+        return True
+
+    def _may_collect(self, now: float) -> bool:
+        if now < self._not_before:
+            return False
+        self._not_before = now + self._patience_s
         return True

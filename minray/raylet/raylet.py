@@ -88,7 +88,7 @@ class Raylet:
         self._patient = PatientCaller(self._peers, self._gcs)
         self.objects = self._make_objects()
         self.store = self._make_store()
-        self.io_workers = IoWorkers(platform, config, self.store)
+        self.io_workers = IoWorkers(platform, config, self.store, self._on_shortage)
         self._departure = self._make_departure()
         self._local_gc = LocalGc(system.local_gc_min_interval_s)
         self._memory_monitor = self._make_memory_monitor()
@@ -331,6 +331,7 @@ class Raylet:
             total=dict(broker.local.total),
             available=broker.available(),
             pending=broker.pending(),
+            shortages=self._local_gc.shortages,
         )
 
     def _report_worker_death(self, death: WorkerDeath) -> None:
@@ -390,9 +391,18 @@ class Raylet:
             self._broker.nodes.on_resources(key, report.version, report.total, report.available)
             self._broker.advance()
         if self._local_gc.on_report(key, report, asyncio.get_running_loop().time()):
-            workers = [worker.address for worker in self._broker.pool.workers.values() if worker.address is not None]
-            for address in [*workers, *self._local_gc.drivers.values()]:
-                self._peers.to(address).send(LocalGC(), ignore)
+            self._collect_garbage()
+
+    def _on_shortage(self) -> None:
+        """Have the processes of this and of all other nodes collect garbage, because requests wait for memory."""
+        if self._local_gc.on_shortage(asyncio.get_running_loop().time()):
+            self._collect_garbage()
+            self._reporter.changed()
+
+    def _collect_garbage(self) -> None:
+        workers = [worker.address for worker in self._broker.pool.workers.values() if worker.address is not None]
+        for address in [*workers, *self._local_gc.drivers.values()]:
+            self._peers.to(address).send(LocalGC(), ignore)
 
     def _on_worker_death(self, key: bytes, value: bytes | None) -> None:
         death = decode(WorkerDeath, value) if value is not None else None

@@ -98,4 +98,4 @@ class ResourceReporter:
 
 
 def _contents(report: NodeResources) -> tuple[object, ...]:
-    return report.total, report.available, report.pending
+    return report.total, report.available, report.pending, report.shortages

@@ -16,7 +16,7 @@ room while another node has. The owner of a rejected request asks anew, where it
 
 from __future__ import annotations
 
-from minray.common.labels import describe_terms, matches
+from minray.common.labels import accepts, describe_selector
 from minray.common.resources import ResourceSet, describe, fits, lack_of
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD, LabelSelector
@@ -188,9 +188,9 @@ class ClusterLeaseManager:
 
     def why_infeasible(self, request: LeaseRequest) -> str:
         """Explain for users which need no node can meet (G100)."""
-        demand, terms = request.resources, request.shape.labels.hard
-        where = f" on a node with labels {describe_terms(terms)}" if terms else ""
-        nodes = [view for view in self._nodes.alive() if matches(terms, view.labels)]
+        demand, labels = request.resources, request.shape.labels
+        where = f" on a node with labels {describe_selector(labels)}" if labels.hard else ""
+        nodes = [view for view in self._nodes.alive() if accepts(labels, view.labels)]
         if not nodes:
             return f"needs {describe(demand)}{where}; no node has such labels"
         return lack_of(demand, [view.total for view in nodes], where)
@@ -205,7 +205,7 @@ def _why_not(node_id: bytes, view: NodeView | None, demand: ResourceSet, labels:
         return f"node affinity: node {view.name or node_id.hex()} ({node_id.hex()}) is dead{cause}"
     if view.draining:
         return f"node affinity: node {view} ({node_id.hex()}) is to leave the cluster, and takes nothing new"
-    if not matches(labels.hard, view.labels):
-        return f"node affinity: the labels of node {view} are not {describe_terms(labels.hard)}"
+    if not accepts(labels, view.labels):
+        return f"node affinity: the labels of node {view} are not {describe_selector(labels)}"
     total = {name: view.total.get(name, 0) for name in demand}
     return f"node affinity: node {view} can never hold {describe(demand)}; it has {describe(total)} in all"

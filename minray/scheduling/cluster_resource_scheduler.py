@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minray.common.ids import short
-from minray.common.labels import labels_of, matches
+from minray.common.labels import accepts, labels_of, matches, preferred
 from minray.common.resources import ResourceSet, fits, subtract
 from minray.common.task_spec import LabelSelector
 from minray.scheduling import policy
@@ -53,7 +53,7 @@ class NodeView:
 
     def could_hold(self, demand: Mapping[str, int], labels: LabelSelector) -> bool:
         """Tell whether the node could hold a demand if it were empty."""
-        return not self.draining and fits(demand, self.total) and matches(labels.hard, self.labels)
+        return not self.draining and fits(demand, self.total) and accepts(labels, self.labels)
 
 
 class ClusterResourceScheduler:
@@ -145,15 +145,15 @@ class ClusterResourceScheduler:
 
     def others_with_room(
         self, demand: Mapping[str, int], labels: LabelSelector = ANY_NODE, among: Sequence[bytes] | None = None
-    ) -> list[NodeView]:
-        """Return the other nodes that can hold a demand now; ``among`` narrows the search."""
+    ) -> Sequence[NodeView]:
+        """Return the other nodes that can hold a demand now, those with the best labels; ``among`` narrows the search."""
         views = self._views.values() if among is None else [self._views[key] for key in among if key in self._views]
         others = [
             view
             for view in views
             if view.alive and not view.draining and view is not self.local and fits(demand, view.available)
         ]
-        return [view for view in others if matches(labels.hard, view.labels)] if labels.hard else others
+        return preferred(labels, others)
 
     # --- Choices -------------------------------------------------------------------------------------------------------
 
@@ -161,10 +161,11 @@ class ClusterResourceScheduler:
         self, demand: Mapping[str, int], *, spread: bool, labels: LabelSelector = ANY_NODE
     ) -> NodeView | None:
         """Choose a node for a request: one with room, else one where it can wait; None if no node can ever hold it."""
-        feasible = self.feasible(demand, labels)
+        feasible: Sequence[NodeView] = self.feasible(demand, labels)
         if not feasible:
             return None
-        with_room = [view for view in feasible if fits(demand, view.available)]
+        with_room = preferred(labels, [view for view in feasible if fits(demand, view.available)])
+        feasible = preferred(labels, feasible)
         if labels.soft:
             with_room = [view for view in with_room if matches(labels.soft, view.labels)] or with_room
         if spread:

@@ -3,16 +3,17 @@
 Ray: python/ray/_private/serialization.py
 
 A value becomes a pickle stream, buffers apart from it (pickle protocol 5), and the list of references that it contains.
-Arrays come back read-only, since several readers may share them (G13). The C pickler is tried first: it is several times
-faster to set up, and calls no Python code for each object. cloudpickle pickles what the C pickler cannot pickle, and
-functions and classes of ``__main__``, which the C pickler would only name although the other side cannot import them.
+Arrays come back read-only, since several readers may share them (G13), and aligned (``alignment``). The C pickler is
+tried first: it is several times faster to set up, and calls no Python code for each object. cloudpickle pickles what the C
+pickler cannot pickle, and functions and classes of ``__main__``, which the C pickler would only name although the other
+side cannot import them.
 
 Each separate buffer has the fixed cost of a message part wherever it is sent. So two or more small buffers are joined in one
 buffer, the *shelf* (Dask PR #8318; ``benchmarks/small_buffers.py`` measures up to which size this pays):
 
     data      pickle stream, or if there is a shelf: 0x01, u32 n, n times the size of a buffer, then the stream
     size      u32; SEPARATE for a large buffer
-    buffers   the shelf, if there is one, with every piece at a multiple of SHELF_ALIGNMENT; then the large ones
+    buffers   the shelf, if there is one, with every piece at a multiple of ALIGNMENT; then the large ones
 
 The arguments of a call are one value, ``(args, kwargs)``, so that an object passed twice arrives once (G14). A reference at
 the top level is replaced by an ``ArgumentSlot``, which the executing worker replaces by the referenced value (G11).
@@ -31,6 +32,7 @@ from typing import Any, NamedTuple
 
 from minray import cloudpickle
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
+from minray.values.alignment import ALIGNMENT, aligned
 from minray.values.object_ref import ObjectRef, numbered, serialising
 
 PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -39,8 +41,6 @@ PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 SHELF_BELOW = 8 * 1024
 """Size in bytes below which a buffer goes on the shelf. For a larger one, fresh memory for the shelf costs more than a
 separate buffer."""
-SHELF_ALIGNMENT = 16
-"""Alignment in bytes of each buffer on the shelf: the largest that any item of an array needs."""
 SEPARATE = 0xFFFF_FFFF
 """Value in the place of a size for a buffer that is not on the shelf."""
 _SHELF_MARK = 0x01
@@ -181,7 +181,7 @@ def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes | memoryview
     for view in views:
         if view.nbytes < SHELF_BELOW:
             sizes.append(view.nbytes)
-            pieces += view, bytes(-view.nbytes % SHELF_ALIGNMENT)
+            pieces += view, bytes(-view.nbytes % ALIGNMENT)
         else:
             sizes.append(SEPARATE)
             separate.append(view)
@@ -201,7 +201,7 @@ def _from_shelf(data: Any, buffers: Sequence[Any]) -> tuple[memoryview, Iterator
                 yield next(separate)
             else:
                 yield shelf[start : start + size]
-                start += size + -size % SHELF_ALIGNMENT
+                start += size + -size % ALIGNMENT
 
     return stream[_SHELF_HEAD.size + 4 * count :], spread()
 
@@ -218,6 +218,7 @@ def deserialize(data: Any, buffers: Sequence[Any], refs: list[ObjectRef[Any]]) -
 
 
 def _unpickle(data: Any, buffers: Sequence[Any]) -> Any:
+    buffers = aligned(buffers)
     if buffers and data[0] == _SHELF_MARK:
         stream, spread = _from_shelf(data, buffers)
         return pickle.loads(stream, buffers=spread)

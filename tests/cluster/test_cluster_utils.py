@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,10 +33,26 @@ def test_nodes_are_counted_without_a_driver(ray_start_cluster: Cluster) -> None:
     minray.init(address=ray_start_cluster.address)
     found = {node["NodeID"]: node for node in minray.nodes()}
     assert found[other.node_id]["NodeName"] == "other"
-    assert found[other.node_id]["Labels"] == {"zone": "b"}
+    assert found[other.node_id]["Labels"] == {"zone": "b", "ray.io/node-id": other.node_id}
     assert found[other.node_id]["Resources"]["a"] == 1
     assert [found[node.node_id]["IsHead"] for node in (head, other)] == [True, False]
     assert minray.cluster_resources()["CPU"] == 3
+
+
+def test_labels_that_ray_defines_lead_tasks_to_their_nodes(ray_start_cluster: Cluster) -> None:
+    ray_start_cluster.add_node(num_cpus=1)
+    of_pod = {"RAY_NODE_MARKET_TYPE": "spot"}
+    spot = ray_start_cluster.add_node(num_cpus=1, env_vars=of_pod, labels={"ray.io/accelerator-type": "A100"})
+    minray.init(address=ray_start_cluster.address)
+    for selector in (
+        {"ray.io/accelerator-type": "A100"},
+        {"ray.io/market-type": "!on-demand", "ray.io/accelerator-type": "in(A100,H100)"},
+        {"ray.io/node-id": spot.node_id},
+    ):
+        assert minray.get(where.options(label_selector=selector).remote()) == spot.node_id
+    labels = {node["NodeID"]: node["Labels"] for node in minray.nodes()}[spot.node_id]
+    assert labels.pop("ray.io/node-id") == spot.node_id
+    assert labels == {"ray.io/accelerator-type": "A100", "ray.io/market-type": "spot"}
 
 
 def test_waiting_for_nodes_ends_in_time(ray_start_cluster: Cluster) -> None:
@@ -73,12 +92,63 @@ def test_what_makes_no_sense_is_refused_before_a_process_begins(
 
 
 def test_a_node_has_variables_of_its_own(head: Cluster) -> None:
-    node = head.add_node(resources={"there": 1}, env_vars={"MINRAY_TEST_NODE": "2"}, include_dashboard=False)
+    node = head.add_node(resources={"there": 1}, env_vars={"MINRAY_TEST_NODE": "2"}, metrics_export_port=0)
     look = minray.remote(lambda: os.environ.get("MINRAY_TEST_NODE"))
     assert minray.get([look.remote(), look.options(resources={"there": 1}).remote()]) == [None, "2"]
-    assert head.remaining_processes_alive()
-    node.kill_raylet()
+    os.kill(node.pids()["raylet"], signal.SIGKILL)
     wait_for_condition(lambda: not head.remaining_processes_alive())
+
+
+def test_the_processes_of_a_node_are_listed_by_kind(head: Cluster) -> None:
+    node, first = head.add_node(), head.head_node
+    assert first is not None and head.remaining_processes_alive() and first.any_processes_alive()
+    assert first.all_processes.keys() == {"raylet", "gcs_server"} and node.all_processes.keys() == {"raylet"}
+    raylet = node.all_processes["raylet"][0].process
+    assert raylet.pid == node.pids()["raylet"] and raylet.poll() is None and raylet.returncode is None
+    assert [kind for kind, _ in first.live_processes()] == ["raylet", "gcs_server"] and first.dead_processes() == []
+    with pytest.raises(subprocess.TimeoutExpired):
+        raylet.wait(timeout=0.01)
+    raylet.kill()
+    assert raylet.wait(timeout=30) == -signal.SIGKILL
+    assert not node.any_processes_alive() and not node.remaining_processes_alive()
+    assert [(kind, process.pid) for kind, process in node.dead_processes()] == [("raylet", raylet.pid)]
+    with pytest.raises(RuntimeError, match="already dead"):
+        node.kill_raylet()
+    node.kill_raylet(check_alive=False)
+    assert node.all_processes == {} and node.remaining_processes_alive()
+    with pytest.raises(RuntimeError, match="no process of type 'raylet'"):
+        node.kill_raylet(check_alive=False)
+
+
+def test_a_raylet_that_was_killed_on_purpose_is_not_missed(head: Cluster) -> None:
+    node = head.add_node()
+    node.kill_raylet()
+    assert not node.any_processes_alive() and node.remaining_processes_alive() and head.remaining_processes_alive()
+    assert node.dead_processes() == [] and node.all_processes == {}
+
+
+def test_a_gcs_is_down_until_it_is_started_again(ray_start_cluster: Cluster, tmp_path: Path) -> None:
+    head = ray_start_cluster.add_node(num_cpus=1, storage=str(tmp_path / "gcs.sqlite"))
+    node = ray_start_cluster.add_node(num_cpus=1)
+    ray_start_cluster.connect()
+    minray.get(where.remote())  # its function is exported then
+    pid = head.all_processes["gcs_server"][0].process.pid
+    head.kill_gcs_server()
+    assert head.all_processes.keys() == {"raylet"} and head.remaining_processes_alive() and "gcs" not in head.pids()
+    with pytest.raises(RuntimeError, match="no process of type 'gcs_server'"):
+        head.kill_gcs_server()
+    assert minray.get(where.remote(), timeout=30) in (head.node_id, node.node_id), "what runs goes on without a gcs"
+    head.start_gcs_server()
+    again = head.all_processes["gcs_server"][0].process
+    assert again.pid != pid and again.poll() is None and head.pids()["gcs"] == again.pid
+    with pytest.raises(RuntimeError, match="the gcs of this node lives"):
+        head.start_gcs_server()
+    with pytest.raises(RuntimeError, match="only the head node has a gcs"):
+        node.start_gcs_server()
+    ray_start_cluster.wait_for_nodes(timeout=30)
+    os.kill(again.pid, signal.SIGKILL)
+    wait_for_condition(lambda: head.pids().get("gcs", again.pid) != again.pid, message="one that dies is started again")
+    assert minray.get([where.remote() for _ in range(4)], timeout=30)
 
 
 def test_a_driver_needs_a_head_to_connect_to() -> None:
@@ -89,7 +159,9 @@ def test_a_driver_needs_a_head_to_connect_to() -> None:
 def test_a_cluster_whose_head_has_ended_takes_no_node(ray_start_cluster: Cluster) -> None:
     head = ray_start_cluster.add_node()
     head.kill_gcs_server()
-    wait_for_condition(lambda: not head.live_processes())
+    wait_for_condition(lambda: not head.pids())
+    with pytest.raises(RuntimeError, match="without storage a head ends with its gcs"):
+        head.start_gcs_server()
     with pytest.raises(RuntimeError, match="the head of this cluster has ended"):
         ray_start_cluster.add_node()
 
@@ -120,7 +192,7 @@ def test_a_removed_node_is_dead_at_once_and_says_why(head: Cluster) -> None:
     assert not dead["Alive"]
     assert dead["DeathReason"] == EXPECTED_TERMINATION
     assert dead["DeathReasonMessage"] == "asked to shut down: the node was removed"
-    assert node.live_processes() == {}
+    assert node.pids() == {}
     head.wait_for_nodes(timeout=5)
 
 

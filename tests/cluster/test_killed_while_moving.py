@@ -53,7 +53,7 @@ def clean(head: Cluster) -> Iterator[None]:
     """Check that head and driver hold the same resources after the test as before, and that the head's store is empty."""
     warm_up(head)
     assert head.head_node is not None
-    pids = [os.getpid(), head.head_node.live_processes()["raylet"]]
+    pids = [os.getpid(), head.head_node.pids()["raylet"]]
     before = [open_descriptors(pid) + LATER for pid in pids], leaks.shared_memory()
     yield
     wait_for_condition(lambda: not copies(head.head_node), 30, message="the head's store is empty")
@@ -150,7 +150,7 @@ def fill(path: str, size: int, count: int) -> int:
 def test_a_sender_that_is_killed_leaves_nothing_at_the_receiver(head: Cluster, clean: None) -> None:
     def attempt() -> Any:
         node = head.add_node(num_cpus=1, resources={"a": 1})
-        pids = node.live_processes()
+        pids = node.pids()
         ref = make.options(resources={"a": 1}).remote(OBJECT_BYTES)
         minray.wait([ref], fetch_local=False)
         fetching = total.options(resources={"head": 1}).remote(ref)
@@ -167,7 +167,7 @@ def test_a_receiver_that_is_killed_leaves_nothing_at_the_sender(head: Cluster, c
 
     def attempt() -> Any:
         node = head.add_node(num_cpus=1, resources={"a": 1})
-        pids = node.live_processes()
+        pids = node.pids()
         fetching = hold.options(resources={"a": 1}).remote([ref], str(tmp_path / "pid"))
         wait_for_condition(lambda: is_receiving(node, ref) or minray.wait([fetching], timeout=0)[0])
         head.remove_node(node, allow_graceful=False)
@@ -190,7 +190,7 @@ def test_a_worker_that_is_killed_while_its_value_comes(head: Cluster, clean: Non
     assert minray.get(total.options(resources={"a": 1}).remote(ref), timeout=60) == OBJECT_BYTES
     del ref, fetching
     wait_for_condition(lambda: not copies(node), 30)
-    pids = node.live_processes()
+    pids = node.pids()
     head.remove_node(node)
     assert_gone(node, pids)
 
@@ -199,7 +199,7 @@ def test_a_worker_that_is_killed_while_its_value_comes(head: Cluster, clean: Non
 def test_who_is_killed_while_objects_go_to_disk(head: Cluster, clean: None, tmp_path: Path, victim: str) -> None:
     node = head.add_node(num_cpus=2, resources={"a": 2}, object_store_memory=8 * MEGABYTE)
     filling = fill.options(resources={"a": 1}).remote(str(tmp_path / "pid"), MEGABYTE, 200)
-    pids = {**node.live_processes(), "worker": read_pid(tmp_path / "pid")}
+    pids = {**node.pids(), "worker": read_pid(tmp_path / "pid")}
     wait_for_condition(lambda: len(spilled_files(node)) > 2)
     os.kill(pids[victim], signal.SIGKILL)
     assert isinstance(outcome_of(filling), RayError)

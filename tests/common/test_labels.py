@@ -58,11 +58,15 @@ def test_names_that_are_none_are_value_errors(key: str) -> None:
 def test_labels_of_a_node_on_a_command_line() -> None:
     assert parse_labels("") == {}
     assert parse_labels("zone=a, example.com/disk = very-fast") == {"zone": "a", "example.com/disk": "very-fast"}
+    assert parse_labels("ray.io/market-type=spot,zone=a,zone=a") == {"ray.io/market-type": "spot", "zone": "a"}
 
 
 @pytest.mark.parametrize(
     "text",
-    ["zone", "a=a,", "=a", "zone=", "zone=a=b", "a b=c", "zone=b c", "zone=" + "x" * 64, "ray.io/node-id=x", "ray.io/y=1"],
+    [
+        *("zone", "a=a,", "=a", "zone=", "zone=a=b", "a b=c", "zone=b c", "zone=" + "x" * 64),
+        *("ray.io/node-id=x", "zone=a,zone=b"),
+    ],
 )
 def test_what_cannot_be_labels_of_a_node(text: str) -> None:
     with pytest.raises(ValueError, match="label"):

@@ -63,7 +63,7 @@ class Asker:
     put_error: Any = on_value
 
     def describe(self, name: str = "") -> PlacementGroupInfo:
-        return self.groups.describe(BUNDLES, "PACK", name, detached=False)
+        return self.groups.describe([Bundle(bundle) for bundle in BUNDLES], "PACK", name, detached=False)
 
     def create(self) -> PlacementGroupInfo:
         """As a user thread makes one without a name."""

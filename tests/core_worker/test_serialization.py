@@ -18,7 +18,7 @@ from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_B
 from minray.util import deregister_serializer, register_serializer
 from minray.values.object_ref import ObjectRef, set_default_hooks
 from minray.values.serialization import (
-    SHELF_ALIGNMENT,
+    ALIGNMENT,
     SHELF_BELOW,
     Serialized,
     deserialize,
@@ -102,8 +102,20 @@ def test_g13_small_buffers_share_one_and_come_back_read_only_and_aligned(sizes: 
     for out, array in zip(deserialize(serialized.data, serialized.buffers, []), arrays, strict=True):
         np.testing.assert_array_equal(out, array)
         assert not out.flags.writeable
-        is_shelved = small > 1 and 0 < array.nbytes < SHELF_BELOW
-        assert not is_shelved or out.ctypes.data % SHELF_ALIGNMENT == 0
+        assert out.ctypes.data % ALIGNMENT == 0 or not array.nbytes
+
+
+@given(st.lists(st.integers(0, 300), max_size=8), st.booleans())
+def test_arrays_are_aligned_wherever_their_bytes_lie(sizes: list[int], is_alone: bool) -> None:
+    kept = [bytes(size) for size in sizes]  # so that the next bytes lie elsewhere
+    arrays = [np.full(size, 7, np.uint8) for size in sizes]
+    values = [[array] for array in arrays] if is_alone else [arrays]
+    for value in values:
+        serialized = serialize(value)
+        for out in deserialize(serialized.data, [bytes(buffer) for buffer in serialized.buffers], []):
+            assert (out == 7).all() and not out.flags.writeable
+            assert out.ctypes.data % ALIGNMENT == 0 or not out.nbytes
+    del kept
 
 
 def test_a_shelf_may_be_beside_references() -> None:

@@ -50,7 +50,7 @@ from minray.protocol.object_store import Place
 from minray.simulation.loop import SimLoop
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import ArgumentSlot
-from tests.core_worker.parts import OWN, WORKER, address, id_of, object_id, packed, stored, template
+from tests.core_worker.parts import OWN, WORKER, address, id_of, object_id, packed, shape, stored, template
 from tests.core_worker.user_thread import WorkQueue
 from tests.platform_record import FakeProcesses, platform_record
 from tests.rpc.recording_call import RecordingCall
@@ -123,6 +123,8 @@ class Worker(WorkQueue):
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.environment: Any = self.loop.create_future()
         self.prepared: list[TaskTemplate] = []
+        self.omp_threads: list[str] = []
+        """Values of OMP_NUM_THREADS, each time when it is set."""
         self.cancelled_children: list[tuple[bytes, bool]] = []
         self.told_generators: list[Any] = []
         """Running calls that were cancelled: generators look whether they are meant."""
@@ -221,6 +223,9 @@ class Worker(WorkQueue):
 
     # --- platform.user_code
 
+    def enter_environment(self, leading: Any, sys_path: Any, working_dir: Any, env_vars: dict[str, str]) -> None:
+        self.omp_threads.append(env_vars["OMP_NUM_THREADS"])
+
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self.interrupts.append(applies)
 
@@ -307,6 +312,22 @@ def worker(unprepared: Worker) -> Worker:
     unprepared.run_all()
     unprepared.log.clear()
     return unprepared
+
+
+def test_openmp_may_start_threads_for_the_cpus_of_the_present_lease(
+    unprepared: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    unprepared.push("first", 1, shape=shape(2))
+    unprepared.push("second", 2, shape=shape(2))
+    unprepared.again()
+    assert unprepared.omp_threads == []
+    unprepared.get_ready()
+    assert unprepared.omp_threads == ["2"] and unprepared.log == []
+    unprepared.push("third", 1, lease_id=b"lease-2", shape=shape(2))
+    unprepared.push("fourth", 1, lease_id=b"lease-3", shape=shape(3))
+    unprepared.push("fifth", 2, lease_id=b"lease-3", shape=shape(3))
+    assert unprepared.omp_threads == ["2", "3"]
 
 
 def large_argument(name: str) -> Argument:

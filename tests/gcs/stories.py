@@ -75,7 +75,7 @@ class Cluster:
         return await self.ask(self.register_message(number, **fields))
 
     async def create(self, number: int, cpus: int = 0) -> None:
-        shape = LeaseShape((), SchedulingStrategy(), RuntimeEnvInfo(), self.job_id)
+        shape = LeaseShape((("CPU", 10_000),), SchedulingStrategy(), RuntimeEnvInfo(), self.job_id)
         placement = [("CPU", cpus * 10_000)] if cpus else []
         creation = protocol.ActorCreation(b"t" * 24, shape, placement, b"header", b"args")
         await self.ask(protocol.CreateActor(self.actor_id(number), creation))

@@ -38,9 +38,13 @@ class Nodes:
         return None
 
 
-def row(cpus: int, owners_node: str = "elsewhere", strategy: int = STRATEGY_DEFAULT) -> ActorRow:
-    shape = LeaseShape((), SchedulingStrategy(strategy), RuntimeEnvInfo(), JOB)
-    creation = ActorCreation(b"t" * 24, shape, [("CPU", cpus * CPU)] if cpus else [], b"", b"")
+def row(
+    cpus: int, owners_node: str = "elsewhere", strategy: int = STRATEGY_DEFAULT, is_without_options: bool = False
+) -> ActorRow:
+    needs = [("CPU", cpus * CPU)] if cpus else []
+    held = () if is_without_options else tuple(needs)
+    shape = LeaseShape(held, SchedulingStrategy(strategy), RuntimeEnvInfo(), JOB)
+    creation = ActorCreation(b"t" * 24, shape, needs, b"", b"")
     owner = address("owner", owners_node)
     info = ActorInfo(b"actor-------job1", "PENDING_CREATION", "A", "", "", owner, False, 0, 0, b"")
     return ActorRow(info, creation)
@@ -65,7 +69,7 @@ def choice(nodes: Nodes, wanted: ActorRow, random: float = 0.0) -> str | None:
         ({"a": (4, 0), "b": (4, 0)}, 1, "b", "b"),
         ({"a": (1, 1), "b": (4, 0)}, 2, "a", "b"),
         ({"a": (1, 1), "b": (1, 1)}, 2, "a", None),
-        ({"a": (4, 0), "b": (4, 0)}, 0, "b", "b"),
+        ({"a": (4, 0)}, 0, "b", "a"),
         ({}, 0, "a", None),
     ],
     ids=["the owner's", "one that is free", "the owner's, if none is free", "one that can hold it", "none can", "any for 0",
@@ -80,6 +84,14 @@ def test_the_owners_node_if_it_is_free_then_any_free_one_then_any_that_can(
 def test_elsewhere_chance_decides() -> None:
     nodes = Nodes(a=(4, 4), b=(4, 4), c=(4, 0))
     assert [choice(nodes, row(1), random) for random in (0.0, 0.49, 0.5, 0.99)] == ["a", "a", "b", "b"]
+
+
+def test_an_actor_that_holds_nothing_goes_to_any_node_with_a_free_cpu_also_the_owners() -> None:
+    nodes = Nodes(a=(4, 4), b=(4, 4), c=(4, 0))
+    of_a = row(1, "a", is_without_options=True)
+    assert [choice(nodes, of_a, random) for random in (0.0, 0.49, 0.5, 0.99)] == ["a", "a", "b", "b"]
+    of_b = row(0, "b")
+    assert [choice(nodes, of_b, random) for random in (0.0, 0.34, 0.99)] == ["a", "b", "c"]
 
 
 def test_who_chooses_by_a_strategy_is_asked_at_the_owners_node() -> None:

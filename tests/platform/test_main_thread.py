@@ -466,6 +466,30 @@ def test_garbage_is_collected_once_and_in_the_main_thread_after_failures(is_want
     assert lines[: lines.index("over")] == (["collects", "gone True"] if is_wanted else [])
 
 
+def test_garbage_is_collected_beside_a_main_thread_that_is_in_user_code() -> None:
+    """The code there may wait for what the garbage keeps."""
+    lines = run_program("""
+        import gc
+        from minray.platform.threads import main_thread
+
+        class Knot:
+            def __init__(self):
+                self.self = self
+
+            def __del__(self):
+                print("gone", threading.current_thread() is threading.main_thread())
+                is_gone.set()
+
+        is_gone = threading.Event()
+        code._collect_after_s = 0.05
+        gc.collect()
+        gc.set_threshold(0)
+        Knot()
+        code.run(lambda: (code.collect_later(), print("waited", is_gone.wait(30)), code.stop()))
+    """)
+    assert lines == ["gone False", "waited True", "over"]
+
+
 def test_entering_an_environment(main_thread_code: MainThreadUserCode, tmp_path: Path) -> None:
     (tmp_path / "module_of_the_job.py").write_text("answer = 42\n")
     known = sys.path[-1]

@@ -25,13 +25,12 @@ from minray.platform.base import ExitStatus, SpawnFailed
 from minray.platform.process import session
 from minray.platform.process.processes import (
     DRAIN_S,
-    MAX_CONFIG_BYTES,
     LineSplitter,
     OwnedZygote,
     PlainProcesses,
     start_zygote,
 )
-from minray.platform.process.zygote_link import KillChild, Link, Release, Spawn
+from minray.platform.process.zygote_link import MAX_CONFIG_BYTES, KillChild, Link, Release, Spawn
 from tests.helpers import wait_for_condition
 
 HERE = Path(__file__).parent
@@ -370,9 +369,22 @@ def test_a_log_that_cannot_be_opened(zygote: OwnedZygote) -> None:
 
 
 def test_a_config_that_is_too_large(zygote: OwnedZygote) -> None:
-    with pytest.raises(SpawnFailed, match="a config of 65537 bytes, more than 65536"):
+    with pytest.raises(SpawnFailed, match=f"a config of {MAX_CONFIG_BYTES + 1} bytes, more than {MAX_CONFIG_BYTES}"):
         zygote.spawn("holds", "gcs", bytes(MAX_CONFIG_BYTES + 1))
     assert ready(zygote, "holds", bytes(MAX_CONFIG_BYTES))
+
+
+def test_the_program_reads_what_it_is_told(session_dir: str) -> None:
+    """The text is longer than an argument may be, and than a pipe keeps."""
+    program = "import sys; raise SystemExit(f'told {len(sys.stdin.buffer.read())}')"
+    zygote = start_zygote(["-c", program], session_dir, told=bytes(1_000_000))
+    with pytest.raises(SpawnFailed, match=r"(?s)gcs could not be started: the zygote has ended.*told 1000000"):
+        zygote.spawn("holds", "gcs", b"")
+    zygote.close()
+    deaf = start_zygote(["-c", "import os; os.close(0); os._exit(1)"], session_dir, told=bytes(1_000_000))
+    with pytest.raises(SpawnFailed, match="gcs could not be started: the zygote has ended"):
+        deaf.spawn("holds", "gcs", b"")
+    deaf.close()
 
 
 def test_a_session_directory_that_cannot_be_used(session_dir: str) -> None:

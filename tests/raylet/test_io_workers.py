@@ -94,7 +94,7 @@ class Node:
             lambda: self.io,
         )
         self.store.arena = FakeArena(BLOCKS * ALIGNMENT)
-        self.io = IoWorkers(platform, config, self.store)
+        self.io = IoWorkers(platform, config, self.store, lambda: None)
 
     def put(self, key: bytes, blocks: int, value: int) -> list[ObjectEntry | None]:
         """A copy that must stay, as soon as there is room."""

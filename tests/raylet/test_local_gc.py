@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from minray.protocol.gcs import FinishJob, JobConfig, NodeResources, RegisterJob
+from minray.protocol.object_store import CreateObject
 from minray.raylet.local_gc import LocalGc
+from tests.core_worker.parts import object_id
 from tests.raylet.scene import Scene, scenario
 
 WAITING = [({"CPU": 10_000}, 1)]
@@ -64,6 +66,45 @@ def test_what_waits_at_a_dead_node_is_no_reason() -> None:
     del reports.nodes[b"a"]
     reports.gc.on_report(b"a", None, reports.now)
     assert reports.pass_time(100) == []
+
+
+def test_a_shortage_of_memory_is_answered_at_once_but_not_again_and_again() -> None:
+    collector = LocalGc(10.0)
+    assert [collector.on_shortage(now) for now in (0.0, 1.0, 9.9, 10.0, 11.0)] == [True, False, False, True, False]
+    assert collector.shortages == 2
+
+
+def test_a_shortage_at_another_node_is_answered_too_and_once() -> None:
+    reports = Reports()
+    reports.nodes = {b"b": (5, [])}
+    assert reports.pass_time(3) == []
+
+    def report(shortages: int) -> bool:
+        reports.version += 1
+        told = NodeResources(b"b", reports.version, {"CPU": 5}, {"CPU": 5}, [], shortages)
+        return reports.gc.on_report(b"b", told, reports.now)
+
+    assert [report(1), report(1), report(2)] == [True, False, False]
+    assert not reports.gc.on_shortage(reports.now), "the processes of this node have just collected"
+    reports.now += 10
+    assert [report(2), report(3)] == [False, True]
+
+
+def test_shortages_before_a_node_is_known_are_over() -> None:
+    told = NodeResources(b"c", 1, {"CPU": 5}, {"CPU": 5}, [], 7)
+    assert not LocalGc(10.0).on_report(b"c", told, 0.0)
+
+
+@scenario(nodes={"head": {"CPU": 1}, "other": {"CPU": 1}}, num_prestart_workers=1)
+async def test_all_processes_of_all_nodes_are_asked_when_a_request_waits_for_memory(scene: Scene) -> None:
+    await scene.settle(1)
+    size = scene.raylets["head"].store.table.allocator.capacity
+    for number in (1, 2):
+        create = CreateObject(object_id(str(number)), 0, size, scene.address, scene.address.worker_id)
+        scene.begin(scene.raylet("head").call(create))
+    await scene.until(lambda: scene.collected, limit_s=1)
+    await scene.settle(5)
+    assert [worker.collected for worker in scene.alive()] == [1, 1] and scene.collected == 1
 
 
 @scenario(nodes={"head": {"CPU": 1, "slow": 1}, "other": {"CPU": 1}}, num_prestart_workers=1)

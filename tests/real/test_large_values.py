@@ -22,7 +22,10 @@ from tests.real.support import Files, Signal, core, echo, run_driver, start_driv
 
 pytestmark = pytest.mark.usefixtures("cluster")
 STORE_BYTES = 64 << 20
-INIT = {"object_store_memory": STORE_BYTES, "_system_config": {"automatic_object_spilling_enabled": False}}
+INIT = {
+    "object_store_memory": STORE_BYTES,
+    "_system_config": {"automatic_object_spilling_enabled": False, "local_gc_min_interval_s": 0.2},
+}
 MEGABYTE = 1 << 20
 
 
@@ -215,6 +218,66 @@ def test_g79_a_full_store_says_so_and_goes_on() -> None:
         ray.get(make.remote(20 * MEGABYTE))
     del held
     wait_for_condition(store_is_empty, 30)
+
+
+def put_in_a_cycle() -> None:
+    """Fill most of the store with what only unreachable garbage refers to."""
+    gc.set_threshold(0)
+    cycle: list[Any] = [ray.put(np.zeros(40 * MEGABYTE, np.uint8))]
+    cycle.append(cycle)
+
+
+def put_more() -> int:
+    return len(ray.get(ray.put(np.zeros(40 * MEGABYTE, np.uint8))))
+
+
+@ray.remote(num_cpus=0)
+class Hoarder:
+    def hoard(self) -> None:
+        put_in_a_cycle()
+
+
+@ray.remote
+def hoard_and_put_more() -> int:
+    put_in_a_cycle()
+    return put_more()
+
+
+HOARDING_DRIVER = """
+    import gc
+    gc.set_threshold(0)
+    cycle = [ray.put(np.zeros(40 << 20, np.uint8))]
+    cycle.append(cycle)
+    del cycle
+    print("hoards", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("hoarder", ["an actor", "another driver", "this driver", "the task itself"])
+def test_memory_that_only_garbage_keeps_makes_room_wherever_the_garbage_is(node: Any, hoarder: str) -> None:
+    """All processes collect when a value waits for memory, those too that rest, or wait themselves."""
+    wait_for_condition(store_is_empty, 30)
+    threshold = gc.get_threshold()
+    try:
+        if hoarder == "the task itself":
+            assert ray.get(hoard_and_put_more.remote()) == 40 * MEGABYTE
+        elif hoarder == "an actor":
+            actor = Hoarder.remote()
+            ray.get(actor.hoard.remote())
+            assert put_more() == 40 * MEGABYTE
+        elif hoarder == "this driver":
+            put_in_a_cycle()
+            assert put_more() == 40 * MEGABYTE
+        else:
+            driver = start_driver(program(HOARDING_DRIVER, address=node.address_info["address"]))
+            assert driver.stdout is not None and driver.stdout.readline() == "hoards\n"
+            try:
+                assert put_more() == 40 * MEGABYTE
+            finally:
+                driver.communicate()
+    finally:
+        gc.set_threshold(*threshold)
 
 
 # --- many at once

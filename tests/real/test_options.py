@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+import psutil
 import pytest
 
 import minray as ray
@@ -34,6 +36,68 @@ INIT = {
 @ray.remote
 def assigned() -> dict[str, float]:
     return dict(ray.get_runtime_context().get_assigned_resources())
+
+
+def omp_threads() -> str | None:
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+class Omp:
+    def threads(self) -> str | None:
+        return omp_threads()
+
+
+@pytest.mark.skipif("OMP_NUM_THREADS" in os.environ, reason="the user's own value would win")
+@pytest.mark.parametrize(
+    ("options", "threads"),
+    [
+        ({}, "1"),
+        ({"num_cpus": 2}, "2"),
+        ({"num_cpus": 1.5}, "1"),
+        ({"num_cpus": 0.5}, "1"),
+        ({"num_cpus": 0}, "1"),
+        ({"num_cpus": 2, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "7"}}}, "7"),
+    ],
+)
+def test_libraries_start_as_many_threads_as_the_task_or_actor_has_cpus(options: dict[str, Any], threads: str) -> None:
+    task = ray.remote(omp_threads).options(**options)
+    assert ray.get([task.remote(), task.remote()]) == [threads] * 2 and omp_threads() is None
+    omp = ray.remote(Omp).options(**options).remote()
+    assert ray.get(omp.threads.remote()) == threads
+
+
+@pytest.mark.skipif("OMP_NUM_THREADS" in os.environ, reason="the user's own value would win")
+def test_a_worker_that_serves_another_lease_has_the_threads_of_that() -> None:
+    for cpus in (1, 2, 1):
+        assert ray.get(ray.remote(omp_threads).options(num_cpus=cpus).remote()) == str(cpus)
+
+
+def title(pid: int | None = None) -> str:
+    """Return the title of a process in lists of processes; by default, of this one."""
+    return psutil.Process(pid).cmdline()[0]
+
+
+class Titled:
+    def __init__(self) -> None:
+        self.born = title()
+
+    def titles(self) -> tuple[str, str, int]:
+        return self.born, title(), os.getpid()
+
+
+def test_the_title_of_a_worker_says_what_it_runs() -> None:
+    task = ray.remote(title)
+    assert ray.get([task.remote(), task.options(name="another name").remote()]) == ["ray::title", "ray::another name"]
+    actor = ray.remote(Titled).remote()
+    born, called, pid = ray.get(actor.titles.remote())
+    assert (born, called) == ("ray::Titled.__init__", "ray::Titled.titles")
+    wait_for_condition(lambda: title(pid) == "ray::Titled")
+
+
+def test_a_worker_without_a_task_is_idle() -> None:
+    pid = ray.get(ray.remote(os.getpid).remote())
+    with contextlib.suppress(psutil.NoSuchProcess):  # idle workers end
+        wait_for_condition(lambda: title(pid) == "ray::IDLE")
 
 
 # --- errors
@@ -256,7 +320,9 @@ def test_an_actors_threads_know_whose_they_are(kind: Any) -> None:
 
 def test_nodes_and_resources() -> None:
     (node,) = ray.nodes()
-    assert node["Alive"] and node["NodeID"] == ray.get_runtime_context().get_node_id() and node["Labels"] == {"zone": "a"}
+    node_id = ray.get_runtime_context().get_node_id()
+    assert node["Alive"] and node["NodeID"] == node_id
+    assert node["Labels"] == {"zone": "a", "ray.io/node-id": node_id} == ray.get_runtime_context().get_node_labels()
     total = ray.cluster_resources()
     assert (total["CPU"], total["GPU"], total["token"]) == (2, 2, 3)
     assert node["Resources"] == total
@@ -266,6 +332,10 @@ def test_nodes_and_resources() -> None:
     "options",
     [
         {"label_selector": {"zone": "a"}},
+        {"label_selector": {"zone": "b"}, "fallback_strategy": [{"label_selector": {"zone": "in(a,c)"}}]},
+        {"label_selector": {"zone": "b"}, "fallback_strategy": [{"label_selector": {"rack": "1"}}, {"label_selector": {}}]},
+        {"fallback_strategy": [{"label_selector": {"zone": "b"}}]},
+        {"label_selector": {"zone": "a"}, "fallback_strategy": []},
         {"label_selector": {"zone": "!in(b,c)"}, "scheduling_strategy": "SPREAD"},
         {"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": In("a", "b"), "rack": DoesNotExist()})},
         {"scheduling_strategy": NodeLabelSchedulingStrategy({"zone": Exists()}, soft={"zone": NotIn("a")})},
@@ -288,6 +358,31 @@ def test_labels_that_no_node_has_are_waited_for(options: dict[str, Any]) -> None
     waiting = echo.options(**options).remote(1)
     wait_for_condition(lambda: "no node has such labels" in ray.why(waiting))
     ray.cancel(waiting)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "error"),
+    [
+        ({"label_selector": {"zone": "a"}}, TypeError),
+        ("zone", TypeError),
+        (["zone"], ValueError),
+        ([{}], ValueError),
+        ([{"label_selector": {"zone": "a"}, "num_cpus": 1}], ValueError),
+        ([{"num_cpus": 1}], ValueError),
+        ([{"label_selector": "zone=a"}], ValueError),
+        ([{"label_selector": {"zone": "a"}}, {"label_selector": {"zone": "a b"}}], ValueError),
+    ],
+)
+def test_wrong_fallbacks_are_errors(fallback: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        echo.options(fallback_strategy=fallback)
+    with pytest.raises(error):
+        ray.remote(Titled).options(fallback_strategy=fallback)
+
+
+def test_an_actor_falls_back_too() -> None:
+    actor = ray.remote(Titled).options(label_selector={"zone": "b"}, fallback_strategy=[{"label_selector": {"zone": "a"}}])
+    assert ray.get(actor.remote().titles.remote())[2] != os.getpid()
 
 
 def test_wrong_labels_are_errors() -> None:

@@ -239,3 +239,21 @@ def test_wrong_uses_are_value_errors() -> None:
     with pytest.raises((TypeError, AssertionError)):
         echo.options(**inside("mine")).remote(1)  # type: ignore[arg-type]
     remove_placement_group(group)
+
+
+def test_bundles_may_want_labels() -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], bundle_label_selector=[{"zone": "!b"}, {}])
+    assert group.wait(30)
+    remove_placement_group(group)
+    nowhere = placement_group([{"CPU": 1}], bundle_label_selector=[{"zone": "b"}])
+    assert not nowhere.wait(0.2)
+    remove_placement_group(nowhere)
+
+
+WRONG_LABELS: list[Any] = [[], [{}], [{}, {}, {}], {"zone": "a"}, ["zone", "zone"], [{}, {"zone": 1}], [{}, {"zone": "a b"}]]
+
+
+@pytest.mark.parametrize("wrong", WRONG_LABELS)
+def test_wrong_labels_of_bundles_are_value_errors(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="label"):
+        placement_group([{"CPU": 1}, {"CPU": 1}], bundle_label_selector=wrong)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import minray as ray
@@ -17,7 +18,7 @@ from minray.api import calls as worker
 from minray.observability.stack_text import stack_text
 from minray.util.metrics import Counter, Gauge, Histogram, metrics_text
 from tests.helpers import wait_for_condition
-from tests.real.support import PATIENCE_S, Files, Signal
+from tests.real.support import PATIENCE_S, Files, Signal, run_driver
 from tests.util.exposition import parse
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -207,3 +208,40 @@ def test_what_drivers_tasks_and_actors_measure_is_in_one_text() -> None:
     assert found["ray_height"].value("ray_height", WorkerId=actor_id, Component="core_worker", **own) == 5
     buckets = [found["ray_seen"].value("ray_seen_bucket", le=bound) for bound in ("1.0", "10.0", "+Inf")]
     assert buckets == [1, 2, 3] and found["ray_seen"].value("ray_seen_sum", WorkerId=actor_id) == 55.5
+
+
+@ray.remote
+def standing() -> tuple[int, int, int]:
+    """Niceness and OOM adjustment of this worker, and the niceness of a thread that is not the main one."""
+    of_thread: list[int] = []
+    thread = threading.Thread(target=lambda: of_thread.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+    thread.start()
+    thread.join()
+    return os.nice(0), int(Path("/proc/self/oom_score_adj").read_text()), of_thread[0]
+
+
+def standing_of(pid: int) -> tuple[int, int]:
+    return os.getpriority(os.PRIO_PROCESS, pid), int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def test_the_kernel_takes_memory_and_time_from_workers_before_others() -> None:
+    here = standing_of(os.getpid())
+    assert ray.get(standing.remote()) == (min(here[0] + 15, 19), 1000, min(here[0] + 15, 19))
+    children = psutil.Process().children(recursive=True)
+    others = [child for child in children if child.name() in ("minray:raylet", "minray:gcs")]
+    assert len(others) == 2 and {standing_of(child.pid) for child in others} == {here}
+
+
+def test_niceness_and_oom_adjustment_are_settings() -> None:
+    program = """
+        import os, pathlib
+
+        @ray.remote
+        def standing():
+            return os.nice(0) - int(os.environ["NICENESS"]), int(pathlib.Path("/proc/self/oom_score_adj").read_text())
+
+        with ray.init(num_cpus=1, _system_config={"worker_oom_score_adjustment": 300}):
+            print(ray.get(standing.remote()))
+    """
+    done = run_driver(program, RAY_worker_niceness="0", NICENESS=str(os.nice(0)))
+    assert done.stdout.strip() == "(0, 300)", done.stderr

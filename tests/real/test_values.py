@@ -352,3 +352,32 @@ def test_keyword_arguments_defaults_and_wrong_ones() -> None:
     assert ray.get(work.remote(1, 4, 5, c=6, d=7)) == (1, 4, (5,), 6, {"d": 7})
     with pytest.raises(TypeError, match="argument"):
         ray.get(work.remote())
+
+
+@ray.remote
+def misaligned(*values: Any) -> list[int]:
+    """Places of the arrays in this process that do not begin at a multiple of 64 bytes."""
+    flat = [array for value in values for array in (value if isinstance(value, list) else [value])]
+    return [index for index, array in enumerate(flat) if array.ctypes.data % 64]
+
+
+def test_arrays_begin_at_multiples_of_64_bytes_wherever_they_come_from() -> None:
+    values = [np.arange(n) for n in (1, 3, 10, 100, 1000, 5000, 100_000)]
+    values_and_lists = [*values, values[:4], values[3:]]
+    refs = [ray.put(value) for value in values_and_lists]
+    returned = ray.get([echo.remote(value) for value in values_and_lists] + refs)
+    got = [array for value in returned for array in (value if isinstance(value, list) else [value])]
+    assert [index for index, array in enumerate(got) if array.ctypes.data % 64] == []
+    assert ray.get([misaligned.remote(*values_and_lists), misaligned.remote(*refs)]) == [[], []]
+
+
+def test_arrays_that_travel_beside_their_message_are_aligned_too() -> None:
+    """Together the results exceed what goes into one message, and each alone is too small for the store."""
+
+    @ray.remote(num_returns=150)
+    def many() -> list[Any]:
+        return [np.full(90_000, number, np.uint8) for number in range(150)]
+
+    got = ray.get(many.remote())
+    assert [int(array[-1]) for array in got] == list(range(150))
+    assert [index for index, array in enumerate(got) if array.ctypes.data % 64] == []

@@ -200,6 +200,61 @@ def test_what_waits_here_is_offered_to_others_with_its_labels_alone() -> None:
     assert [cluster.fate(bound), cluster.fate(free)] == ["queued", "SPILLBACK plain"]
 
 
+def falling_back(cpus: int, *selectors: dict[str, str]) -> LeaseRequest:
+    """One that has these selectors, the best first."""
+    hard, *fallbacks = map(parse_selector, selectors)
+    return request(cpus, labels=LabelSelector(hard, (), tuple(fallbacks)))
+
+
+BLUE, GREEN, RED = ({"colour": colour} for colour in ("blue", "green", "red"))
+
+
+def test_fallbacks_are_tried_in_order_and_the_first_that_has_room_is_taken() -> None:
+    cluster = Cluster(CPU=8)
+    cluster.join_with(b"green", GREEN, CPU=1)
+    cluster.join_with(b"red", RED, CPU=2)
+    asked = [falling_back(1, BLUE, GREEN, RED) for _ in range(4)]
+    assert cluster.submit(*asked[:3]) == ["SPILLBACK green", "SPILLBACK red", "SPILLBACK red"]
+    assert cluster.submit(asked[3]) == ["SPILLBACK green"], "nobody has room, so it waits at the best that could hold it"
+    assert cluster.submit(falling_back(1, RED, GREEN, {})) == ["here"]
+    assert cluster.submit(falling_back(2, GREEN, RED)) == ["SPILLBACK red"], "the first can never hold it"
+
+
+def test_a_fallback_that_waits_here_goes_on_to_the_node_it_wants_more() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.nodes.local.labels = GREEN
+    cluster.submit(request(1), waits := falling_back(1, BLUE, GREEN))
+    assert cluster.fate(waits) == "queued"
+    cluster.join_with(b"red", RED, CPU=1)
+    cluster.assign()
+    assert cluster.fate(waits) == "queued"
+    cluster.join_with(b"blue", BLUE, CPU=1)
+    cluster.assign()
+    assert cluster.fate(waits) == "SPILLBACK blue"
+
+
+def test_a_second_hop_by_a_fallback_is_taken_or_rejected_as_any_other() -> None:
+    cluster = Cluster(CPU=1)
+    cluster.nodes.local.labels = GREEN
+    selectors = [parse_selector(BLUE), (parse_selector(GREEN),)]
+    here, full = (request(1, labels=LabelSelector(selectors[0], (), selectors[1]), second_hop=True) for _ in range(2))
+    assert cluster.submit(here, full) == ["here", "queued"]
+    cluster.join_with(b"blue", BLUE, CPU=1)
+    cluster.assign()
+    assert cluster.fate(full) == "REJECT"
+
+
+def test_nobody_of_any_fallback_is_waited_for() -> None:
+    cluster = Cluster(CPU=1)
+    nowhere = falling_back(1, BLUE, {"colour": "in(red,green)"})
+    assert cluster.submit(nowhere) == ["waiting"]
+    where = "on a node with labels {colour: in(blue)}, or {colour: in(green,red)}"
+    assert cluster.machine.why_infeasible(nowhere) == f"needs {{CPU: 1}} {where}; no node has such labels"
+    cluster.join_with(b"red", RED, CPU=1)
+    cluster.assign()
+    assert cluster.fate(nowhere) == "SPILLBACK red"
+
+
 def test_infeasible_work_can_be_withdrawn() -> None:
     cluster = Cluster(CPU=1)
     impossible = request(8)

@@ -15,7 +15,7 @@ from minray.util import get_placement_group, placement_group, placement_group_ta
 from minray.util.placement_group import PlacementGroup, get_current_placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.simulation.interference import replay_requests, watch_sends
-from tests.simulation.judge import Account, judged, leftovers, outcome_of
+from tests.simulation.judge import Account, judged, kept, leftovers, outcome_of
 from tests.simulation.roles import Cluster
 from tests.simulation.seeds import seeds
 
@@ -66,6 +66,36 @@ def breaking(cluster: Cluster) -> None:
 
 
 # --- G104, G105
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_g105_bundles_get_nodes_with_their_labels_also_after_a_death(seed: int) -> None:
+    zones = ["", "a", "b", "b"]
+    nodes = [{"num_cpus": 4, "labels": {"zone": zone} if zone else {}} for zone in zones]
+
+    def body() -> list[Any]:
+        names = {node["NodeID"]: node["Labels"].get("zone") for node in minray.nodes()}
+        group = placement_group([{"CPU": 1}] * 3, bundle_label_selector=[{"zone": "b"}, {"zone": "!b"}, {"zone": "in(a,b)"}])
+        assert minray.get(group.ready()) == group
+        before = [names[node_id] for node_id in nodes_of(group)]
+        ran = [names[outcome_of(where.options(scheduling_strategy=inside(group, 0)).remote())]]
+        first = nodes_of(group)[0]
+        kept["node"] = next(node["NodeName"] for node in minray.nodes() if node["NodeID"] == first)
+        kept["go"] = True
+        until(lambda: nodes_of(group)[0] not in ("", first))
+        impossible = placement_group([{"CPU": 1}], bundle_label_selector=[{"zone": "c"}])
+        assert not impossible.wait(5)
+        told = [before, ran, names[nodes_of(group)[0]], minray.why(impossible.ready())]
+        for made in (group, impossible):
+            remove_placement_group(made)
+        return told
+
+    def strike(cluster: Cluster) -> None:
+        cluster.told("go").do(lambda: cluster.node(kept["node"]).lose())
+
+    (before, ran, after, why), _ = judged(body, strike, seed=seed, nodes=nodes)
+    assert before[0] == "b" and before[1] != "b" and before[2] in ("a", "b") and ran == ["b"] and after == "b"
+    assert "no node has room for bundle 0, {CPU: 1, node with labels {zone: in(c)}: 1}" in why
 
 
 @pytest.mark.parametrize("interfere", [breaking, replay_requests])

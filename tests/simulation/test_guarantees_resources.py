@@ -119,3 +119,44 @@ def test_g102_a_busy_node_is_waited_for() -> None:
         return [outcome_of(where.options(scheduling_strategy=strategy).remote()) == here, *map(outcome_of, busy)]
 
     assert judged(body)[0] == [True, 0, 1]
+
+
+@minray.remote
+class Resident:
+    def where(self) -> str:
+        return minray.get_runtime_context().get_node_id()
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_actors_without_options_spread_although_each_leaves_its_node_free(seed: int) -> None:
+    def body() -> list[int]:
+        residents = [Resident.remote() for _ in range(10)]
+        found = minray.get([resident.where.remote() for resident in residents])
+        holders = [Resident.options(num_cpus=0.01).remote() for _ in range(10)]
+        places = minray.get([holder.where.remote() for holder in holders])
+        here = minray.get_runtime_context().get_node_id()
+        return [min(found.count(node["NodeID"]) for node in minray.nodes()), places.count(here)]
+
+    (fewest, here), _ = judged(body, lambda cluster: None, seed=seed, nodes=[{"num_cpus": 1}] * 2)
+    assert fewest > 0 and here == 10
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_fallbacks_are_tried_in_order_by_tasks_and_actors(seed: int) -> None:
+    nodes = [{"num_cpus": 0}, {"num_cpus": 1, "labels": {"zone": "b"}}, {"num_cpus": 8, "labels": {"zone": "c"}}]
+    options: dict[str, Any] = {
+        "label_selector": {"zone": "a"},
+        "fallback_strategy": [{"label_selector": {"zone": "b"}}, {"label_selector": {"zone": "c"}}],
+    }
+
+    def body() -> list[Any]:
+        zones = {node["NodeID"]: node["Labels"].get("zone") for node in minray.nodes()}
+        alone = zones[minray.get(where.options(**options).remote())]
+        holder = Resident.options(num_cpus=1, **options).remote()
+        second = Resident.options(num_cpus=1, **options).remote()
+        places = [zones[minray.get(actor.where.remote())] for actor in (holder, second)]
+        while_busy = zones[minray.get(where.options(**options).remote())]
+        return [alone, *sorted(places), while_busy]
+
+    result, _ = judged(body, lambda cluster: None, seed=seed, nodes=nodes)
+    assert result == ["b", "b", "c", "c"]

@@ -178,7 +178,7 @@ async def async_generator() -> AsyncIterator[int]:
         ({"nodes": [{}] * 101}, ValueError, "at most 100 nodes, not 101"),
         ({"nodes": [{"labels": 5}]}, TypeError, "the labels of a node are a mapping such as .*, not 5"),
         ({"nodes": [{"labels": {"a": 1}}]}, TypeError, "labels must be a dict from str to str, but is {'a': 1}"),
-        ({"nodes": [{"labels": {"ray.io/a": "b"}}]}, ValueError, "label 'ray.io/a' cannot be given"),
+        ({"nodes": [{"labels": {"ray.io/node-id": "b"}}]}, ValueError, "label 'ray.io/node-id' cannot be given"),
         ({"nodes": [{}, {"resources": 5}]}, TypeError, "the resources of a node are a mapping such as .*, not 5"),
         ({"nodes": [{"num_cpu": 2, "cpus": 1}]}, ValueError, "a node has no cpus and no num_cpu; it is described by"),
         ({"seed": None}, TypeError, "a seed is a whole number, not None"),

@@ -136,7 +136,7 @@ class Killer:
                 self._kill_worker()
 
     def _kill_worker(self) -> None:
-        workers = [pid for node in self._cluster.list_all_nodes() for pid in _workers_of(node.live_processes())]
+        workers = [pid for node in self._cluster.list_all_nodes() for pid in _workers_of(node.pids())]
         if workers:
             with suppress(ProcessLookupError):
                 os.kill(self._dice.choice(workers), signal.SIGKILL)

@@ -294,11 +294,11 @@ class RealCluster:
 
     def pid_of(self, role: str, node: ClusterNode) -> int | None:
         """Pid of the ``raylet``, ``gcs`` or ``zygote`` of a node, if it lives."""
-        return node.live_processes().get(role)
+        return node.pids().get(role)
 
     def workers_of(self, node: ClusterNode) -> list[int]:
         """Pids of a node's workers, the oldest first: children of the zygote that have no other role."""
-        known = node.live_processes()
+        known = node.pids()
         try:
             children = psutil.Process(known["zygote"]).children()
         except (KeyError, psutil.Error):
@@ -314,7 +314,7 @@ class RealCluster:
 
     def kill_all_of(self, node: ClusterNode) -> None:
         """``kill -9`` all processes of a node, drivers too, as if the machine were switched off."""
-        pids = [*node.live_processes().values(), *self.workers_of(node)]
+        pids = [*node.pids().values(), *self.workers_of(node)]
         for driver in self.drivers:
             if driver.is_connected and driver.node_id == node.node_id:
                 driver.is_gone = True

@@ -34,6 +34,7 @@ from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import BrokenOff, ReturnValues
+from minray.core_worker.execution.task_title import TaskTitle
 from minray.core_worker.records.received_task import Execution, Result
 from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import pack_exception
@@ -112,6 +113,7 @@ class TaskExecutor:
         """Name under which output that bypasses the output streams is shown; written by the streams."""
         self.forget_names: list[Callable[[], None]] = []
         """Functions that make the output streams forget that name."""
+        self.title = TaskTitle()
 
     @property
     def current(self) -> ReceivedTask | None:
@@ -158,6 +160,9 @@ class TaskExecutor:
             self.mark(task)
         if self.named:
             self._forget_name(task)
+        template = task.header.template
+        if template is not self.title.template:
+            self.title.show(template)
         started = Clock.perf_counter_ns()
         try:
             try:
@@ -175,7 +180,6 @@ class TaskExecutor:
         try:
             if self.unended:
                 self._end_lines(task, b"")
-            template = task.header.template
             if template.max_calls:
                 count = self._call_counts[template.function_id] = self._call_counts.get(template.function_id, 0) + 1
                 self.used_up = count >= template.max_calls
@@ -314,6 +318,7 @@ class TaskExecutor:
         self._birthplace = threading.get_ident()
         self.actor = actor_class(*args, **kwargs)
         self._actor_words = _words_of(self.actor)
+        self.title.become(self.actor)
 
     def _method(self, name: str) -> Callable[..., Any]:
         if name == CALL_METHOD:

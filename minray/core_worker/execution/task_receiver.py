@@ -22,6 +22,7 @@ from typing import Protocol
 from minray.common.ids import lease_tag, short
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.function_manager import FunctionManager
+from minray.core_worker.execution.omp_threads import OmpThreads
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.records.received_task import ReceivedTask
@@ -80,6 +81,7 @@ class TaskReceiver:
         self._functions = functions
         self._intake = intake
         self._surroundings = surroundings
+        self._omp_threads = OmpThreads(platform.user_code)
         intake.on_last_answer = self._begin_exit
         self._lease_id = b""
         self._tasks: dict[int, ReceivedTask] = {}
@@ -106,17 +108,14 @@ class TaskReceiver:
                 call.fail("stale-lease", f"lease {short(request.lease_id)} of this worker is over")
                 return None
             self._begin_lease(request.lease_id)
+            self._omp_threads.on_lease(self._header_of(request.header).template.shape)
         known = self._tasks.get(request.sequence)
         if known is not None or request.sequence <= self._acknowledged:
             if known is not None:
                 known.repeat(call)
             return None
         self._forget_acknowledged(request.acknowledged)
-        header = self._headers.get(request.header)
-        if header is None:
-            if len(self._headers) >= MAX_HEADERS:
-                self._headers.clear()
-            header = self._headers[request.header] = decode(TaskHeader, request.header)
+        header = self._headers.get(request.header) or self._header_of(request.header)
         task = ReceivedTask.of(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
         self._tasks[task.sequence] = task
         if self._exiting or self._blocked:
@@ -130,6 +129,14 @@ class TaskReceiver:
         else:
             self._start(task)
         return None
+
+    def _header_of(self, encoded: bytes) -> TaskHeader:
+        header = self._headers.get(encoded)
+        if header is None:
+            if len(self._headers) >= MAX_HEADERS:
+                self._headers.clear()
+            header = self._headers[encoded] = decode(TaskHeader, encoded)
+        return header
 
     def _begin_lease(self, lease_id: bytes) -> None:
         if self._lease_id:
@@ -192,6 +199,7 @@ class TaskReceiver:
     async def _prepare(self, template: TaskTemplate) -> None:
         try:
             await self._surroundings.prepare_environment(template)
+            self._omp_threads.on_environment(template.shape.runtime_env)
         except Exception as problem:
             error = problem if isinstance(problem, RuntimeEnvSetupError) else RuntimeEnvSetupError(reason=repr(problem))
             for task in list(self._waiting):

@@ -17,7 +17,7 @@ from typing import Any
 
 from minray.common.bundles import ANY_BUNDLE, plain
 from minray.common.ids import short, short_actor, task_of
-from minray.common.labels import describe_terms
+from minray.common.labels import describe_selector
 from minray.common.resources import describe
 from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.ground.process import Process
@@ -167,7 +167,7 @@ class Explainer:
         shape = task.prepared.template.shape
         needs = describe(plain(dict(shape.resources)))
         if shape.labels.hard:
-            needs += f" on a node with labels {describe_terms(shape.labels.hard)}"
+            needs += f" on a node with labels {describe_selector(shape.labels)}"
         if not shape.strategy.group_id:
             return needs
         index = shape.strategy.bundle_index

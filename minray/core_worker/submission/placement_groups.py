@@ -82,7 +82,7 @@ class PlacementGroups:
 
     # --- made and removed
 
-    def describe(self, bundles: Sequence[ResourceSet], strategy: str, name: str, detached: bool) -> PlacementGroupInfo:
+    def describe(self, bundles: Sequence[Bundle], strategy: str, name: str, detached: bool) -> PlacementGroupInfo:
         """Make the record of a new group; for any thread."""
         context = self._context
         random = self._process.platform.host.random_bytes(PLACEMENT_GROUP_ID_BYTES - len(context.job_id))
@@ -91,7 +91,7 @@ class PlacementGroups:
             name=name,
             namespace=context.namespace,
             strategy=strategy,
-            bundles=[Bundle(bundle) for bundle in bundles],
+            bundles=list(bundles),
             state="",
             job_id=context.job_id,
             detached=detached,

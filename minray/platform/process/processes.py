@@ -36,6 +36,7 @@ from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
 from minray.platform.process.session import LOGS, SESSION_VARIABLE, TOKEN_VARIABLES, kill_strays, remove_session
 from minray.platform.process.zygote_link import (
     MARK_BYTES,
+    MAX_CONFIG_BYTES,
     Detach,
     Exited,
     KillChild,
@@ -52,7 +53,6 @@ from minray.platform.threads.user_code import close_output, open_standard_stream
 if TYPE_CHECKING:
     from minray.platform.process.zygote_child import ChildEnds  # which drivers have no use for
 
-MAX_CONFIG_BYTES = 64 * 1024
 MAX_LINE_BYTES = 64 * 1024
 """Longer lines of output are cut into pieces of this size."""
 PIPE_BYTES = 64 * 1024
@@ -89,12 +89,15 @@ class _OwnedChild:
     """How the child ended; None while it lives."""
 
 
-def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, str] | None = None) -> OwnedZygote:
+def start_zygote(
+    argv_tail: list[str], session_dir: str, env_vars: Mapping[str, str] | None = None, told: bytes = b""
+) -> OwnedZygote:
     """Start ``python *argv_tail DESCRIPTOR SESSION_DIR`` as the zygote of a session.
 
     The program calls ``zygote.serve(int(DESCRIPTOR), ..., session_dir=SESSION_DIR)``. A failure of the zygote shows at the
-    first ``spawn``, so that booting and spawning are one wait. ``env_vars`` are set for the zygote and its children. Raises
-    OSError, and ValueError for an impossible name or value in ``env_vars``.
+    first ``spawn``, so that booting and spawning are one wait. ``env_vars`` are set for the zygote and its children. The
+    program reads ``told`` from its standard input, because the system limits the length of arguments. Raises OSError, and
+    ValueError for an impossible name or value in ``env_vars``.
     """
     logs = Path(session_dir, LOGS)
     logs.mkdir(mode=0o700, exist_ok=True)
@@ -104,13 +107,16 @@ def start_zygote(argv_tail: list[str], session_dir: str, env_vars: Mapping[str, 
         with theirs, open(logs / ZYGOTE_LOG, "ab", opener=_open_private) as log:
             process = subprocess.Popen(
                 [sys.executable, *argv_tail, str(theirs.fileno()), session_dir],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
                 env={**_environment(session_dir), **(env_vars or {})},
                 start_new_session=True,  # So the terminal's Ctrl-C does not reach it.
             )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(told)
     except BaseException:
         ours.close()
         raise
@@ -216,9 +222,24 @@ class OwnedZygote:
             pass
         return {pid: child.request.name for pid, child in self._children.items() if child.status is None}
 
-    def kill(self, pid: int) -> None:
-        """Send SIGKILL to a child of the owner; does nothing when it has ended."""
-        self._link.send(KillChild(pid))
+    def latest(self, name: str) -> int | None:
+        """Return the pid of the child of this name that was started last, be it alive or not; None if there is none."""
+        return next((pid for pid, child in reversed(self._children.items()) if child.request.name == name), None)
+
+    def status_of(self, pid: int) -> ExitStatus | None:
+        """Return how a child has ended, as far as the zygote has reported; None if it lives."""
+        return self._children[pid].status
+
+    def wait_end(self, pid: int, timeout_s: float | None) -> None:
+        """Wait until a child has ended, or the zygote has. Raises ``subprocess.TimeoutExpired``."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._children[pid].status is None and not self._ended:
+            if not self._pump(END_S if deadline is None else deadline - time.monotonic()) and deadline is not None:
+                raise subprocess.TimeoutExpired(self._children[pid].request.name, timeout_s or 0.0)
+
+    def kill(self, pid: int, for_good: bool = False) -> None:
+        """Send SIGKILL to a child of the owner; does nothing when it has ended. ``for_good``: do not fork it again."""
+        self._link.send(KillChild(pid, for_good))
 
     def detach(self) -> None:
         """Let the zygote live on when this process ends. Raises ``SpawnFailed`` if it is dead or does not answer."""

@@ -101,7 +101,7 @@ class Child:
     """The read end of its readiness pipe, until the child has closed the write end."""
     ready_payload: bytearray = field(default_factory=bytearray)
     doomed: bool = False
-    """Whether its client is gone, so that it must not be forked again."""
+    """Whether it must not be forked again: its client is gone, or has killed it for good."""
     born_s: float = 0.0
     respawn_delay_s: float = 0.0
 
@@ -263,6 +263,7 @@ class Zygote:
         if isinstance(message, KillChild):
             child = self._children.get(message.pid)
             if child is not None and child.client is client:
+                child.doomed = child.doomed or message.for_good
                 os.kill(message.pid, signal.SIGKILL)
         elif isinstance(message, Release):
             if message.slot in client.unreleased:

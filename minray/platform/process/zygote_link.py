@@ -25,8 +25,10 @@ import msgspec
 
 MARK_BYTES = 64
 """Bytes of the memory that each child shares with the zygote and with the process that spawned it."""
-MAX_RECORD_BYTES = 256 * 1024
-"""The largest record in bytes; configs, names and ready payloads are far smaller."""
+MAX_CONFIG_BYTES = 32 * 1024 * 1024
+"""The largest config of a child in bytes: that of a node with 100,000 resources or labels takes 5 MB."""
+MAX_RECORD_BYTES = MAX_CONFIG_BYTES + 256 * 1024
+"""The largest record in bytes: beside the config, a ``Spawn`` has names, and a ``Ready`` its payload."""
 _HEADER: Final = struct.Struct("!IB")
 _RECEIVE_BYTES = 64 * 1024
 _MAX_DESCRIPTORS = 8
@@ -62,6 +64,8 @@ class KillChild(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Client to zygote: send SIGKILL to a child of this client. Nothing happens if it is gone."""
 
     pid: int
+    for_good: bool = False
+    """Whether a ``respawn`` child is not forked again."""
 
 
 class Release(msgspec.Struct, array_like=True, frozen=True, tag=True):

@@ -115,6 +115,8 @@ class MainThreadUserCode(LoopBorder):
         self._is_in_task: Callable[[], bool] = _no
         self._end: Work = _nothing
         """Ends the process after SIGTERM, when the main thread is free."""
+        self.on_idle: Work = _nothing
+        """Called in the main thread when it begins to wait for work."""
         self._pid = 0
         """The pid of the process that handles SIGTERM here; a forked copy has another."""
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -204,8 +206,10 @@ class MainThreadUserCode(LoopBorder):
                     asyncio._set_running_loop(None)
             if self._works or self._stopping:
                 self._loop.call_soon(self._loop.stop)
-            elif self._pieces == 1:  # A caller that sends several tasks at once is in no hurry.
-                self.spinner.begin()
+            else:
+                self.on_idle()
+                if self._pieces == 1:  # A caller that sends several tasks at once is in no hurry.
+                    self.spinner.begin()
             self._loop.run_forever()
             if self._works:
                 self.spinner.end()
@@ -232,6 +236,7 @@ class MainThreadUserCode(LoopBorder):
 
     def _wait_for_work(self) -> None:
         """Wait for work while the relief leads."""
+        self.on_idle()
         self._away = True
         _release(self._alarm)
         while not self._works and not self._stopping:
@@ -311,10 +316,17 @@ class MainThreadUserCode(LoopBorder):
             self.post(self._plan_collection)
 
     def _plan_collection(self) -> None:
-        self._loop.call_later(self._collect_after_s, self.run, self._collect)
+        self._loop.call_later(self._collect_after_s, self._begin_collection)
+
+    def _begin_collection(self) -> None:
+        """Collect in the main thread, or beside it while that is in user code: a task may wait for what garbage keeps."""
+        if self._away:
+            threading.Thread(target=self._collect, name="minray-garbage", daemon=True).start()
+        else:
+            self.run(self._collect)
 
     def _collect(self) -> None:
-        """Collect garbage now; called in the main thread, where users' destructors may block."""
+        """Collect garbage now; called in a thread where users' destructors may block."""
         self._will_collect = False
         began = Clock.monotonic()
         self.collect_garbage()
@@ -398,7 +410,7 @@ def _no() -> bool:
 
 
 def _nothing() -> None:
-    """Do nothing: the end of the process until ``end_on_signal`` gives another."""
+    """Do nothing: the default of the functions that a process may set."""
 
 
 def _release(lock: _thread.LockType) -> None:

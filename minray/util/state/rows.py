@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from minray.common.ids import job_of, job_of_actor
+from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.protocol.actor import KINDS_OF_DEATH, ActorInfo
@@ -126,7 +127,7 @@ def node_state(info: NodeInfo) -> NodeState:
         state_message=info.death_cause or (f"draining: {info.drain.message}" if info.drain is not None else None),
         node_name=info.name,
         resources_total=to_floats(info.resources_total),
-        labels=info.labels,
+        labels=labels_of(info.node_id, info.labels),
     )
 
 
