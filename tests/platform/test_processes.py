@@ -293,6 +293,13 @@ def test_a_respawn_child_comes_back_and_reports_again(zygote: OwnedZygote) -> No
     assert json.loads(zygote.wait_ready(pid, READY_S)) == pid
 
 
+def test_a_respawn_child_that_ends_in_order_stays_away(zygote: OwnedZygote) -> None:
+    pid = zygote.spawn("returns", "raylet", b"", respawn=True)
+    assert wait_end(zygote, pid) == ExitStatus(0, None)
+    later, _ = ready(zygote, "holds")  # The zygote has nothing else to do any more.
+    assert list(zygote.living()) == [later]
+
+
 def test_the_process_group_of_a_dead_child_dies_with_it(zygote: OwnedZygote) -> None:
     _, family = ready(zygote, "has_subprocesses")
     os.kill(family[0], signal.SIGKILL)

@@ -301,7 +301,7 @@ class Zygote:
         _tell(child.client, Exited(child.pid, code if code >= 0 else None, -code if code < 0 else None))
         if child.request.essential:
             self._ending = True
-        if child.request.respawn and not child.doomed:
+        if child.request.respawn and code != 0 and not child.doomed:
             steady = time.monotonic() - child.born_s >= STEADY_S
             doubled = min(child.respawn_delay_s * 2, RESPAWN_DELAY_LIMIT_S)
             child.respawn_delay_s = RESPAWN_DELAY_S if steady or not doubled else doubled
