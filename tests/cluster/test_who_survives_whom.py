@@ -296,6 +296,20 @@ def test_g110_a_head_that_is_started_again_goes_on_with_its_cluster(minray_comma
         minray.shutdown()
 
 
+def test_a_head_that_has_lost_its_tables_does_not_begin_a_new_cluster_unasked(minray_command: CommandLine) -> None:
+    head = minray_command.start_head()
+    port = head.gcs_address.rpartition(":")[2]
+    os.kill(head.zygote_pid, signal.SIGKILL)
+    wait_for_condition(lambda: not leaks.describe(Path(head.session_dir)), END_S)
+    (tables,) = minray_command.root.glob("head_*/gcs.sqlite")
+    for name in ("gcs.sqlite", "gcs.sqlite-wal"):
+        tables.with_name(name).unlink(missing_ok=True)
+    refused = minray_command.run("start", "--head", f"--port={port}")
+    assert refused.returncode == 1 and f"{tables} has lost rows: it is empty, but" in refused.stderr
+    assert f"Probably {tables} was emptied or removed" in refused.stderr
+    assert not find_nodes()
+
+
 def test_g111_a_node_without_its_gcs_ends_in_the_end(minray_command: CommandLine) -> None:
     head = minray_command.start_head('--system-config={"gcs_rpc_server_reconnect_timeout_s": 5}')
     other = minray_command.join(head)
