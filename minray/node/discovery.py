@@ -20,6 +20,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import secrets
@@ -45,6 +46,7 @@ TOKEN_BYTES = 32
 """Length in bytes of a token that minray makes."""
 MIN_TOKEN_BYTES = 16
 """Fewest bytes of a token that is accepted; a shorter one could be guessed."""
+logger = logging.getLogger("minray")
 
 
 class NodeFile(msgspec.Struct):
@@ -346,6 +348,12 @@ def candidates(address: str | None) -> list[NodeFile]:
         started = started_nodes()
         if not started and address is not None:
             raise ConnectionError("no running cluster was found on this machine; start one with: minray start --head")
+        if len({file.gcs_address for file in started}) > 1:
+            logger.info(
+                "several clusters run on this machine; this program joins that of the newest node, %s;"
+                " choose with init(address=...)",
+                started[-1].gcs_address,
+            )
         return nodes_of(started[-1].gcs_address) if started else []
     if address.startswith("ray://"):
         raise ValueError("ray:// addresses need Ray Client, which minray does not have; run the driver on one of the nodes")
