@@ -59,6 +59,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of workers that a raylet starts ahead of need; -1: one per CPU, at most 8."""
     worker_register_timeout_seconds: float = 60.0
     """Time after which a started worker that has not registered is killed."""
+    worker_start_patience_seconds: float = 180.0
+    """Time for which no worker could be started after which waiting tasks and actors fail, although others still run."""
     kill_idle_workers_interval_ms: int = 200
     """Time between two checks for idle workers that may be ended."""
     idle_worker_killing_time_threshold_ms: int = 1000

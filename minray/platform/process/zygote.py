@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
+from minray.platform.process.limits import describe_os_error
 from minray.platform.process.session import hold_lock, remove_session, remove_spilled
 from minray.platform.process.zygote_child import (
     INTERCEPTED_SIGNALS,
@@ -357,7 +358,8 @@ class Zygote:
             return self._fork(child)
         except (OSError, MemoryError) as error:
             self._free_slots.append(child.slot)
-            client.link.send(NotSpawned(request.request_id, f"{request.name} could not be started: {error}"))
+            reason = f"{request.name} could not be started: {describe_os_error(error)}"
+            client.link.send(NotSpawned(request.request_id, reason))
             return None
 
     def _respawn_due(self) -> Birth | None:
