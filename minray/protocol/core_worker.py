@@ -383,9 +383,11 @@ class LocalGC(Request[Done], frozen=True):
 
 
 class RayletEnds(Request[Done], frozen=True):
-    """From a raylet to its drivers: says why it ends, and with it their connection to the cluster."""
+    """To the drivers of a node, from its raylet: why it ends. From the gcs: why it has declared the node dead."""
 
     reason: str
+    is_decided: bool = False
+    """Whether the gcs says so: the driver does not wait until its raylet, which may hang, has ended."""
 
 
 class LeaveNode(Request[Done], frozen=True):
