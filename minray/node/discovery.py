@@ -32,6 +32,7 @@ from typing import Any
 import msgspec
 
 from minray.common.config import SystemConfig
+from minray.common.decoding import MALFORMED
 from minray.platform.process.session import LOGS, live_sessions, sweep_sessions
 from minray.platform.storage.private_paths import make_private, remove_tree
 from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES
@@ -89,7 +90,7 @@ def read_node_file(session_dir: str) -> NodeFile | None:
     """Return the file of a session's node, or None if it has none that can be read."""
     try:
         return msgspec.json.decode(Path(session_dir, NODE_FILE).read_bytes(), type=NodeFile)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, *MALFORMED):
         return None
 
 

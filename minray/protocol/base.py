@@ -75,6 +75,6 @@ def decoder(record: type[R]) -> msgspec.msgpack.Decoder[R]:
 
 
 def decode(record: type[R], payload: bytes) -> R:
-    """Decode a record; raise msgspec.DecodeError (or its subclass ValidationError) if the bytes are malformed."""
+    """Decode a record; raise one of ``common.decoding.MALFORMED`` if the bytes are malformed."""
     value: R = decoder(record).decode(payload)
     return value

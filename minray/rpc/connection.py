@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from minray.common.decoding import MALFORMED
 from minray.platform.base import (
     AuthenticationFailed,
     Buffer,
@@ -82,7 +83,7 @@ class _Call(msgspec.Struct, eq=False, gc=False):
         if error is None:
             try:
                 reply = self.decode(payload)
-            except msgspec.DecodeError as problem:
+            except MALFORMED as problem:
                 error = RemoteFailure("bad-reply", f"{self.method}: {problem}")
             else:
                 self.on_answer(reply, None, buffers)
