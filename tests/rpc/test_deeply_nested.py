@@ -1,4 +1,4 @@
-"""Bytes that are nested more deeply than Python can follow: they are answered, wherever they are decoded."""
+"""Bytes that are nested more deeply than Python can follow, and times that are none: they are answered with an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minray.core_worker.service import CoreWorkerService
-from minray.gcs.server import GCS_SERVICES
+from minray.gcs.server import GCS_SERVICES, GcsServer
 from minray.gcs.storage import NODES, GcsStorage
 from minray.node.discovery import NODE_FILE, read_node_file
 from minray.platform.base import Platform, RemoteFailure, StorageFailed
@@ -19,7 +19,8 @@ from minray.platform.storage.sqlite_storage import _checksum
 from minray.platform.storage.storage import open_storage
 from minray.platform.transport.handshake import _HEADER as HANDSHAKE_HEADER
 from minray.platform.transport.handshake import HandshakeRefused, ServerHandshake
-from minray.protocol.base import Done, Record, Request
+from minray.protocol.base import Done, Record, Request, encode
+from minray.protocol.gcs import Poll
 from minray.raylet.raylet import RAYLET_SERVICES
 from minray.rpc.connection import Peer
 from minray.rpc.service import Dispatcher, _understood_by
@@ -115,3 +116,14 @@ def _as_platform(platform: Any) -> Platform:
 def test_a_node_s_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NODE_FILE).write_bytes(content)
     assert read_node_file(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -float("inf")])
+def test_a_time_that_is_no_number_of_seconds_is_refused(seconds: float) -> None:
+    """NaN among the timers of an event loop would put all others out of order."""
+
+    async def story() -> None:
+        poll = encode(Poll(channel="nodes", epoch=b"", version=0, timeout_s=seconds))
+        assert kind_of_failure(object.__new__(GcsServer), "Poll", poll) == "bad-request"
+
+    run(story)
