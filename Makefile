@@ -16,6 +16,7 @@ SPEC_ARGS ?= --seconds 90
 SPEC_REAL_ARGS ?= --seconds 60
 EXHAUSTIVE_ARGS ?=
 CHAOS_ARGS ?= --seconds 600
+ATTACK_ARGS ?= --frames 100000
 ANYWHERE_ARGS ?=
 DASK_ARGS ?=
 ZOO_ARGS ?=
@@ -26,7 +27,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -50,7 +51,9 @@ help:
 	@echo "make spec            a campaign: programs and faults by seed, judged; a failure becomes a small witness"
 	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
 	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"
-	@echo "make chaos           ten minutes of mixed work on three nodes, whose processes are killed at random"
+	@echo "make chaos           ten minutes of mixed work on three nodes, whose processes are killed at random; then ten minutes"
+	@echo "                     on nodes of minray start, whose gcs, raylets and zygotes are killed, stopped and terminated"
+	@echo "make attack          100,000 broken frames to all sockets of a cluster, over both transports, with and without token"
 	@echo "make dask-tests      Dask's own tests, with minray as their scheduler"
 	@echo "make dask-on-ray     the tests of minray's Dask scheduler, on Ray"
 	@echo "make leak-check      fail if a minray process, file or shared memory is left on this machine"
@@ -175,6 +178,10 @@ endif
 
 chaos: $(STAMP)
 	$(PY) -m tests.spec.mixed_work $(CHAOS_ARGS)
+	$(PY) -m tests.spec.started_nodes $(CHAOS_ARGS)
+
+attack: $(STAMP)
+	$(PY) -m tests.attack.campaign $(ATTACK_ARGS)
 
 # An hour on two cores; DASK_ARGS="bag" is one of the suites.
 dask-tests: $(STAMP)

@@ -39,6 +39,11 @@ class FakeHost:
     def __init__(self, time_s: float = 0.0, chance: float = 0.0) -> None:
         self._time_s = time_s
         self._chance = chance
+        self.limit = ""
+        """The limit that this process has nearly reached."""
+
+    def shortage(self) -> str:
+        return self.limit
 
     def time(self) -> float:
         return self._time_s

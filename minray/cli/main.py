@@ -11,12 +11,12 @@ Ray: python/ray/scripts/scripts.py
     minray stack, timeline, metrics                            what processes do and have done: see ``processes``
     minray microbenchmark                                      speed of this machine: see ``microbenchmark``
     minray drain-node --node-id=...                            make a node leave after its tasks have ended
-    minray stop                                                end all nodes that ``minray start`` has started here
+    minray stop                                                end nodes that ``minray start`` has started here: see ``stop``
 
 Rules
   * Each error is one line within seconds, and a failed start leaves nothing behind.
   * The token never appears on a command line or on the terminal, only the path of the file that contains it.
-  * ``stop`` ends only this user's nodes on this machine: first those that have joined a cluster, then the heads.
+  * Several clusters may run on one machine. Programs that name none take that of the newest node; ``start`` says so.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from minray._version import __version__
+from minray.cli.errors import errors_for_people
 from minray.cli.processes import process_commands
 from minray.cli.state import state_commands
+from minray.cli.stop import stop
 from minray.common.config import SystemConfig
 from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.labels import parse_labels
@@ -48,7 +48,6 @@ from minray.node.discovery import (
     NodeFile,
     endpoint_of,
     forget_head,
-    forget_heads,
     given_token,
     head_directory,
     make_token,
@@ -57,24 +56,17 @@ from minray.node.discovery import (
     session_token,
     setting,
     started_nodes,
-    sweep,
     with_environment,
     write_token,
 )
 from minray.node.node import Node, NodeOptions, start_node
 from minray.observability.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_summary
-from minray.platform.base import PlatformError
-from minray.platform.process.session import live_sessions
 from minray.platform.storage.private_paths import remove_tree
 from minray.platform.transport.endpoints import check_free, free_port, own_address
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeInfo, NodeResources
 from minray.protocol.raylet import NodeStats
 
 LOOPBACK = "127.0.0.1"
-END_S = 5.0
-"""Seconds that a node has to end after SIGTERM before it is killed."""
-POLL_S = 0.02
-"""Seconds between two looks at whether a node has ended."""
 
 
 class JsonObject(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
@@ -102,16 +94,6 @@ class Labels(click.ParamType):  # type: ignore[type-arg]  # Generic in some vers
             return parse_labels(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-@contextmanager
-def _errors_for_people() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise click.ClickException("the cluster does not answer in time") from None
-    except (RuntimeError, ConnectionError, PlatformError, ValueError, TypeError) as error:
-        raise click.ClickException(str(error)) from None
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -165,7 +147,7 @@ def start(
     ip = node_ip_address and node_ip_address.strip("[]")
     if not head and (port or storage is not None or system_config):
         raise click.UsageError("--port, --storage and --system-config are for the head; they hold for the whole cluster")
-    with _errors_for_people():
+    with errors_for_people():
         options = NodeOptions(
             head=head,
             num_cpus=description["num_cpus"],
@@ -195,7 +177,7 @@ def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, t
         raise ValueError(f"--node-ip-address={ip} is not one address; give that at which other nodes reach this machine")
     token = given_token(token_file)
     if port:
-        check_free(ip, port)
+        _check_free(ip, port)
     else:
         port = free_port(ip)
         forget_head(f"{ip}:{port}")  # An earlier cluster may have been given the same free port.
@@ -214,6 +196,19 @@ def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, t
         if is_new:
             remove_tree(str(directory))
         raise
+
+
+def _check_free(ip: str, port: int) -> None:
+    """Raise RuntimeError if a cluster of this user has the port, PlatformError if the head cannot listen there."""
+    running = [file for file in nodes_of(f"{ip}:{port}") if file.is_head]
+    if running:
+        address = running[0].gcs_address
+        raise RuntimeError(
+            f"a cluster of yours runs at {address} already (session {running[0].session_dir}). Programs join it with"
+            f" minray.init(address={address!r}), and `minray stop --address={address}` ends it. Give another --port for a"
+            " second cluster"
+        )
+    check_free(ip, port)
 
 
 def _keep_token(directory: Path, token: bytes | None) -> bytes:
@@ -243,6 +238,7 @@ def _announce(file: NodeFile) -> None:
         click.echo(f"Joined the cluster at {file.gcs_address}: {_describe(file)}")
         if _is_reachable(file):
             click.echo(OPEN_TRAFFIC)
+        _announce_others(file)
         return
     click.echo(f"Started a cluster at {file.gcs_address}: {_describe(file)}")
     click.echo("\nPrograms on this machine join it with minray.init(). Other nodes join it with\n")
@@ -253,7 +249,24 @@ def _announce(file: NodeFile) -> None:
         click.echo(OPEN_TRAFFIC)
     else:
         click.echo("This head listens on loopback only; for other machines start it with --node-ip-address.")
-    click.echo("\nTo look at it: minray status. To end it: minray stop.")
+    choice = _announce_others(file)
+    click.echo(f"\nTo look at it: minray status{choice}. To end it: minray stop{choice}.")
+
+
+def _announce_others(file: NodeFile) -> str:
+    """Print which other clusters run on this machine; return the option that names this one, empty if it is alone."""
+    others = _other_clusters(file.gcs_address)
+    if not others:
+        return ""
+    click.echo(f"\nOther clusters run on this machine: {', '.join(others)}.")
+    click.echo(f"Programs and commands that name no cluster take that of the newest node, {file.gcs_address}. To choose:")
+    click.echo("minray.init(address=...), $MINRAY_ADDRESS, and the option --address of the commands.")
+    return f" --address={file.gcs_address}"
+
+
+def _other_clusters(address: str) -> list[str]:
+    """Return the addresses of the clusters, other than that at ``address``, that `minray start` has started here."""
+    return sorted({file.gcs_address for file in started_nodes()} - {address})
 
 
 def _is_reachable(file: NodeFile) -> bool:
@@ -307,47 +320,6 @@ def _leave(signal_number: int, frame: Any) -> None:
     sys.exit(0)
 
 
-# --- stop --------------------------------------------------------------------------------------------------------------
-
-
-@main.command()
-@click.option("--force", is_flag=True, help="Kill the nodes at once, without letting them unregister.")
-def stop(force: bool) -> None:
-    """End all nodes of this user on this machine that `minray start` has started."""
-    with _errors_for_people():
-        nodes = sorted(started_nodes(), key=lambda file: file.is_head)
-        for file in nodes:
-            if not force:
-                with suppress(RuntimeError):  # The token cannot be read; the node is ended all the same.
-                    end_gracefully(file, session_token(file.session_dir), "minray stop")
-            _end_session(file.session_dir, signal.SIGKILL if force else signal.SIGTERM)
-        sweep()
-        forget_heads()
-    click.echo(f"Stopped {len(nodes)} node{'' if len(nodes) == 1 else 's'}." if nodes else "No node was running.")
-
-
-def _end_session(session_dir: str, first: signal.Signals) -> None:
-    """Signal the zygote of a session; return when it has ended, and with it all other processes of the node.
-
-    If ``first`` does not end it within END_S, it is killed. Raises RuntimeError if it does not end even then.
-    """
-    root = os.path.dirname(session_dir)
-    for number in (first, signal.SIGKILL):
-        zygote_pid = live_sessions(root).get(session_dir)
-        if zygote_pid is None:
-            return
-        with suppress(ProcessLookupError):
-            os.kill(zygote_pid, number)
-        deadline = time.monotonic() + END_S
-        while session_dir in live_sessions(root):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(POLL_S)
-        else:
-            return
-    raise RuntimeError(f"the node of {session_dir} has not ended {END_S:g} s after SIGKILL")
-
-
 # --- drain-node --------------------------------------------------------------------------------------------------------
 
 DRAIN_REASONS = {"DRAIN_NODE_REASON_IDLE_TERMINATION": IDLE_TERMINATION, "DRAIN_NODE_REASON_PREEMPTION": PREEMPTION}
@@ -395,7 +367,7 @@ def drain_node(
     deadline_remaining_seconds: int | None,
 ) -> None:
     """Make a node leave. It takes no new tasks, its running tasks may end, and its objects move to other nodes."""
-    with _errors_for_people(), _client(address, token_file) as client:
+    with errors_for_people(), _client(address, token_file) as client:
         refusal = client.drain_node(
             node_id, DRAIN_REASONS[reason.upper()], reason_message, deadline_remaining_seconds or 0.0
         )
@@ -434,11 +406,14 @@ def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
 )
 def status(address: str | None, token_file: str | None) -> None:
     """Show a cluster's nodes, resources in use, tasks that wait for resources, and workers."""
-    with _errors_for_people(), _client(address, token_file) as client:
+    with errors_for_people(), _client(address, token_file) as client:
         nodes = client.nodes()
         reports = client.resources()
         stats = client.node_stats([info.address for info in nodes if info.alive])
         click.echo(describe_cluster(client.address, nodes, reports, stats))
+        others = _other_clusters(client.address)
+        if others:
+            click.echo(f"\nOther clusters run on this machine: {', '.join(others)}; see: minray status --address=...")
 
 
 @main.command()
@@ -472,7 +447,7 @@ def memory(
 ) -> None:
     """Show the object stores. Also show which processes refer to which objects, why, and from which line of code."""
     view = View(group_by=group_by, sort_by=sort_by, units=units, num_entries=num_entries, stats_only=stats_only)
-    with _errors_for_people(), _client(address, token_file) as client:
+    with errors_for_people(), _client(address, token_file) as client:
         click.echo(memory_summary(client.objects(), view))
 
 
@@ -496,7 +471,7 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     return ClusterClient(endpoint, token, SystemConfig.from_overrides(with_environment(None)))
 
 
-for _command in [*state_commands(_client), *process_commands(_client)]:
+for _command in [stop, *state_commands(_client), *process_commands(_client)]:
     main.add_command(_command)
 
 

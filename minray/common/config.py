@@ -63,6 +63,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Niceness that a worker adds to that of its raylet, so that tasks do not starve raylet, gcs and the user's shell."""
     worker_oom_score_adjustment: int = 1000
     """Adjustment of a worker's OOM score, at most 1000: the kernel then kills workers before other processes."""
+    worker_start_patience_seconds: float = 180.0
+    """Time for which no worker could be started after which waiting tasks and actors fail, although others still run."""
     kill_idle_workers_interval_ms: int = 200
     """Time between two checks for idle workers that may be ended."""
     idle_worker_killing_time_threshold_ms: int = 1000

@@ -91,7 +91,7 @@ class CoreWorker:
             config.gcs_endpoint, reconnect_timeout_s=system.gcs_rpc_server_reconnect_timeout_s, may_restart=True
         )
         self.raylet = self.peers.at(
-            config.raylet_endpoint, reconnect_timeout_s=system.rpc_reconnect_timeout_s, may_restart=False
+            config.raylet_endpoint, config.node_id, reconnect_timeout_s=system.rpc_reconnect_timeout_s, may_restart=False
         )
         self.patient = PatientCaller(self.peers, self.gcs)
         self.process = Process(

@@ -277,6 +277,8 @@ class CoreWorkerService:
 
     def handle_RayletEnds(self, request: RayletEnds, call: Call) -> Done:
         self._core.end_of_raylet = request.reason
+        if request.is_decided:
+            self._core.process.raylet.give_up(request.reason)
         return DONE
 
     def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:

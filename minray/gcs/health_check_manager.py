@@ -24,11 +24,13 @@ from collections.abc import Awaitable, Callable
 from minray.common.config import SystemConfig
 from minray.common.ids import short
 from minray.common.task_set import TaskSet
-from minray.platform.base import Platform, RemoteFailure
-from minray.protocol.base import Address
+from minray.platform.base import Platform, PlatformError, RemoteFailure
+from minray.protocol.base import Address, Done, Request
 from minray.protocol.gcs import CheckAlive
 from minray.rpc.connection import Peer, PeerUnreachable
 
+FAREWELL_S = 1.0
+"""Seconds that a driver has to hear that its node was declared dead, before its job is finished."""
 OnDead = Callable[[str], Awaitable[None]]
 """Callback that is called once, with the reason why the process counts as dead."""
 
@@ -84,6 +86,20 @@ class HealthCheckManager:
         watch = self._watches.get(worker_id)
         if watch is not None:
             watch.silences = 0
+
+    async def dismiss(self, worker_id: bytes, farewell: Request[Done]) -> None:
+        """Stop watching a process, and tell it why; return when it knows, at the latest after FAREWELL_S."""
+        watch = self._watches.pop(worker_id, None)
+        if watch is None:
+            return
+        assert watch.task is not None
+        watch.task.cancel()
+        try:
+            with contextlib.suppress(TimeoutError, PlatformError):
+                async with asyncio.timeout(FAREWELL_S):
+                    await watch.peer.call(farewell)
+        finally:
+            watch.peer.close()
 
     async def _watch(self, worker_id: bytes, watch: _Watch) -> None:
         cause = await self._until_dead(watch)

@@ -43,6 +43,7 @@ from minray.platform.base import Listener, Platform, StorageFailed
 from minray.protocol import gcs as protocol
 from minray.protocol.actor import ACTORS
 from minray.protocol.base import DONE, Address, Done, encode
+from minray.protocol.core_worker import RayletEnds
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.rpc.pubsub import Publisher
 from minray.rpc.service import Call, Dispatcher
@@ -323,9 +324,11 @@ class GcsServer:
 
     async def _maybe_finish_with_node(self, job: protocol.JobInfo) -> None:
         """Finish a job if its driver's node is dead; called wherever news of a job or a node arrive."""
-        if self._nodes.death_cause(job.driver.node_id) is not None:
+        cause = self._nodes.death_cause(job.driver.node_id)
+        if cause is not None:
+            reason = f"the node of this driver was declared dead by the gcs: {cause}"
+            await self._health.dismiss(job.driver.worker_id, RayletEnds(reason, is_decided=True))
             await until_stored(self._finish, job.job_id)
-            self._health.unwatch(job.driver.worker_id)
 
     def _drop_values(self, namespace: str) -> None:
         """Drop the values of a namespace; their rows are deleted with the next commit."""

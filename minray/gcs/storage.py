@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-import msgspec
-
+from minray.common.decoding import MALFORMED
 from minray.gcs.gcs_actor_manager import ActorRow
 from minray.platform.base import Platform, Storage, StorageFailed
 from minray.protocol.base import Record, decode, encode
@@ -90,7 +89,7 @@ class GcsStorage:
     def _load(self, table: str, record: type[R]) -> list[R]:
         try:
             return [decode(record, row) for row in self._storage.load(table).values()]
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise StorageFailed(f"table {table} has a row that is no {record.__name__}: {error}") from None
 
     def put_node(self, node: NodeInfo) -> None:

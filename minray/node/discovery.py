@@ -20,6 +20,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import secrets
@@ -31,6 +32,7 @@ from typing import Any
 import msgspec
 
 from minray.common.config import SystemConfig
+from minray.common.decoding import MALFORMED
 from minray.platform.process.session import LOGS, live_sessions, sweep_sessions
 from minray.platform.storage.private_paths import make_private, remove_tree
 from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES
@@ -45,6 +47,7 @@ TOKEN_BYTES = 32
 """Length in bytes of a token that minray makes."""
 MIN_TOKEN_BYTES = 16
 """Fewest bytes of a token that is accepted; a shorter one could be guessed."""
+logger = logging.getLogger("minray")
 
 
 class NodeFile(msgspec.Struct):
@@ -66,6 +69,29 @@ class NodeFile(msgspec.Struct):
     """Whether ``minray start`` has started the node: ``init()`` without an address joins it, ``minray stop`` ends it."""
     system_config: SystemConfig
     zygote_pid: int
+    departure: str = ""
+    """Reason why the raylet has ended in order, and is not started again; empty as long as the node lives."""
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the zygote starts the raylet again when it crashes (``raylet_restart``)."""
+        return self.is_head and self.detached
+
+
+def write_node_file(file: NodeFile) -> None:
+    """Write a node's file; readers find the old one or the new one. Raises OSError."""
+    path = Path(file.session_dir, NODE_FILE)
+    part = path.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(file))
+    part.rename(path)
+
+
+def read_node_file(session_dir: str) -> NodeFile | None:
+    """Return the file of a session's node, or None if it has none that can be read."""
+    try:
+        return msgspec.json.decode(Path(session_dir, NODE_FILE).read_bytes(), type=NodeFile)
+    except (OSError, *MALFORMED):
+        return None
 
 
 # --- settings ----------------------------------------------------------------------------------------------------------
@@ -192,13 +218,8 @@ def make_session(token: bytes) -> Path:
 
 def find_nodes() -> list[NodeFile]:
     """Return the living nodes of this user on this machine, oldest first."""
-    found = []
-    for session in _live_sessions_of_all_roots():
-        try:
-            found.append(msgspec.json.decode(Path(session, NODE_FILE).read_bytes(), type=NodeFile))
-        except (OSError, msgspec.DecodeError):
-            continue
-    return found
+    files = map(read_node_file, _live_sessions_of_all_roots())
+    return [file for file in files if file is not None]
 
 
 def _live_sessions_of_all_roots() -> list[str]:
@@ -299,7 +320,7 @@ def started_nodes() -> list[NodeFile]:
 
 
 def nodes_of(address: str) -> list[NodeFile]:
-    """Return this machine's nodes of a cluster, head nodes first.
+    """Return this machine's nodes of a cluster, head nodes first, but those that have left it last.
 
     ``address`` is the cluster's address, its gcs endpoint, or a session directory.
     """
@@ -307,7 +328,7 @@ def nodes_of(address: str) -> list[NodeFile]:
     matching = [
         file for file in find_nodes() if wanted in map(_plain, (file.gcs_address, file.gcs_endpoint, file.session_dir))
     ]
-    return sorted(matching, key=lambda file: not file.is_head)
+    return sorted(matching, key=lambda file: (bool(file.departure), not file.is_head))
 
 
 def _plain(address: str) -> str:
@@ -328,6 +349,12 @@ def candidates(address: str | None) -> list[NodeFile]:
         started = started_nodes()
         if not started and address is not None:
             raise ConnectionError("no running cluster was found on this machine; start one with: minray start --head")
+        if len({file.gcs_address for file in started}) > 1:
+            logger.info(
+                "several clusters run on this machine; this program joins that of the newest node, %s;"
+                " choose with init(address=...)",
+                started[-1].gcs_address,
+            )
         return nodes_of(started[-1].gcs_address) if started else []
     if address.startswith("ray://"):
         raise ValueError("ray:// addresses need Ray Client, which minray does not have; run the driver on one of the nodes")

@@ -34,9 +34,10 @@ from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.job_environment import pack_hook
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
-from minray.node.discovery import NodeFile, candidates, session_token, with_environment
+from minray.node.discovery import NodeFile, candidates, read_node_file, session_token, with_environment
 from minray.node.node import Node, NodeOptions, import_path, start_node
 from minray.node.notebook import CellOutput, running_shell
+from minray.node.raylet_restart import when_listening
 from minray.node.worker_output import LinePrinter
 from minray.platform.base import PlatformError
 from minray.platform.process import sigterm
@@ -381,13 +382,27 @@ def _join(
     errors: list[ConnectionError] = []
     for file in files:
         try:
-            token = session_token(file.session_dir)
-            return _connect(None, file, token, job, packed, log_to_driver)
+            return _join_node(file, job, packed, log_to_driver)
         except RuntimeError as error:
             errors.append(ConnectionError(f"cannot join the cluster at {file.gcs_address}: {error}"))
         except ConnectionError as error:
             errors.append(error)
     raise errors[0]
+
+
+def _join_node(
+    file: NodeFile, job: JobConfig, packed: PackedEnvironment | None, log_to_driver: bool | None
+) -> _DriverConnection:
+    """Connect this process as a driver to a node, or to the one that has taken its place meanwhile."""
+    while True:
+        file = when_listening(file)
+        try:
+            return _connect(None, file, session_token(file.session_dir), job, packed, log_to_driver)
+        except ConnectionError:
+            newer = read_node_file(file.session_dir)
+            if newer is None or newer.node_id == file.node_id:
+                raise
+            file = newer
 
 
 def _connect(

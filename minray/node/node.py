@@ -6,7 +6,8 @@ A driver's ``init``, ``cluster_utils`` and the command line call ``start_node``.
 children are in ``roles``. That file is not imported here, since a driver needs none of it.
 
 A gcs with storage is started again when it ends, at the same endpoints, so its TCP port is chosen before it first runs.
-The head node ends when a gcs without storage ends; any other node ends with its raylet.
+The head node ends when a gcs without storage ends. The raylet of a head that ``minray start`` has started is started again
+as well (``raylet_restart``); any other node ends with its raylet.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.node.cluster_client import end_gracefully
-from minray.node.discovery import NODE_FILE, SOCKETS, NodeFile, default_spilling_place, make_session, make_token
+from minray.node.discovery import (
+    NODE_FILE,
+    SOCKETS,
+    NodeFile,
+    default_spilling_place,
+    make_session,
+    make_token,
+    write_node_file,
+)
 from minray.node.node_labels import labels_at_start
 from minray.platform.base import Host, PlatformError, SpawnFailed
 from minray.platform.process.host import RealHost, raise_file_limit
@@ -266,7 +275,9 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
             session, options.object_spilling_directory or options.system_config.object_spilling_directory
         ),
     )
-    _start_process(zygote, "raylet", msgspec.msgpack.encode(config), control=True, essential=not options.head)
+    encoded = msgspec.msgpack.encode(config)
+    restarts = options.head and options.detached
+    _start_process(zygote, "raylet", encoded, control=True, essential=not options.head, respawn=restarts)
     file = NodeFile(
         node_id=node_id.hex(),
         node_ip=options.node_ip,
@@ -283,7 +294,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         zygote_pid=zygote.pid,
     )
     try:
-        (session / NODE_FILE).write_bytes(msgspec.json.encode(file))
+        write_node_file(file)
     except OSError as error:
         raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
     return Node(zygote, file, token, any(map(is_external, config.spill_directories)), gcs)

@@ -32,6 +32,7 @@ from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
 from minray.node.discovery import session_token
+from minray.node.raylet_restart import next_life, note_departure
 from minray.node.worker_output import TaskNamedStream, refuse_breakpoint
 from minray.platform.base import PlatformError
 from minray.platform.process.host import RealHost
@@ -138,6 +139,8 @@ async def _serve_gcs(config: GcsConfig, heritage: Heritage, ends: ChildEnds) -> 
 
 
 async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnds) -> None:
+    """Run a raylet until it ends. The exit code is 0 if it has left in order, so that it is not started again."""
+    config = next_life(config, heritage.host.random_bytes)
     user_code = DriverUserCode(asyncio.get_running_loop())
     name = f"raylet/{config.node_name}"
     system = config.system_config
@@ -163,6 +166,9 @@ async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnd
         _tell_ready(ends, "ready")
     reason = await raylet.wait_closed()
     logging.getLogger(__name__).info("raylet ends: %s", reason)
+    if not raylet.was_asked_to_end:
+        raise SystemExit(1)
+    note_departure(config, reason)
 
 
 def _remove_socket(endpoint: str) -> None:

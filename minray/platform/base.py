@@ -497,6 +497,9 @@ class Host(Protocol):
     def process_memory(self, pid: int) -> int:
         """Return the bytes that would be free without the process ``pid``; 0 if there is none."""
 
+    def shortage(self) -> str:
+        """Return the limit that this process has nearly reached, and how to raise it; empty if there is none."""
+
     def random_bytes(self, count: int) -> bytes: ...
 
     def random(self) -> float:

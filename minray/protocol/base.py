@@ -10,9 +10,14 @@ from there.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+"""A number of things; a message with a negative one is malformed."""
+Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+"""A time. NaN would spoil the order of the event loop's timers, all of them."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,6 +80,6 @@ def decoder(record: type[R]) -> msgspec.msgpack.Decoder[R]:
 
 
 def decode(record: type[R], payload: bytes) -> R:
-    """Decode a record; raise msgspec.DecodeError (or its subclass ValidationError) if the bytes are malformed."""
+    """Decode a record; raise one of ``common.decoding.MALFORMED`` if the bytes are malformed."""
     value: R = decoder(record).decode(payload)
     return value

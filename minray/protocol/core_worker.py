@@ -10,7 +10,7 @@ borrower. The receiver gives the ticket back when it drops the reference; so an 
 from __future__ import annotations
 
 from minray.common.task_spec import TaskTemplate
-from minray.protocol.base import Address, Done, Record, Request
+from minray.protocol.base import Address, Count, Done, Finite, Record, Request
 from minray.protocol.object_store import MOST_ENTRIES, Place
 
 OK, FAILED, CANCELLED, NOT_STARTED, ENVIRONMENT_FAILED, ARGUMENT_FAILED = range(6)
@@ -187,7 +187,7 @@ class GetObject(Request[ObjectReply], frozen=True):
     requester: Address
     inline_limit: int
     """Largest size, in bytes, at which the value itself is sent; -1: any size."""
-    timeout_s: float
+    timeout_s: Finite
     question: bytes
     """Id of this question. Its repetitions get the same tickets, so that a lost answer leaves no ticket behind."""
 
@@ -349,7 +349,7 @@ class CoreWorkerStats(Record, frozen=True):
 class GetCoreWorkerStats(Request[CoreWorkerStats], frozen=True):
     """Asks a driver or worker for its references: all of them, or those to ``object_ids``."""
 
-    limit: int = MOST_ENTRIES
+    limit: Count = MOST_ENTRIES
     object_ids: list[bytes] | None = None
 
 
@@ -383,9 +383,11 @@ class LocalGC(Request[Done], frozen=True):
 
 
 class RayletEnds(Request[Done], frozen=True):
-    """From a raylet to its drivers: says why it ends, and with it their connection to the cluster."""
+    """To the drivers of a node, from its raylet: why it ends. From the gcs: why it has declared the node dead."""
 
     reason: str
+    is_decided: bool = False
+    """Whether the gcs says so: the driver does not wait until its raylet, which may hang, has ended."""
 
 
 class LeaveNode(Request[Done], frozen=True):

@@ -9,7 +9,7 @@ if it missed anything (a reset, a restart of the gcs).
 
 from __future__ import annotations
 
-from minray.protocol.base import Address, Done, Record, Request
+from minray.protocol.base import Address, Done, Finite, Record, Request
 
 NODES, RESOURCES, WORKER_DEATHS, JOBS = "nodes", "resources", "worker_deaths", "jobs"
 """Channels that can be polled; the records below say which are on which channel, and by which key."""
@@ -28,7 +28,7 @@ class NodeDrain(Record, frozen=True):
     reason: int
     message: str
     """Explanation for users."""
-    deadline: float = 0.0
+    deadline: Finite = 0.0
     """Wall-clock time (seconds) at which the node leaves in any case; 0: only when it has nothing left to do."""
 
 
@@ -153,7 +153,7 @@ class DrainNode(Request[DrainNodeReply], frozen=True):
     node_id: bytes
     reason: int
     message: str
-    deadline: float = 0.0
+    deadline: Finite = 0.0
     """Wall-clock time (seconds) at which the node leaves in any case, the same in each repetition; 0: never."""
 
 
@@ -277,7 +277,7 @@ class Poll(Request[PollReply], frozen=True):
     channel: str
     epoch: bytes
     version: int
-    timeout_s: float
+    timeout_s: Finite
     begun: int = 0
     """Value of ``begun`` in the last reply, as with epoch and version."""
 

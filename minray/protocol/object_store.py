@@ -9,7 +9,7 @@ freed copy leaves a tombstone, so that a late ``CreateObject`` learns that it is
 
 from __future__ import annotations
 
-from minray.protocol.base import Address, Done, Record, Request
+from minray.protocol.base import Address, Count, Done, Finite, Record, Request
 
 
 class Place(Record, frozen=True):
@@ -112,7 +112,7 @@ class PinObjects(Request[PinReply], frozen=True):
     wanted: list[Wanted]
     purpose: int = GET
     """GET, WAIT or TASK_ARGUMENTS."""
-    timeout_s: float | None = None
+    timeout_s: Finite | None = None
 
 
 class ReleasePins(Request[Done], frozen=True):
@@ -201,7 +201,7 @@ class ObjectsInfo(Record, frozen=True):
 class GetObjectsInfo(Request[ObjectsInfo], frozen=True):
     """To a raylet: asks what its store holds, of all objects or of ``object_ids``."""
 
-    limit: int = MOST_ENTRIES
+    limit: Count = MOST_ENTRIES
     object_ids: list[bytes] | None = None
 
 

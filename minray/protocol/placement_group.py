@@ -9,7 +9,7 @@ opens the bundles for leases; if one has not, ``ReturnBundles`` takes them back 
 
 from __future__ import annotations
 
-from minray.protocol.base import Done, Record, Request
+from minray.protocol.base import Done, Finite, Record, Request
 
 PLACEMENT_GROUPS = "placement_groups"
 """Channel of all groups, with a ``PlacementGroupInfo`` by group id."""
@@ -102,7 +102,7 @@ class WaitPlacementGroup(Request[PlacementGroupReply], frozen=True):
     """Waits for a group: answered when it is created or removed, at the latest after ``timeout_s``."""
 
     group_id: bytes
-    timeout_s: float
+    timeout_s: Finite
 
 
 # --- to raylets

@@ -10,7 +10,7 @@ can never refer to another lease.
 from __future__ import annotations
 
 from minray.common.task_spec import LeaseShape
-from minray.protocol.base import Address, Done, Record, Request
+from minray.protocol.base import Address, Done, Finite, Record, Request
 from minray.protocol.gcs import NodeDrain
 
 GRANTED, SPILLBACK, REJECTED, CANCELLED, UNSCHEDULABLE, ENVIRONMENT_FAILED, GROUP_REMOVED = range(7)
@@ -150,7 +150,7 @@ class GetLeaseFailure(Request[LeaseFailure], frozen=True):
     """Asks how the worker of a lease died; answered when it is dead, or after ``timeout_s`` with ``dead=False``."""
 
     lease_id: bytes
-    timeout_s: float
+    timeout_s: Finite
 
 
 class KillWorker(Request[Done], frozen=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from minray.common.task_spec import ACTOR_CREATION_TASK
-from minray.protocol.base import Record, Request
+from minray.protocol.base import Count, Record, Request
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats
 
 MOST_TASKS = 10_000
@@ -187,7 +187,7 @@ class GetMetrics(Request[ProcessMetrics], frozen=True):
 class GetTasksInfo(Request[TasksInfo], frozen=True):
     """Asks a driver or worker for the tasks that it knows: all of them, or those of ``task_ids``."""
 
-    limit: int = MOST_TASKS
+    limit: Count = MOST_TASKS
     task_ids: list[bytes] | None = None
 
 

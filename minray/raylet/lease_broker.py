@@ -115,7 +115,7 @@ class LeaseBroker:
         self.local = make_local_leases(config, self.states, self.arguments.manager)
         self.nodes = make_cluster_view(platform, config, self.local)
         self.cluster = ClusterLeaseManager(self.nodes, self.local, self.states)
-        self.pool = make_worker_pool(platform, config)
+        self.pool = make_worker_pool(platform, config, self._is_kept)
         self.processes = WorkerProcesses(platform, config, endpoint, peers, log_monitor, self.on_worker_exit)
         self.entries: dict[bytes, LeaseEntry] = {}
         self._ended = EndedLeases()
@@ -460,6 +460,11 @@ class LeaseBroker:
 
         assert worker.address is not None
         self.processes.ask_to_exit(worker.worker_id, worker.address, force, on_refused)
+
+    def _is_kept(self, worker: Worker) -> bool:
+        """Tell whether a worker may keep its lease for ever: it serves an actor, or a task that waits for others."""
+        entry = self.entries.get(worker.lease_id)
+        return entry is not None and (entry.request.for_actor or self.local.leases[worker.lease_id].blocked)
 
     def _grant(self, entry: LeaseEntry, worker: Worker) -> None:
         self.local.on_worker_found(entry.request.lease_id)

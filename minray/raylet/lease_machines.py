@@ -8,6 +8,8 @@ the local resources themselves, so that a lease granted here counts at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minray.common.config import RayletConfig
 from minray.common.ids import short
 from minray.common.labels import labels_of
@@ -15,7 +17,7 @@ from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT
 from minray.common.state_table import StateMachine
 from minray.platform.base import Platform
 from minray.raylet.lease_dependency_manager import LeaseDependencyManager
-from minray.raylet.worker_pool import WORKER_STATES, WorkerPool
+from minray.raylet.worker_pool import WORKER_STATES, Worker, WorkerPool
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.local_lease_manager import LocalLeaseManager
 
@@ -56,7 +58,7 @@ def make_cluster_view(platform: Platform, config: RayletConfig, local: LocalLeas
     )
 
 
-def make_worker_pool(platform: Platform, config: RayletConfig) -> WorkerPool:
+def make_worker_pool(platform: Platform, config: RayletConfig, is_kept: Callable[[Worker], bool]) -> WorkerPool:
     """Make the pool of this node's workers; the configuration, or else the number of CPUs, says how many start early."""
     system, cpus = config.system_config, config.resources.get(CPU, 0) // UNIT
     return WorkerPool(
@@ -64,5 +66,7 @@ def make_worker_pool(platform: Platform, config: RayletConfig) -> WorkerPool:
         cpus=cpus,
         prestart=min(cpus, MAX_PRESTART) if system.num_prestart_workers < 0 else system.num_prestart_workers,
         register_timeout_s=system.worker_register_timeout_seconds,
+        patience_s=system.worker_start_patience_seconds,
+        is_kept=is_kept,
         new_id=lambda: platform.host.random_bytes(16),
     )

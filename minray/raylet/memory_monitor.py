@@ -91,13 +91,17 @@ class MemoryMonitor:
             self._task.cancel()
 
     async def _watch(self) -> None:
+        is_blind = False
         while True:
             await asyncio.sleep(self._period_s)
             try:
                 used, total = self._host.memory_usage()
             except OSError as error:  # For example, no file can be opened just now.
-                logger.warning("the memory in use could not be read: %s", error)
+                if not is_blind:
+                    logger.warning("the memory in use could not be read, and may not be for a while: %s", error)
+                is_blind = True
                 continue
+            is_blind = False
             if used > total * self._threshold:
                 self._relieve(used, total)
 

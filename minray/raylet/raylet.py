@@ -107,6 +107,8 @@ class Raylet:
         self._closed = asyncio.Event()
         self.reason = ""
         """Reason why the raylet ended, or is ending; empty as long as it goes on."""
+        self._is_stopped = False
+        """Whether the raylet was asked to shut down."""
 
     def _make_broker(self, endpoint: str) -> LeaseBroker:
         return LeaseBroker(
@@ -273,7 +275,13 @@ class Raylet:
             self.reason = reason
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="close_raylet")
 
+    @property
+    def was_asked_to_end(self) -> bool:
+        """Whether the raylet ended because it was asked to, or drained, and not because of trouble."""
+        return self._is_stopped or self._departure.is_over
+
     def _on_shutdown(self, reason: str) -> None:
+        self._is_stopped = True
         self._end(f"asked to shut down: {reason}" if reason else "asked to shut down")
 
     def _on_gcs_lost(self, death: PeerUnreachable) -> None:

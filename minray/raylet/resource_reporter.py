@@ -74,6 +74,10 @@ class ResourceReporter:
                     async with asyncio.timeout_at(answered_at + self._patience_s):
                         reply = await self._gcs.call(ReportResources(report))
                 except (TimeoutError, PeerUnreachable):
+                    if loop.time() > answered_at + self._patience_s + self._heartbeat_s:
+                        answered_at = loop.time()  # This process was suspended, so it has not waited that long.
+                        last = None
+                        continue
                     self._on_end(f"the gcs was not reached for {self._patience_s:g} s")
                     return
                 except RemoteFailure as failure:

@@ -10,6 +10,7 @@ Rules
     others can be reaped.
   * At most one worker per CPU (at least two) is starting at once. A failed start (no process, no registration, death
     before it) delays the next one. After five in a row, leases that no living worker can serve fail with the reason.
+    After ``patience_s`` of failures, workers of actors and blocked workers do not count as living: they may never be free.
   * A leased worker that dies before it has begun any task uses up no retries, so the pool must limit this. The same rule
     as for failed starts holds per pair, since a setup hook or a path may be what kills the workers.
   * Reaping is a request: a worker that owns objects refuses, and then counts as newly idle (G64). Workers of a finished
@@ -88,6 +89,8 @@ class Failures:
     in_all: int = 0
     reason: str = ""
     again_at: float = 0.0
+    since: float = 0.0
+    """Time of the first failure in the row."""
     _failed_at: float = -1.0
 
     def add(self, begun_at: float, reason: str, now: float) -> None:
@@ -95,6 +98,7 @@ class Failures:
         if begun_at <= self._failed_at:
             return  # It began before the last failure was seen, so it has the same cause and does not count again.
         self.in_a_row += 1
+        self.since = now if self.in_a_row == 1 else self.since
         self.in_all += 1
         self._failed_at = now
         self.again_at = now + min(BACKOFF_FIRST_S * 2 ** (self.in_a_row - 1), BACKOFF_MAX_S)
@@ -102,6 +106,9 @@ class Failures:
     @property
     def is_hopeless(self) -> bool:
         return self.in_a_row >= MAX_FAILED_IN_A_ROW
+
+    def has_lasted(self, period_s: float, now: float) -> bool:
+        return self.in_a_row > 0 and now >= self.since + period_s
 
     def end(self) -> None:
         """Reset the row, because an attempt has succeeded."""
@@ -135,13 +142,18 @@ class WorkerPool:
         cpus: int,
         prestart: int,
         register_timeout_s: float,
+        patience_s: float,
+        is_kept: Callable[[Worker], bool],
         new_id: Callable[[], bytes],
     ) -> None:
+        """``is_kept``: tell whether a leased worker may stay leased for ever. ``patience_s``: see the rules."""
         self.workers: dict[bytes, Worker] = {}
         """Workers by worker id; DEAD ones are dropped at once."""
         self._states = states
         self._max_starting = max(2, cpus)
         self._register_timeout_s = register_timeout_s
+        self._patience_s = patience_s
+        self._is_kept = is_kept
         self._new_id = new_id
         self._waiting: dict[bytes, Binding] = {}
         """Leases without a worker, oldest first."""
@@ -270,7 +282,7 @@ class WorkerPool:
                 self._states.set(worker.worker_id, LEASED)
                 worker.binding, worker.lease_id, worker.leased_at = binding, lease_id, now
                 actions.matches.append((lease_id, worker))
-        self._fail_hopeless(held_back, actions)
+        self._fail_hopeless(held_back, now, actions)
         self._give_up_silent(now, actions)
         self._start_missing(len(self._waiting.keys() - held_back), now, actions)
         return actions
@@ -293,10 +305,12 @@ class WorkerPool:
                 unspecialised = worker
         return unspecialised
 
-    def _fail_hopeless(self, held_back: set[bytes], actions: Actions) -> None:
+    def _fail_hopeless(self, held_back: set[bytes], now: float, actions: Actions) -> None:
         if not self._starts.is_hopeless and not held_back:
             return
-        alive = {worker.binding for worker in self.workers.values() if self._states.get(worker.worker_id) in (IDLE, LEASED)}
+        ready = [worker for worker in self.workers.values() if self._states.get(worker.worker_id) in (IDLE, LEASED)]
+        is_late = self._starts.has_lasted(self._patience_s, now)
+        alive = {worker.binding for worker in ready if not (is_late and self._is_kept(worker))}
         for lease_id, binding in list(self._waiting.items()):
             if lease_id in held_back and self._first_tasks[binding].is_hopeless and binding not in alive:
                 reason = _describe_deaths(self._first_tasks[binding])

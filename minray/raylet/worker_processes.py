@@ -182,12 +182,13 @@ class WorkerProcesses:
         if worker_id in self._doomed:
             process.kill()
         status = await process.wait()
+        shortage = "" if any(process.marks[:16]) else self._platform.host.shortage()
         return Death(
             pid=process.pid,
             status=status,
             marks=bytes(process.marks[:16]),
             stderr_tail=words.lines(),
-            cause=describe_status(status),
+            cause=describe_status(status) + (f" ({shortage})" if shortage else ""),
         )
 
     async def _ask(self, worker_id: bytes, address: Address, force: bool, on_refused: Callable[[], None]) -> None:

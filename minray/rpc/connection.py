@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from minray.common.decoding import MALFORMED
 from minray.platform.base import (
     AuthenticationFailed,
     Buffer,
@@ -82,7 +83,7 @@ class _Call(msgspec.Struct, eq=False, gc=False):
         if error is None:
             try:
                 reply = self.decode(payload)
-            except msgspec.DecodeError as problem:
+            except MALFORMED as problem:
                 error = RemoteFailure("bad-reply", f"{self.method}: {problem}")
             else:
                 self.on_answer(reply, None, buffers)
@@ -140,7 +141,7 @@ class Peer:
         self._platform = platform
         self._endpoint = endpoint
         self.target = target
-        """Incarnation that must answer; empty: any process there (only for finding the gcs and the local raylet)."""
+        """Incarnation that must answer; empty: any process there (only for finding the gcs, and a raylet by its socket)."""
         self._reconnect_timeout_s = reconnect_timeout_s
         self.may_restart = may_restart
         """Whether the peer may be started again, so that a refused connection only means "not yet"."""
@@ -321,11 +322,11 @@ class Peers:
         if self._peers.get(peer.target) is peer:
             del self._peers[peer.target]
 
-    def at(self, endpoint: str, *, reconnect_timeout_s: float, may_restart: bool) -> Peer:
-        """Return the peer for any process at an endpoint: the gcs, or the local raylet before its id is known."""
+    def at(self, endpoint: str, target: bytes = b"", *, reconnect_timeout_s: float, may_restart: bool) -> Peer:
+        """Return the peer at an endpoint: the local raylet, or the gcs, of which any incarnation will do."""
         peer = self._peers.get(endpoint.encode())
         if peer is None:
-            peer = Peer(self._platform, endpoint, b"", reconnect_timeout_s, may_restart)
+            peer = Peer(self._platform, endpoint, target, reconnect_timeout_s, may_restart)
             self._peers[endpoint.encode()] = peer
         return peer
 

@@ -20,7 +20,9 @@ from typing import Any, cast, get_type_hints
 
 import msgspec
 
+from minray.common.decoding import MALFORMED
 from minray.common.ids import short
+from minray.common.peer_log import PeerLog
 from minray.common.task_set import TaskSet
 from minray.platform.base import Buffer, Incoming, RecordTooLarge, RemoteFailure
 from minray.protocol.base import Record, Request, decoder, encode, reply_class
@@ -74,6 +76,7 @@ class Dispatcher:
 
     def __init__(self, *services: Any) -> None:
         self._tasks = TaskSet()
+        self._peer_log = PeerLog(logger)
         self._services = [(service, _understood_by(cast(Hashable, type(service)))) for service in services]
         self._handlers: dict[str, _Handler] = {}
         """Handlers by message name, filled as messages arrive, since most processes receive few kinds of messages."""
@@ -81,13 +84,14 @@ class Dispatcher:
     def __call__(self, incoming: Incoming) -> None:
         entry = self._handlers.get(incoming.method) or self._find(incoming.method)
         if entry is None:
-            incoming.fail(RemoteFailure("unknown-method", f"{incoming.method!r} is not understood here"))
+            incoming.fail(RemoteFailure("unknown-method", f"{incoming.method[:100]!r} is not understood here"))
             return
         decode, handler, is_async = entry
         try:
             request = decode(incoming.payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            logger.warning("refused a malformed %s from %s: %s", incoming.method, incoming.peer.hex()[:8], error)
+        except MALFORMED as error:
+            peer = short(incoming.peer)
+            self._peer_log.warn(peer, f"refused a malformed {incoming.method} from {peer}: {error}")
             incoming.fail(RemoteFailure("bad-request", f"{incoming.method}: {error}"))
             return
         call = Call(incoming)
@@ -124,6 +128,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Cancel all handlers that are still running."""
+        self._peer_log.close()
         self._tasks.cancel()
 
 

@@ -143,6 +143,9 @@ class SimHost:
     def process_memory(self, pid: int) -> int:
         return self._node.process_memory.get(pid, 0)
 
+    def shortage(self) -> str:
+        return ""
+
     def random_bytes(self, count: int) -> bytes:
         self._draws += 1
         return self._oracle.bytes((*self._key, self._draws), count)

@@ -222,8 +222,41 @@ def test_a_second_head_at_the_same_port(minray_command: CommandLine) -> None:
     port = head.gcs_address.rpartition(":")[2]
     refused = minray_command.run("start", "--head", f"--port={port}")
     assert refused.returncode == 1
-    assert refused.stderr == f"Error: tcp:127.0.0.1:{port}: Address already in use\n"
-    assert "nodes alive: 1" in status()
+    assert f"Error: a cluster of yours runs at {head.gcs_address} already (session {head.session_dir})" in refused.stderr
+    assert f"`minray stop --address={head.gcs_address}` ends it" in refused.stderr
+    assert "nodes alive: 1" in status() and "Other clusters" not in status()
+
+
+def test_a_second_cluster_says_which_one_programs_take_and_either_can_be_stopped(
+    connected: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = connected.start_head()
+    said = connected("start", "--head", "--num-cpus=1")
+    second = find_nodes()[-1]
+    assert f"Other clusters run on this machine: {first.gcs_address}." in said
+    assert f"take that of the newest node, {second.gcs_address}" in said
+    assert f"minray stop --address={second.gcs_address}" in said
+    assert lines_with(status(), "Other clusters run on this machine", first.gcs_address)
+    with caplog.at_level("INFO", "minray"), minray.init():
+        assert minray.get_runtime_context().gcs_address == second.gcs_endpoint
+    assert f"joins that of the newest node, {second.gcs_address}" in caplog.text
+    chosen = CliRunner().invoke(main, ["status", f"--address={first.gcs_address}"]).output
+    assert f"Cluster {first.gcs_address}" in chosen and lines_with(chosen, "Other clusters", second.gcs_address)
+    joined = connected.join(first)
+    assert connected("stop", f"--address={first.gcs_address}") == "Stopped 2 nodes.\n"
+    assert [file.node_id for file in find_nodes()] == [second.node_id] and joined.node_id not in status()
+    assert [path.name for path in connected.root.glob("head_*")] == [f"head_{second.gcs_address.replace(':', '_')}"]
+    refused = connected.run("stop", f"--address={first.gcs_address}")
+    assert refused.returncode == 1 and f"running here: {second.gcs_address}" in refused.stderr
+    assert connected("stop") == "Stopped 1 node.\n"
+
+
+def test_stop_forgets_the_head_at_an_address_that_was_killed(minray_command: CommandLine) -> None:
+    head = minray_command.start_head()
+    os.kill(head.zygote_pid, signal.SIGKILL)
+    wait_for_condition(lambda: not find_nodes())
+    assert minray_command("stop", f"--address={head.gcs_address}") == "No node was running.\n"
+    assert not list(minray_command.root.glob("head_*"))
 
 
 def test_an_address_that_is_not_of_this_machine(minray_command: CommandLine) -> None:

@@ -18,9 +18,10 @@ import pytest
 
 import minray
 from minray.exceptions import LocalRayletDiedError, WorkerCrashedError
-from minray.node.discovery import NodeFile, find_nodes
+from minray.node.cluster_client import end_gracefully
+from minray.node.discovery import NodeFile, find_nodes, session_token
 from tests import leaks
-from tests.cluster.command_line import END_S, CommandLine
+from tests.cluster.command_line import END_S, CommandLine, lines_with
 from tests.cluster.programs import hold_and_tell, is_running, on, read_pid, states, stay, stay_at_first, where
 from tests.helpers import wait_for_condition
 
@@ -174,11 +175,72 @@ def test_start_a_node_ends_with_its_raylet_or_zygote_and_others_go_on(
 
 def test_start_the_gcs_and_other_nodes_go_on_without_the_heads_raylet(minray_command: CommandLine) -> None:
     head = minray_command.start_head()
-    other = minray_command.join(head)
+    other = minray_command.join(head, '--resources={"a": 1}')
     os.kill(minray_command.pids(head)["raylet"], signal.SIGKILL)
     try:
-        minray.init("auto")  # On the node that is left.
-        wait_for_condition(lambda: states() == {head.node_id: False, other.node_id: True}, END_S)
+        minray.init("auto")  # On the node that is left, or on the head's new one.
+        wait_for_condition(lambda: {**states(), head.node_id: False, other.node_id: True} == states(), END_S)
+        assert minray.get(where.options(resources={"a": 1}).remote(), timeout=10) == other.node_id
+    finally:
+        minray.shutdown()
+
+
+@pytest.mark.parametrize("storage", [[], ["--storage="]], ids=["file", "memory"])
+def test_start_the_raylet_of_a_head_is_started_again_as_another_node(
+    minray_command: CommandLine, storage: list[str]
+) -> None:
+    head = minray_command.start_head(*storage)
+    minray.init(head.gcs_address)
+    try:
+        worker_pid = minray.get(minray.remote(os.getpid).remote(), timeout=10)
+        os.kill(minray_command.pids(head)["raylet"], signal.SIGKILL)
+        with pytest.raises(LocalRayletDiedError):
+            minray.get(where.remote(), timeout=10)
+    finally:
+        minray.shutdown()
+    assert not is_running(worker_pid)
+    minray.init("auto")
+    try:
+        again = minray.get(where.remote(), timeout=10)
+        assert states() == {head.node_id: False, again: True} and again == find_nodes()[0].node_id
+        large = minray.remote(lambda: bytes(10_000_000)).remote()
+        assert len(minray.get(large, timeout=10)) == 10_000_000
+        wait_for_condition(lambda: not dead_sockets(head), END_S)
+    finally:
+        minray.shutdown()
+    assert lines_with(minray_command("status"), again[:8], "head", "alive")
+    assert minray_command("stop") == "Stopped 1 node.\n"
+    minray_command.wait_until_nothing_is_left()
+
+
+def test_start_objects_of_a_raylet_that_was_started_again_are_spilled(
+    minray_command: CommandLine, tmp_path: Path
+) -> None:
+    place = tmp_path / "spill"
+    head = minray_command.start_head("--object-store-memory=20000000", f"--object-spilling-directory={place}")
+    os.kill(minray_command.pids(head)["raylet"], signal.SIGKILL)
+    minray.init("auto")
+    try:
+        refs = [minray.put(bytes(5_000_000)) for _ in range(8)]
+        assert all(len(value) == 5_000_000 for value in minray.get(refs, timeout=20))
+        assert list(place.glob("*/*"))
+    finally:
+        minray.shutdown()
+    minray_command("stop")
+    assert not list(place.iterdir())
+
+
+def test_start_the_raylet_of_a_head_that_was_told_to_end_stays_away(minray_command: CommandLine) -> None:
+    """As if ``minray stop`` had been interrupted before it ended the rest of the node."""
+    head = minray_command.start_head()
+    end_gracefully(head, session_token(head.session_dir), "enough")
+    wait_for_condition(lambda: find_nodes()[0].departure)
+    wanted = rf"has left the cluster \(asked to shut down: enough\).*minray stop --address={head.gcs_address}"
+    with pytest.raises(ConnectionError, match=wanted):
+        minray.init("auto")
+    other = minray_command.join(head)
+    minray.init("auto")
+    try:
         assert minray.get(where.remote(), timeout=10) == other.node_id
     finally:
         minray.shutdown()
@@ -232,6 +294,20 @@ def test_g110_a_head_that_is_started_again_goes_on_with_its_cluster(minray_comma
         assert minray.get(where.options(resources={"a": 1}).remote(), timeout=10) == other.node_id
     finally:
         minray.shutdown()
+
+
+def test_a_head_that_has_lost_its_tables_does_not_begin_a_new_cluster_unasked(minray_command: CommandLine) -> None:
+    head = minray_command.start_head()
+    port = head.gcs_address.rpartition(":")[2]
+    os.kill(head.zygote_pid, signal.SIGKILL)
+    wait_for_condition(lambda: not leaks.describe(Path(head.session_dir)), END_S)
+    (tables,) = minray_command.root.glob("head_*/gcs.sqlite")
+    for name in ("gcs.sqlite", "gcs.sqlite-wal"):
+        tables.with_name(name).unlink(missing_ok=True)
+    refused = minray_command.run("start", "--head", f"--port={port}")
+    assert refused.returncode == 1 and f"{tables} has lost rows: it is empty, but" in refused.stderr
+    assert f"Probably {tables} was emptied or removed" in refused.stderr
+    assert not find_nodes()
 
 
 def test_g111_a_node_without_its_gcs_ends_in_the_end(minray_command: CommandLine) -> None:

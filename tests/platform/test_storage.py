@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -251,7 +253,7 @@ def refusal(path: str) -> str:
 def test_no_database(path: str) -> None:
     Path(path).write_bytes(b"a shopping list, and long enough to be taken for something else" * 100)
     before = Path(path).read_bytes()
-    assert "not a minray store; move the file away" in refusal(path)
+    assert "not a minray store; move the file away, restore it" in refusal(path)
     assert Path(path).read_bytes() == before
 
 
@@ -268,13 +270,111 @@ def test_another_format(path: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE minray SET value = '99'")
         connection.commit()
-    assert "written by another version of minray (format 99, this one reads 2)" in refusal(path)
+    assert "written by another version of minray (format 99, this one reads 3)" in refusal(path)
 
 
 def test_a_truncated_store(path: str) -> None:
     open_storage(path).close()
     os.truncate(path, 5000)
     refusal(path)
+
+
+# --- Files that have lost something ---
+
+ROWS = {str(number): f"value {number}".encode() * 50 for number in range(60)}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a store whose process was killed, with rows in its file and rows in its log."""
+    directory = tmp_path_factory.mktemp("killed")
+    result = program(
+        """
+        storage = open_storage(path)
+        async def main():
+            for number in range(60):
+                storage.put("t", str(number), f"value {number}".encode() * 50)
+                await storage.commit()
+                if number == 30:
+                    storage._thread.submit(lambda: storage._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall())
+            os.kill(os.getpid(), signal.SIGKILL)
+        asyncio.run(main())
+        """,
+        str(directory / "gcs.sqlite"),
+    )
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    return directory
+
+
+@pytest.fixture
+def copy(killed: Path, tmp_path: Path) -> Path:
+    """The path of a copy of that store."""
+    for file in killed.iterdir():
+        shutil.copy(file, tmp_path)
+    return tmp_path / "gcs.sqlite"
+
+
+def test_g110_a_store_whose_process_was_killed_is_complete(copy: Path) -> None:
+    with closing(open_storage(str(copy))) as storage:
+        assert storage.load("t") == ROWS
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "truncated", "garbage"])
+def test_a_damaged_log_is_an_error_that_says_what_is_lost(copy: Path, how: str) -> None:
+    log = Path(f"{copy}-wal")
+    if how == "removed":
+        log.unlink()
+    else:
+        log.write_bytes({"emptied": b"", "truncated": log.read_bytes()[:20_000], "garbage": os.urandom(5000)}[how])
+    said = refusal(str(copy))
+    assert f"{copy} has lost rows: its last " in said and "Actors, jobs, placement groups" in said, said
+    assert f"remove {copy}.commits, to go on with what is left" in said
+    Path(f"{copy}.commits").unlink()
+    with closing(open_storage(str(copy))) as storage:
+        assert storage.load("t").items() < ROWS.items() and len(storage.load("t")) >= 31 - (how == "garbage")
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_a_store_that_was_emptied_is_not_taken_for_a_new_one(copy: Path, how: str) -> None:
+    Path(f"{copy}-wal").unlink()
+    if how == "removed":
+        copy.unlink()
+    else:
+        copy.write_bytes(b"")
+    said = refusal(str(copy))
+    assert f"it is empty, but 60 transactions were written to it. Probably {copy} was emptied or removed" in said
+    Path(f"{copy}.commits").unlink()
+    with closing(open_storage(str(copy))) as storage:
+        assert storage.load("t") == {}
+
+
+def test_no_damage_changes_what_is_read(copy: Path, tmp_path: Path) -> None:
+    """Random bytes of all files are changed, and their ends are cut off: all rows are there, or the store is refused."""
+    contents = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    refused = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        for file, content in contents.items():
+            file.write_bytes(content)
+        file = chance.choice([copy, Path(f"{copy}-wal")])
+        damaged = bytearray(file.read_bytes())
+        for _ in range(chance.choice([1, 1, 10, 1000])):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        file.write_bytes(damaged[: chance.choice([len(damaged), len(damaged), chance.randrange(len(damaged))])])
+        try:
+            with closing(open_storage(str(copy))) as storage:
+                assert storage.load("t") == ROWS, f"seed {seed}"
+        except StorageFailed as error:
+            assert str(copy) in str(error), f"seed {seed}"
+            refused += 1
+    assert refused > 20
+
+
+def test_a_machine_that_lost_power_has_at_most_an_old_number_beside_its_store(copy: Path) -> None:
+    Path(f"{copy}.commits").write_text(f"{41:020}\n")
+    with closing(open_storage(str(copy))) as storage:
+        assert storage.load("t") == ROWS
+    assert int(Path(f"{copy}.commits").read_text()) == 60
 
 
 @pytest.mark.parametrize("name", ["missing/gcs.sqlite", "."])

@@ -115,3 +115,23 @@ async def test_g111_a_node_whose_gcs_is_certainly_gone_ends_at_once() -> None:
     node.answer = PeerUnreachable("nobody listens")
     await pass_time(0.0)
     assert node.ended == ["the gcs was not reached for 60 s"]
+
+
+@in_virtual_time
+async def test_a_process_that_was_suspended_has_not_waited_so_long_for_the_gcs() -> None:
+    """The gcs has declared it dead meanwhile, and says so when it is asked."""
+    node = Node()
+    await pass_time(1.0)
+    node.answer = None
+    node.change(3)
+    await pass_time(0.1)
+    loop = asyncio.get_running_loop()
+    resumed_at = loop.time() + 2 * PATIENCE_S
+    time = loop.time
+    loop.time = lambda: max(time(), resumed_at)  # type: ignore[method-assign]
+    node.answer = RegisterNodeReply(b"cluster", "it was declared dead")
+    try:
+        await pass_time(PATIENCE_S)
+    finally:
+        loop.time = time  # type: ignore[method-assign]
+    assert node.ended == ["refused by the gcs: it was declared dead"]

@@ -38,11 +38,15 @@ class Pool:
             cpus=cpus,
             prestart=prestart,
             register_timeout_s=60,
+            patience_s=180,
+            is_kept=lambda worker: worker.lease_id in self.kept,
             new_id=lambda: next(numbers).to_bytes(16, "big"),
         )
         self.started: list[Worker] = []
         """Told to start, and not yet registered or dead."""
         self.serving: dict[bytes, Worker] = {}
+        self.kept: set[bytes] = set()
+        """Leases of actors and of tasks that wait for others."""
         self.now = 0.0
 
     def assign(self) -> Actions:
@@ -187,6 +191,24 @@ def fail_starts(pool: Pool, times: int) -> list[tuple[bytes, str]]:
             pool.die(worker, "no processes left")
     failures += pool.assign().failures
     return failures
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_while_nothing_can_be_started_only_workers_that_become_free_are_worth_waiting_for(is_kept: bool) -> None:
+    """Ray 2.60 waits for ever. An actor keeps its worker, and so does a task that waits for the lease in question."""
+    pool = Pool()
+    pool.kept = {b"actor"} if is_kept else set()
+    pool.lease(b"actor")
+    pool.request(b"1")
+    while pool.now < 170:
+        assert fail_starts(pool, 1) == []
+    pool.now += 20
+    failures = pool.assign().failures
+    assert [lease_id for lease_id, _ in failures] == ([b"1"] if is_kept else [])
+    assert not is_kept or "no worker could be started" in failures[0][1]
+    if not is_kept:
+        pool.release(pool.serving[b"actor"])
+        assert b"1" in pool.serving
 
 
 def test_after_a_few_failed_starts_the_waiting_leases_fail_with_the_reason() -> None:

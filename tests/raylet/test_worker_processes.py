@@ -17,7 +17,7 @@ from minray.protocol.base import Address
 from minray.protocol.core_worker import TASK_NAME_MARK, ExitWorker, ExitWorkerReply
 from minray.raylet.worker_processes import EXIT_TIMEOUT_S, Death, WorkerProcesses, describe_status
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
-from tests.platform_record import platform_record, raylet_config
+from tests.platform_record import FakeHost, platform_record, raylet_config
 from tests.rpc.fake_network import pass_time, run, turns
 
 ID, LEASE = b"worker".ljust(16), b"lease".ljust(24)
@@ -48,7 +48,8 @@ class Nursery:
         self.spawning: list[asyncio.Future[FakeProcess]] = []
         self.told: list[Any] = []
         """To the log monitor and the raylet, in order."""
-        platform, config = platform_record(processes=self), raylet_config(b"node".ljust(16))
+        self.host = FakeHost()
+        platform, config = platform_record(processes=self, host=self.host), raylet_config(b"node".ljust(16))
         peers: Any = self.peers
         logs: Any = self
         self.workers = WorkerProcesses(platform, config, "sim:raylet", peers, logs, self.on_worker_exit)
@@ -117,6 +118,17 @@ def test_the_end_of_a_process_is_told_once_when_all_it_has_printed_is_here() -> 
         assert nursery.is_empty()
         nursery.workers.kill(ID)
         assert process.kills == 0 and nursery.is_empty()
+
+    tell(story)
+
+
+def test_the_cause_of_a_death_before_the_first_task_names_a_limit_that_is_nearly_reached() -> None:
+    async def story(nursery: Nursery) -> None:
+        nursery.host.limit = "ulimit -n"
+        process = await nursery.start()
+        process.ended.set_result(ExitStatus(3, None))
+        await turns()
+        assert nursery.told[-1].cause == "exit code 3 (ulimit -n)"
 
     tell(story)
 

@@ -754,6 +754,28 @@ def test_a_limit_of_open_files_that_may_be_too_low_is_told() -> None:
     assert "a process may open 500 files at most, which may be too few; allow more with: ulimit -n 8192" in done.stderr
 
 
+def test_actors_for_which_no_worker_can_be_started_fail_and_name_the_limit() -> None:
+    done = run_driver(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        ray.init(num_cpus=2, _system_config={"worker_start_patience_seconds": 3.0})
+
+        @ray.remote(num_cpus=0)
+        class Idle:
+            def rest(self):
+                return 1
+
+        idle = [Idle.remote() for _ in range(30)]
+        try:
+            ray.get([one.rest.remote() for one in idle], timeout=60)
+        except ray.exceptions.ActorUnschedulableError as error:
+            print(error)
+        """
+    )
+    assert "no worker could be started" in done.stdout and "files at most; allow more with: ulimit -n 8192" in done.stdout
+
+
 @pytest.mark.parametrize("kept_by", ["an actor", "the driver"])
 def test_an_actor_that_only_a_cycle_elsewhere_keeps_makes_room_too(kept_by: str) -> None:
     """When nothing goes on in a cluster where somebody waits, all processes collect garbage, those too that rest."""

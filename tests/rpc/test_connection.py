@@ -470,6 +470,18 @@ def test_one_incarnation_is_one_peer() -> None:
     assert gcs is peers.at("fake:gcs", reconnect_timeout_s=1, may_restart=True) and gcs.may_restart
 
 
+def test_a_peer_at_an_endpoint_may_be_one_incarnation_alone() -> None:
+    """So a driver whose raylet was started again does not take the new one for its own."""
+    network = FakeNetwork()
+    network.listen_at("fake:raylet", b"new", lambda incoming: incoming.reply(encode(Answer(1))))
+
+    async def ask() -> None:
+        await endpoints(network).at("fake:raylet", b"old", reconnect_timeout_s=1, may_restart=False).call(Ask(1))
+
+    with pytest.raises(PeerUnreachable):
+        run(ask)
+
+
 def test_peers_of_other_nodes_are_reached_by_tcp() -> None:
     peers = endpoints(FakeNetwork())
     assert peers.to(address(b"a")).endpoint == "fake:a"

@@ -146,9 +146,13 @@ def test_a_coroutine_is_named_after_its_message_and_its_subject() -> None:
     ],
 )
 def test_the_peers_mistakes_are_refused_in_words(payload: bytes, method: str, failure: str) -> None:
-    scene = Scene()
-    scene.arrive(payload, method)
-    assert scene.failure().startswith(failure)
+    async def story() -> None:
+        scene = Scene()
+        scene.arrive(payload, method)
+        assert scene.failure().startswith(failure)
+        scene.dispatcher.close()
+
+    run(story)
 
 
 @pytest.mark.parametrize("request_class", [Ask, AskSlowly])

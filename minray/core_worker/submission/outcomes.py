@@ -86,6 +86,8 @@ class TaskOutcomes:
         self._recovery = recovery
         self._routes = routes
         self._forget_place = forget_place
+        self._lost_because = ""
+        """Reason why the cluster is gone; empty as long as it is there."""
 
     # --- from the dependency resolver
 
@@ -306,7 +308,7 @@ class TaskOutcomes:
         if task.prepared.template.is_streaming:
             self._streams.begin(task)
         node_id = self._process.config.node_id.hex()
-        self.on_not_begun(task, LocalRayletDiedError(node_id=node_id, reason="the cluster is gone"))
+        self.on_not_begun(task, LocalRayletDiedError(node_id=node_id, reason=self._lost_because))
 
     def on_not_begun(self, task: PendingTask, reason: RayError) -> None:
         """Fail a task that is not in the table, because the cluster is gone or a bug of ours broke its submission.
@@ -321,6 +323,7 @@ class TaskOutcomes:
 
     def fail_all(self, reason: str) -> None:
         """Fail all unfinished tasks because the cluster is gone; objects that are waited for become errors."""
+        self._lost_because = reason
         error = LocalRayletDiedError(node_id=self._process.config.node_id.hex(), reason=reason)
         for task in list(self._tasks.tasks.values()):
             if task.task_id in self._tasks.tasks:  # else it has just ended with the error of its argument

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from minray.platform.process import limits
+
 MOST_FILES = 1 << 20
 """The largest limit of open files that a process asks for: more than any process opens."""
 _open, _read, _close = os.open, os.read, os.close
@@ -55,6 +57,9 @@ class RealHost:
             memory = psutil.Process(pid).memory_info()
             return int(memory.rss - getattr(memory, "shared", 0))
         return 0
+
+    def shortage(self) -> str:
+        return limits.shortage()
 
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)

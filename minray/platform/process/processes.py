@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from minray.common.package import DIRECTORY
 from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
+from minray.platform.process.limits import describe_file_limit
 from minray.platform.process.session import LOGS, SESSION_VARIABLE, TOKEN_VARIABLES, kill_strays, remove_session
 from minray.platform.process.zygote_link import (
     MARK_BYTES,
@@ -425,7 +426,7 @@ class ZygoteProcesses(_ThisProcess):
             process.abandon()
         elif len(descriptors) < 2:
             process.abandon()
-            answer.set_exception(SpawnFailed("the pipes of a new process could not be received: too many open files"))
+            answer.set_exception(SpawnFailed(f"the pipes of a new process could not be received: {describe_file_limit()}"))
         else:
             answer.set_result(process)
 

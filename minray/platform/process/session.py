@@ -85,6 +85,17 @@ def make_spill_directories(session_dir: str, places: Sequence[str]) -> list[str]
     return made
 
 
+def renew_spill_directories(session_dir: str, directories: Sequence[str]) -> None:
+    """Make the spill directories of a dead raylet again, empty, for the raylet that takes its place. Raises OSError."""
+    remove_spilled(session_dir)
+    folder = Path(session_dir, SPILL)
+    for number, own in enumerate(directories):
+        if not is_external(own):
+            os.mkdir(own, 0o700)
+            if (folder / str(number)).is_symlink():
+                (folder / f"{number}{INODE}").write_text(str(PrivateDirectory(own).inode))
+
+
 def remove_spilled(session_dir: str) -> None:
     """Remove the spilled objects of a dead raylet, as far as possible. Never raises."""
     with suppress(OSError):

@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
+from minray.platform.process.limits import describe_os_error
 from minray.platform.process.session import hold_lock, remove_session, remove_spilled
 from minray.platform.process.zygote_child import (
     INTERCEPTED_SIGNALS,
@@ -302,7 +303,7 @@ class Zygote:
         _tell(child.client, Exited(child.pid, code if code >= 0 else None, -code if code < 0 else None))
         if child.request.essential:
             self._ending = True
-        if child.request.respawn and not child.doomed:
+        if child.request.respawn and code != 0 and not child.doomed:
             steady = time.monotonic() - child.born_s >= STEADY_S
             doubled = min(child.respawn_delay_s * 2, RESPAWN_DELAY_LIMIT_S)
             child.respawn_delay_s = RESPAWN_DELAY_S if steady or not doubled else doubled
@@ -358,7 +359,8 @@ class Zygote:
             return self._fork(child)
         except (OSError, MemoryError) as error:
             self._free_slots.append(child.slot)
-            client.link.send(NotSpawned(request.request_id, f"{request.name} could not be started: {error}"))
+            reason = f"{request.name} could not be started: {describe_os_error(error)}"
+            client.link.send(NotSpawned(request.request_id, reason))
             return None
 
     def _respawn_due(self) -> Birth | None:

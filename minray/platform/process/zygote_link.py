@@ -57,7 +57,7 @@ class Spawn(msgspec.Struct, array_like=True, frozen=True, tag=True):
     essential: bool = False
     """Whether everything ends when this child does."""
     respawn: bool = False
-    """Whether this child is forked again, with the same config, when it ends."""
+    """Whether this child is forked again, with the same config, when it ends with another exit code than 0."""
 
 
 class KillChild(msgspec.Struct, array_like=True, frozen=True, tag=True):

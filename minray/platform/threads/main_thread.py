@@ -47,6 +47,7 @@ from minray.common.environment_variables import update_environment
 from minray.common.package import COUNTS_REFERENCES, has_mark
 from minray.platform.base import Buffer
 from minray.platform.process import sigterm
+from minray.platform.process.limits import start_thread
 from minray.platform.threads.threads_beside import ThreadsBeside
 from minray.platform.threads.user_code import TURN_S, LoopBorder
 from minray.platform.threads.user_event_loop import UserEventLoop
@@ -134,7 +135,7 @@ class MainThreadUserCode(LoopBorder):
         """Start the relief. Raises RuntimeError if the system allows no more threads, so call it before others rely on this
         process."""
         self._over = False
-        self._relief.start()
+        start_thread(self._relief)
 
     def begin(self, beginning: Coroutine[Any, Any, T]) -> T:
         """Run the loop until the coroutine has ended; return its result, or raise its exception.

@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 
 from minray.common.clock import Clock
 from minray.platform.base import WOULD_BLOCK, Buffer, Threads
+from minray.platform.process.limits import start_thread
 from minray.platform.threads.spinning import Spinner
 from minray.platform.transport.stream_connection import Outbox
 
@@ -350,7 +351,11 @@ class IoThread:
         self.loop = _new_loop()
         self._is_lasting = is_lasting
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except RuntimeError:
+            self.loop.close()
+            raise
 
     def run(self, coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         """From another thread: run a coroutine to its end and return its result.

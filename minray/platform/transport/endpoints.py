@@ -124,6 +124,21 @@ def make_room(endpoint: UnixEndpoint) -> None:
     raise PlatformError(f"unix:{endpoint.path}: another process listens there")
 
 
+def is_listening(endpoint: str) -> bool:
+    """Tell whether a process listens at a unix endpoint of this machine."""
+    parsed = parse(endpoint)
+    assert isinstance(parsed, UnixEndpoint), endpoint
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(parsed.path)
+        except BlockingIOError:  # a listener with a full backlog
+            return True
+        except OSError:
+            return False
+    return True
+
+
 class Connected(Protocol):
     """A socket, or the substitute that an event loop gives for it."""
 

@@ -28,6 +28,8 @@ import grpc
 import grpc.aio
 import msgspec
 
+from minray.common.ids import short
+from minray.common.peer_log import PeerLog
 from minray.platform.base import Buffer, Counters, OnIncoming, PlatformError, RemoteFailure, check_size
 from minray.platform.transport import endpoints
 from minray.platform.transport.grpc_wire import (
@@ -53,7 +55,6 @@ from minray.platform.transport.grpc_wire import (
     sizes_of,
 )
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, HandshakeRefused, ServerHandshake
-from minray.platform.transport.peer_log import PeerLog
 
 logger = logging.getLogger("minray.platform.transport.grpc_transport")
 
@@ -86,7 +87,10 @@ class GrpcIncoming(msgspec.Struct, eq=False):
 class _Session:
     """A channel, as its listener sees it."""
 
-    def __init__(self, peer: bytes, name: str, on_incoming: OnIncoming, counters: Counters) -> None:
+    def __init__(
+        self, peer: bytes, name: str, on_incoming: OnIncoming, counters: Counters, peer_log: PeerLog
+    ) -> None:
+        self._peer_log = peer_log
         self.ended = asyncio.Event()
         """Set when the channel is gone or has to end."""
         self._peer = peer
@@ -200,7 +204,7 @@ class _Session:
         return b""
 
     async def _refuse(self, error: Exception, context: Context) -> NoReturn:
-        logger.warning("closing %s: %s", self._name, error)
+        self._peer_log.warn(short(self._peer), f"closing {self._name}: {error}")
         self.end()
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         raise AssertionError("abort raises")
@@ -305,7 +309,7 @@ class GrpcListener(grpc.GenericRpcHandler):
             self._peer_log.warn(_machine(context), f"{name} ended before its handshake did")
             return
         ticket = self._new_ticket()
-        session = self._sessions[ticket] = _Session(server.peer, name, self._on_incoming, self._counters)
+        session = self._sessions[ticket] = _Session(server.peer, name, self._on_incoming, self._counters, self._peer_log)
         try:
             yield answer
             yield ticket

@@ -21,6 +21,7 @@ from typing import Annotated
 import grpc.aio
 import msgspec
 
+from minray.common import decoding
 from minray.platform.base import CHUNK_BYTES, MAX_RECORD_BYTES, Buffer, Counters
 from minray.platform.transport.destinations import DoesNotFit
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S
@@ -83,7 +84,7 @@ class Violation(Exception):
     """The peer has broken a rule of this file; its channel ends."""
 
 
-MALFORMED = (Violation, DoesNotFit, msgspec.DecodeError, UnicodeDecodeError)
+MALFORMED = (Violation, DoesNotFit, *decoding.MALFORMED)
 
 
 class InOrder:

@@ -30,6 +30,7 @@ from typing import Annotated
 
 import msgspec
 
+from minray.common.decoding import MALFORMED
 from minray.platform.base import PROTOCOL_VERSION, AuthenticationFailed, PlatformError, WrongIncarnation
 
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -117,7 +118,7 @@ def _take(received: bytearray) -> tuple[Message, bytes] | None:
     del received[: _HEADER.size + length]
     try:
         return _decoder.decode(message[_HEADER.size :]), message
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise _Malformed(f"a malformed handshake message ({error})", "garbage") from None
 
 

@@ -39,7 +39,6 @@ from minray.platform.transport.handshake import (
     HandshakeRefused,
     ServerHandshake,
 )
-from minray.platform.transport.peer_log import PeerLog
 from minray.platform.transport.stream_connection import (
     MAX_TRANSFER_BYTES,
     Outbox,
@@ -276,8 +275,7 @@ class StreamNetwork:
         self.host = host
         self.server_ssl = server_ssl
         self.client_ssl = client_ssl
-        self.peer_log = PeerLog(logger)
-        """Logs which connections were refused."""
+        self.peer_log = self.outbox.peer_log
         self.channels: weakref.WeakSet[StreamChannel] = weakref.WeakSet()
         """All open channels of this side, and perhaps some that have ended."""
         self._listeners: weakref.WeakSet[StreamListener] = weakref.WeakSet()

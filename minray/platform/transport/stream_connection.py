@@ -19,7 +19,7 @@ Rules
   * A buffer's memory is allocated in one piece when its first chunk begins, unless the caller of ``call`` has given memory.
     The rest of a chunk is received straight into its place if it is large enough to be worth a call of its own.
   * After a connection has ended, nothing is written into any buffer: bytes that still come are dropped.
-  * A peer that breaks a rule is logged in one line and cut off. None of its bytes are ever unpickled here.
+  * A peer that breaks a rule is cut off, and logged at most once a minute. None of its bytes are ever unpickled here.
   * Exceptions of callbacks are our bugs: they are logged, and the connection goes on.
 
 Left out: a limit on the bytes that wait to be written to a slow peer. The sender must limit what it sends.
@@ -38,6 +38,9 @@ from typing import Annotated
 
 import msgspec
 
+from minray.common.decoding import MALFORMED
+from minray.common.ids import short
+from minray.common.peer_log import PeerLog
 from minray.platform.base import (
     CHUNK_BYTES,
     MAX_RECORD_BYTES,
@@ -101,6 +104,8 @@ class Outbox:
         self.receive_buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
         """One receive buffer for all connections, since each piece is handled before the next one arrives. Only pages that
         were used take memory."""
+        self.peer_log = PeerLog(logger)
+        """Logs which connections were refused, and which peers have broken the protocol."""
         self._due: list[_Connection] = []
         self._held = False
 
@@ -256,7 +261,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._pass_on(nbytes)
             else:
                 self._receive(self._outbox.receive_buffer[:nbytes])
-        except (_Violation, DoesNotFit, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (_Violation, DoesNotFit, *MALFORMED) as error:
             self._refuse(str(error))
         self.flush()
 
@@ -378,7 +383,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str) -> None:
         if not self.closed:
-            logger.warning("closing %s: %s", self._name, reason)
+            self._outbox.peer_log.warn(short(self.peer), f"closing {self._name}: {reason}")
             self._end(f"it broke the protocol: {reason}")
         self._transport.abort()
 
@@ -419,7 +424,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._chunks.clear()
         if not self.closed:
             if self._partial or self._chunk_left:
-                logger.warning("%s ended in the middle of a frame", self._name)
+                self._outbox.peer_log.warn(short(self.peer), f"{self._name} ended in the middle of a frame")
             self._end(str(error) if error else "the peer closed it")
 
 
@@ -548,7 +553,7 @@ class ServerConnection(_Connection):
         try:
             self._on_incoming(StreamIncoming(word, payload, buffers, self.peer, self, call_id))
         except Exception:
-            logger.exception("on_incoming raised for %s; %s goes on", word, self._name)
+            logger.exception("on_incoming raised for %s; %s goes on", word[:100], self._name)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from minray.platform.transport import peer_log
-from minray.platform.transport.peer_log import MOST_PEERS, OTHERS, WINDOW_S, PeerLog
+from minray.common import peer_log
+from minray.common.peer_log import MOST_PEERS, OTHERS, WINDOW_S, PeerLog
 
 
 class Clock:
