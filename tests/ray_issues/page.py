@@ -113,11 +113,11 @@ def text(found: list[Row]) -> str:
     in_ray = Counter(row.ray.partition(":")[0].removesuffix(" at times") for row in found)
     here = Counter(row.minray.partition(":")[0] for row in found)
     lines = [PREFACE]
-    lines.append(
+    lines += [
         f"{len(found)} issues: Ray 2.60 is wrong in {in_ray['wrong']} and right in {in_ray['right']}, and "
-        f"{in_ray['not run']} were not run.\nminray is right in {here['right']}, like Ray in {here['like Ray']}, and not yet right in "
-        f"{here['not yet']}."
-    )
+        f"{in_ray['not run']} were not run.",
+        f"minray is right in {here['right']}, like Ray in {here['like Ray']}, and not yet right in {here['not yet']}.",
+    ]
     path = ""
     for row in found:
         if row.path != path:

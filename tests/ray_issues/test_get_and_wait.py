@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
 import pytest
 
 import minray as ray
-from minray.exceptions import GetTimeoutError
+from minray.exceptions import GetTimeoutError, RayActorError
 from tests.real.support import PATIENCE_S, Files, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -79,3 +80,40 @@ def test_ray_42_a_wait_may_have_any_timeout() -> None:
         assert ray.wait([ref], timeout=2**60) == ([ref], [])
     except OverflowError:
         assert ray.wait([ref], timeout=2**30) == ([ref], [])
+
+
+# -- Coroutines
+
+
+@pytest.mark.ray_issue(ray="right")
+def test_ray_12567_await_raises_what_get_raises() -> None:
+    """`await` of a call whose actor has ended returns the error instead of raising it."""
+
+    @ray.remote(num_cpus=0)
+    class Actor:
+        def leave(self) -> None:
+            ray.actor.exit_actor()
+
+    async def main() -> None:
+        actor = Actor.remote()
+        with pytest.raises(RayActorError):
+            await actor.leave.remote()
+
+    asyncio.run(main())
+
+
+@pytest.mark.ray_issue(ray="right")
+def test_ray_11030_a_reference_can_be_awaited_again_after_a_timeout(files: Files) -> None:
+    """A reference that is awaited again after `asyncio.wait_for` has timed out sets its result twice."""
+    complaints: list[Any] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        ref = hold.remote(files.signal("started"), files.signal("release"), 7)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ref, timeout=0.01)
+        files.signal("release").set()
+        assert await asyncio.wait_for(ref, timeout=PATIENCE_S) == 7
+
+    asyncio.run(main())
+    assert complaints == []
