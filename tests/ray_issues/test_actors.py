@@ -16,7 +16,7 @@ from minray.exceptions import RayActorError
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.helpers import wait_for_condition
-from tests.real.support import PATIENCE_S, Files, Journal, Signal, hold, is_alive
+from tests.real.support import PATIENCE_S, Files, Journal, Signal, hold, is_alive, left_in_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -358,6 +358,86 @@ def test_ray_16802_an_async_actor_that_exits_leaves_no_process() -> None:
     wait_for_condition(lambda: not is_alive(pid), timeout_s=PATIENCE_S)
 
 
+@ray.remote(num_cpus=0)
+class Actor:
+    def take(self, handle: Any) -> int:
+        return os.getpid()
+
+    def put(self) -> Any:
+        return [ray.put("value")]
+
+
+@pytest.mark.ray_issue(ray="right")
+def test_ray_45704_an_actor_that_was_given_its_own_handle_ends() -> None:
+    """The process of an actor that was passed a handle of itself never ends."""
+    actor = Actor.remote()
+    pid = get(actor.take.remote(actor))
+    del actor
+    wait_for_condition(lambda: not is_alive(pid), timeout_s=PATIENCE_S)
+
+
+@pytest.mark.ray_issue(ray="right")
+def test_ray_17718_what_an_actor_has_put_outlives_its_last_handle() -> None:
+    """A value that an actor has put is lost when the actor's last handle goes, though its reference was returned."""
+    actor = Actor.remote()
+    (ref,) = get(actor.put.remote())
+    pid = get(actor.take.remote(None))
+    del actor
+    assert get(ref) == "value"
+    del ref
+    wait_for_condition(lambda: not is_alive(pid), timeout_s=PATIENCE_S)
+
+
+@ray.remote(num_cpus=0)
+class Closer:
+    def __init__(self, closed: Signal) -> None:
+        self.closed = closed
+
+    def answer(self) -> str:
+        return "answer"
+
+    def __ray_shutdown__(self) -> None:
+        self.closed.set()
+
+
+@pytest.mark.ray_issue(pull=True, ray="right")
+def test_ray_57090_an_actor_that_goes_out_of_scope_is_shut_down(files: Files) -> None:
+    """`__ray_shutdown__` of an actor is not called when the actor's last handle goes."""
+    closer = Closer.remote(files.signal())
+    assert get(closer.answer.remote()) == "answer"
+    del closer
+    wait_for_condition(files.signal().is_set, timeout_s=PATIENCE_S)
+
+
+class Nested:
+    def __init__(self, refs: dict[str, Any]) -> None: ...
+
+    def answer(self) -> str:
+        return "answer"
+
+
+@pytest.mark.ray_issue(ray="not run: nothing that a program can see shows the reference")
+def test_ray_27297_references_of_a_constructor_that_never_runs_are_let_go() -> None:
+    """References inside the arguments of a constructor are kept for good if the actor is killed before it is made."""
+    ref = ray.put(1)
+    before = len(left_in_driver())
+    actor = ray.remote(resources={"nowhere": 1})(Nested).remote({"ref": ref})
+    ray.kill(actor)
+    del ref, actor
+    wait_for_condition(lambda: len(left_in_driver()) < before)
+
+
+@pytest.mark.ray_issue(ray="not run: nothing that a program can see shows the reference")
+def test_ray_32956_references_of_a_constructor_are_let_go_with_their_actor() -> None:
+    """References inside the arguments of a constructor are not let go when their actor has ended."""
+    ref = ray.put(1)
+    before = len(left_in_driver())
+    actor = ray.remote(num_cpus=0)(Nested).remote({"ref": ref})
+    assert get(actor.answer.remote()) == "answer"
+    del ref, actor
+    wait_for_condition(lambda: len(left_in_driver()) < before)
+
+
 # -- Concurrency
 
 
@@ -438,4 +518,5 @@ class Finder:
 def test_ray_28773_an_actor_has_a_process_of_its_own() -> None:
     """An actor is made in a process that has run tasks before, with what they have left in it."""
     get([leave.remote() for _ in range(4)])
-    assert not get(Finder.remote().found.remote())
+    found = get(Finder.remote().found.remote())
+    assert not found

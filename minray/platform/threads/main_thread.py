@@ -334,7 +334,10 @@ class MainThreadUserCode(LoopBorder):
     def _reap_later(self) -> None:
         if not self._will_reap:
             self._will_reap = True
-            self.post(self._loop.call_later, REAP_S, self.run, self._reap)
+            self.post(self._plan_reaping)
+
+    def _plan_reaping(self) -> None:
+        self._loop.call_later(REAP_S, self.run, self._reap)
 
     def _reap(self) -> None:
         """Reap children; ``serve`` looks again if some are left."""
