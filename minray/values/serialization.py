@@ -159,7 +159,7 @@ def _pickled(
 
 
 _array_reducers: dict[type, Callable[[Any], Any]] = {}
-"""What ``_for_arrays`` returns, once this process has imported numpy."""
+"""Reducers of numpy's arrays by their class; empty until this process has imported numpy."""
 
 
 def _for_arrays() -> dict[type, Callable[[Any], Any]]:

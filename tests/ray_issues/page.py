@@ -50,9 +50,9 @@ class Row:
     number: int
     is_pull: bool
     sentence: str
-    """What goes wrong in Ray."""
+    """The docstring's first paragraph, which says what goes wrong in Ray."""
     ray: str
-    """What Ray 2.60 does here."""
+    """The marker's word on Ray 2.60."""
     minray: str
 
     @property
