@@ -27,7 +27,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -45,6 +45,8 @@ help:
 	@echo "make examples-on-both  the examples on minray and on Ray, with nothing changed but the import"
 	@echo "make trace-equality  the simulation's traces under two hash seeds"
 	@echo "make specification   write docs/specification_trace.md from the names of the tests"
+	@echo "make ray-issues      write docs/ray_issues.md from the tests of tests/ray_issues"
+	@echo "make ray-issues-on-ray  the same tests on Ray, which must do what their markers say"
 	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"
 	@echo "make mutants         plant small mistakes in protocol files, and show those that nothing catches"
 	@echo "make reach           where in the protocol the campaign's scenarios come, and where they do not"
@@ -150,6 +152,12 @@ trace-equality: $(STAMP)
 
 specification: $(STAMP)
 	$(PY) -m tests.tidy.specification --write
+
+ray-issues: $(STAMP)
+	$(PY) -m tests.ray_issues.page --write
+
+ray-issues-on-ray: $(BENCH_STAMP)
+	$(BENCH_VENV)/bin/python -m tests.ray_issues.on_ray
 
 zoo: $(STAMP)
 	$(PY) -m tests.zoo.measure $(ZOO_ARGS)

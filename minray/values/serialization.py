@@ -28,6 +28,7 @@ import struct
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from minray import cloudpickle
@@ -157,10 +158,18 @@ def _pickled(
     return stream.getvalue(), buffers, refs
 
 
+_array_reducers: dict[type, Callable[[Any], Any]] = {}
+"""Reducers of numpy's arrays by their class; empty until this process has imported numpy."""
+
+
 def _for_arrays() -> dict[type, Callable[[Any], Any]]:
-    """Return the reducer of numpy arrays by their class; empty if this process has not imported numpy."""
-    array = getattr(sys.modules.get("numpy"), "ndarray", None)
-    return {} if array is None else {array: _reduce_array}
+    """Return the reducers of numpy's arrays by their class; empty if this process has not imported numpy."""
+    if not _array_reducers:
+        numpy: Any = sys.modules.get("numpy")
+        with suppress(AttributeError):  # there is no numpy yet, or its import has not ended
+            also = dict.fromkeys((numpy.recarray, numpy.memmap), _reduce_view)
+            _array_reducers.update({numpy.ndarray: _reduce_array, **also})
+    return _array_reducers
 
 
 def _reduce_array(array: Any) -> Any:
@@ -171,6 +180,18 @@ def _reduce_array(array: Any) -> Any:
     if not array.flags.forc and not array.dtype.hasobject:
         array = array.copy()
     return array.__reduce_ex__(5)
+
+
+def _reduce_view(array: Any) -> Any:
+    """Reduce an array of a class of numpy's own that adds no data; numpy itself would put its data into the stream."""
+    reduced = _reduce_array(array.view(sys.modules["numpy"].ndarray))
+    has_state = len(reduced) > 2  # as with objects inside, which are no buffer
+    return array.__reduce_ex__(5) if has_state else (_made_as, (type(array), *reduced))
+
+
+def _made_as(subclass: type, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Make an array, as a view of a class."""
+    return make(*arguments).view(subclass)
 
 
 def _shelve(views: Sequence[memoryview]) -> tuple[bytes, list[bytes | memoryview]]:

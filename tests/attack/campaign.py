@@ -123,7 +123,7 @@ class Victim:
         return sorted(paths) + sorted(f"tcp:{host}:{port}" for host, port in ports)
 
     def state(self) -> tuple[list[bytes], list[str], list[int]]:
-        """Return all that strangers might change: values, nodes with their states, and numbers of jobs, actors and groups."""
+        """Return all that strangers might change: values, nodes with their states, numbers of jobs, actors and groups."""
         with ClusterClient(self.file.gcs_endpoint, self.token, self._config) as client:
             keys = client._ask(client._gcs, KvKeys(NAMESPACE, b"")).keys
             nodes = [f"{node.node_id.hex()} {node.alive}" for node in client.nodes()]

@@ -174,10 +174,30 @@ def test_g13_a_view_with_gaps_is_read_where_it_lies_too(of: Any, also: tuple[Any
     assert not deserialize(copied.data, copied.buffers, [])[0].flags.writeable
 
 
+RECORDS = np.zeros(200, dtype=[("id", np.int64), ("value", np.float64)]).view(np.recarray)
+MAPPED = np.arange(300.0).view(np.memmap)
+
+
+@pytest.mark.parametrize("also", [(), (lambda: 0,)], ids=["C pickler", "cloudpickle"])
+@pytest.mark.parametrize("of", [RECORDS, RECORDS[::2], MAPPED], ids=["records", "gaps", "mapped"])
+def test_g13_arrays_of_numpys_own_classes_are_read_where_they_lie_too(of: Any, also: tuple[Any, ...]) -> None:
+    serialized = serialize([of, *also])
+    assert [view.nbytes for view in serialized.buffers] == [of.nbytes] and len(serialized.data) < 1000
+    out = deserialize(serialized.data, serialized.buffers, [])[0]
+    assert type(out) is type(of) and out.dtype == of.dtype and np.array_equal(out, of)
+
+
+def test_records_with_objects_inside_travel() -> None:
+    records = np.rec.array([(1, "one"), (2, None)], dtype=[("id", int), ("value", object)])
+    out = round_trip(records)
+    assert type(out) is np.recarray and out.value.tolist() == ["one", None]
+
+
 def test_a_serializer_of_the_users_for_arrays_goes_first() -> None:
     register_serializer(np.ndarray, serializer=lambda array: int(array.sum()), deserializer=int)
     try:
         assert round_trip([np.arange(4)[::2]]) == [2]
+        assert type(round_trip(RECORDS)) is np.recarray
     finally:
         deregister_serializer(np.ndarray)
 

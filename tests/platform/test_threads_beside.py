@@ -23,7 +23,7 @@ def over() -> queue.SimpleQueue[Work]:
 
 @pytest.fixture
 def beside(over: queue.SimpleQueue[Work]) -> ThreadsBeside:
-    return ThreadsBeside(over.put, 100)
+    return ThreadsBeside(over.put, 100, lambda: None)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_comes_while_all_are_busy_begins_too(beside: ThreadsBeside, over: q
 
 def test_there_are_no_more_threads_than_allowed(over: queue.SimpleQueue[Work]) -> None:
     """And whatever comes while all are busy, or become idle at that very moment, is done in the end."""
-    beside, threads = ThreadsBeside(over.put, 3), set[int]()
+    beside, threads = ThreadsBeside(over.put, 3, lambda: None), set[int]()
 
     def add_and_work(depth: int) -> None:
         threads.add(threading.get_ident())
@@ -115,7 +115,7 @@ def test_who_finds_that_no_thread_may_begin_wakes_one_that_has_come_to_rest_mean
     over: queue.SimpleQueue[Work],
 ) -> None:
     """Work that came while a thread was about to be started was left to that thread."""
-    beside = ThreadsBeside(over.put, 1)
+    beside = ThreadsBeside(over.put, 1, lambda: None)
     beside.run(done, done)
     over.get(timeout=60)
     wait_for_condition(lambda: bool(beside._idle))

@@ -34,9 +34,11 @@ Work = Callable[..., None]
 class ThreadsBeside:
     """Implements ``base.Threads`` with up to ``limit`` threads, begun when all others are busy; they never end."""
 
-    def __init__(self, post: Callable[..., None], limit: int) -> None:
+    def __init__(self, post: Callable[..., None], limit: int, on_idle: Callable[[], None]) -> None:
         self._post = post
         """Posts a callback to the loop (``UserCode.post``)."""
+        self._on_idle = on_idle
+        """Called in a thread that has no work any more."""
         self._limit = limit
         self._works: deque[tuple[Work, Work, tuple[Any, ...]]] = deque()
         self._idle: deque[_thread.LockType] = deque()
@@ -91,6 +93,7 @@ class ThreadsBeside:
             self._sought = False
             while self._works:
                 self._run_next()
+            self._on_idle()
             self._idle.append(bell)
             if self._works:
                 self._wake()
