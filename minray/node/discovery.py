@@ -31,6 +31,7 @@ from typing import Any
 import msgspec
 
 from minray.common.config import SystemConfig
+from minray.node.config_of_ray import without_entries_of_ray
 from minray.platform.process.session import LOGS, live_sessions, sweep_sessions
 from minray.platform.storage.private_paths import make_private, remove_tree
 from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES
@@ -85,7 +86,7 @@ def setting(name: str) -> str | None:
 def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
     """Merge overrides of the system config into those of the environment: ``MINRAY_TRANSPORT`` sets ``transport``.
 
-    Raises TypeError for a value of the wrong type.
+    Entries that only Ray knows are left out. Raises TypeError for a value of the wrong type.
     """
     found: dict[str, Any] = {}
     for (name, position), entries in RAYS_SWITCHES.items():
@@ -98,7 +99,7 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
                 found[field.name] = msgspec.convert(text, field.type, strict=False)
             except msgspec.ValidationError as error:
                 raise TypeError(f"environment variable MINRAY_{field.name}={text!r}: {error}") from None
-    return {**found, **(overrides or {})}
+    return {**found, **without_entries_of_ray(overrides or {})}
 
 
 # --- sessions ----------------------------------------------------------------------------------------------------------
