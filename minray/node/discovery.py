@@ -74,6 +74,7 @@ class NodeFile(msgspec.Struct):
 RAYS_SWITCHES: dict[tuple[str, str], dict[str, Any]] = {
     ("DEDUP_LOGS", "0"): {"log_deduplication_window_s": 0.0},
     ("IGNORE_UNHANDLED_ERRORS", "1"): {"report_unseen_errors": False},
+    ("PROFILING", "1"): {"record_task_phases": True},
 }
 """Entries of the system config that a setting of Ray, named in Ray's messages, stands for: by its name and value."""
 
