@@ -7,6 +7,9 @@ head of its ``sys.path`` imports that package. ``PYTHONPATH`` puts the folder th
 starts. The job's workers get it because they take over their driver's ``sys.path``. An installed Ray is hidden, not changed.
 
 In a program, or an interactive session, ``with minray_as_ray(): ...`` does this until the block ends.
+
+A module of Ray that minray does not have cannot be imported, unless the program pretends to have it
+(``minray/in_rays_place/pretended.py``).
 """
 
 from __future__ import annotations
@@ -18,13 +21,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import minray
+from minray.in_rays_place import finder, pretended
 
 FOLDER = str(Path(__file__).parent / "in_rays_place")
 MODULE = "minray.run_as_ray"
-USAGE = """usage: python -m minray.run_as_ray PROGRAM [ARGUMENTS ...]
-       python -m minray.run_as_ray -m MODULE [ARGUMENTS ...]
+USAGE = """usage: python -m minray.run_as_ray [--pretend MODULES] PROGRAM [ARGUMENTS ...]
+       python -m minray.run_as_ray [--pretend MODULES] -m MODULE [ARGUMENTS ...]
 
-Runs a Python program in which `import ray` means minray, in its workers too."""
+Runs a Python program in which `import ray` means minray, in its workers too.
+
+  --pretend MODULES  modules of Ray that minray does not have, joined by commas (ray.data,ray.train): names can be
+                     imported from them, and raise an error when they are called"""
+
+
+def split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the modules that ``--pretend`` names at the head of these arguments, and the rest of the arguments."""
+    modules: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].partition("=")[0] == "--pretend":
+        option, is_joined, value = rest.pop(0).partition("=")
+        modules += (value if is_joined else rest.pop(0) if rest else "").split(",")
+    return modules, rest
 
 
 def command(orig_argv: Sequence[str], argv: Sequence[str]) -> list[str]:
@@ -36,20 +53,24 @@ def command(orig_argv: Sequence[str], argv: Sequence[str]) -> list[str]:
     if options.pop() == MODULE:
         flags = options.pop().removesuffix("m")
         options += [flags] if flags != "-" else []
-    return [*options, *argv[1:]]
+    return [*options, *split_options(argv[1:])[1]]
 
 
-def environment(current: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of the environment in whose Python processes ``import ray`` means minray."""
-    path = os.pathsep.join(filter(None, [FOLDER, current.get("PYTHONPATH")]))
+def environment(current: Mapping[str, str], pretend: Sequence[str] = ()) -> dict[str, str]:
+    """Return a copy of the environment in whose Python processes ``import ray`` means minray.
+
+    ``pretend`` names modules of Ray that can be imported there although minray does not have them.
+    """
+    path = os.pathsep.join(filter(None, [FOLDER, *pretended.path_entries(pretend), current.get("PYTHONPATH")]))
     return {**current, "PYTHONPATH": path}
 
 
 @contextmanager
-def minray_as_ray() -> Iterator[None]:
+def minray_as_ray(pretend: Sequence[str] = ()) -> Iterator[None]:
     """Make ``import ray`` mean minray until the block ends, here and in the workers of a connection made inside it.
 
-    Raises RuntimeError if the real Ray has been imported already, or if this process is connected to a cluster.
+    ``pretend`` names modules of Ray that can be imported although minray does not have them. Raises RuntimeError if the
+    real Ray has been imported already, or if this process is connected to a cluster.
     """
     if sys.modules.get("ray") is minray:
         yield
@@ -61,15 +82,14 @@ def minray_as_ray() -> Iterator[None]:
             "this process is connected already, and workers take over the sys.path with which their driver connects; "
             "enter minray_as_ray() before init()"
         )
-    finders = list(sys.meta_path)
-    sys.path.insert(0, FOLDER)
+    entries = [FOLDER, *pretended.path_entries(pretend)]
+    sys.path[:0] = entries
     try:
         yield
     finally:
-        sys.path.remove(FOLDER)
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder in finders]
-        for name in [name for name in sys.modules if name == "ray" or name.startswith("ray.")]:
-            del sys.modules[name]
+        for entry in entries:
+            sys.path.remove(entry)
+        finder.uninstall()
 
 
 def main() -> None:
@@ -79,7 +99,15 @@ def main() -> None:
         raise SystemExit(0 if len(sys.argv) > 1 else 2)
     if sys.flags.ignore_environment:
         raise SystemExit("run_as_ray needs PYTHONPATH, but Python's options -E and -I ignore it; leave them out")
-    os.execve(sys.executable, [sys.executable, *command(sys.orig_argv, sys.argv)], environment(os.environ))
+    pretend, program = split_options(sys.argv[1:])
+    if not program:
+        print(f"run_as_ray needs a program after its options\n{USAGE}", file=sys.stderr)
+        raise SystemExit(2)
+    try:
+        environ = environment(os.environ, pretend)
+    except ValueError as error:
+        raise SystemExit(f"run_as_ray: --pretend: {error}") from None
+    os.execve(sys.executable, [sys.executable, *command(sys.orig_argv, sys.argv)], environ)
 
 
 if __name__ == "__main__":

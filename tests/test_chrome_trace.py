@@ -52,6 +52,21 @@ def test_a_task_is_a_complete_event_with_rays_keys() -> None:
     ]
 
 
+def test_phases_are_inside_their_task() -> None:
+    def spans(*ends: int) -> list[tuple[str, int, int]]:
+        found = trace_events([worker(b"w", event(1000, 25, phase_ends_us=list(ends)))])
+        return [(one["name"], one["ts"], one["dur"]) for one in found if one["ph"] == "X"]
+
+    whole, arguments = ("f", 1000, 25), ("task:deserialize_arguments", 1000, 4)
+    assert spans() == [whole]
+    assert spans(4) == [whole, arguments, ("task:execute", 1004, 21)]
+    assert spans(4, 20) == [whole, arguments, ("task:execute", 1004, 16), ("task:store_outputs", 1020, 5)]
+    assert spans(4, 26)[-1] == ("task:store_outputs", 1025, 0), "two clocks"
+    (_, *phases, _, _) = trace_events([worker(b"w", event(1, phase_ends_us=[2, 3]))])
+    assert {phase["cat"] for phase in phases} == {"task:deserialize_arguments", "task:execute", "task:store_outputs"}
+    assert len({(phase["pid"], phase["tid"], phase["args"]["task_id"]) for phase in phases}) == 1
+
+
 def test_a_task_has_no_actor_and_a_constructor_is_its_classes() -> None:
     events = trace_events([worker(b"w", event(1), event(20, name="A.__init__", kind="ACTOR_CREATION_TASK", actor_id=ACTOR))])
     task, made = (found["args"] for found in events if found["ph"] == "X")

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import minray
-from minray.run_as_ray import FOLDER, command, environment, minray_as_ray
+from minray.run_as_ray import FOLDER, command, environment, minray_as_ray, split_options
 from tests.conformance.__main__ import FILES
 from tests.conformance.examples import ONLY_MINRAY, SAYS, for_ray
 from tests.conformance.plugin import differences
@@ -60,6 +61,15 @@ def test_what_the_table_calls_here_is_here() -> None:
     names = list(rows("yes"))
     assert len(names) > 100 and len(names) == len(set(names))
     assert [name for name in names if not resolves("minray", name)] == []
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_what_is_only_in_rays_place_is_there() -> None:
+    names = list(rows("in Ray's place"))
+    assert len(names) > 50 and len(names) == len(set(names))
+    with minray_as_ray():
+        assert [name for name in names if not resolves("ray", name)] == []
+    assert [name for name in names if resolves("minray", name)] == []
 
 
 def test_what_it_calls_missing_is_missing() -> None:
@@ -177,6 +187,99 @@ def test_a_module_never_hides_a_function_of_its_name() -> None:
         assert importlib.import_module("ray.util").placement_group is before["minray.util.placement_group"]
 
 
+BOTH = """
+from ray.util.placement_group import PlacementGroup
+import ray
+from types import ModuleType
+
+def kinds():
+    import ray.util.queue, ray.actor, ray.remote_function, ray.exceptions, ray.util.state, ray.runtime_context
+    names = "util.placement_group remote_function actor exceptions method util.queue util.state runtime_context remote"
+    found = []
+    for name in names.split():
+        value = ray
+        for part in name.split("."):
+            value = getattr(value, part)
+        found.append(name if callable(value) else f"<{name}>" if isinstance(value, ModuleType) else "?")
+    return " ".join(found)
+
+@ray.remote
+def in_a_worker():
+    from ray.util.placement_group import PlacementGroup
+    return kinds()
+
+if __name__ == "__main__":
+    print(kinds())
+    ray.init(num_cpus=1, logging_level="ERROR")
+    print(ray.get(in_a_worker.remote()))
+    print(ray.util.placement_group([{"CPU": 1}]).wait(20))
+"""
+
+
+def test_from_its_first_import_on_no_module_hides_a_function(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BOTH)
+    kinds = "util.placement_group <remote_function> <actor> <exceptions> method <util.queue> <util.state> <runtime_context>"
+    done = run_as_ray(str(tmp_path / "program.py"))
+    assert done.stdout.splitlines() == [f"{kinds} remote"] * 2 + ["True"], done.stderr
+
+
+# -- Names that only Ray has, and those of its libraries
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize(
+    "name", ["experimental.x", "runtime_env.x", "internal.x", "cloudpickle.x", "_private.x", "util.x.y"]
+)
+def test_a_missing_part_of_anything_is_named(name: str) -> None:
+    with minray_as_ray():
+        with pytest.raises(ModuleNotFoundError, match=r"ray\..*x is not part of minray, which stands in Ray's place"):
+            importlib.import_module(f"ray.{name}")
+        importlib.import_module("ray")
+        assert importlib.util.find_spec(f"ray.{name.removesuffix('.y')}") is None
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_an_import_of_ray_brings_its_private_modules() -> None:
+    before = {module: set(vars(module)) for module in (minray, minray.util, minray.experimental, minray.internal)}
+    with minray_as_ray():
+        ray: Any = importlib.import_module("ray")
+        assert ray._private.services.get_node_ip_address() == "127.0.0.1"
+        assert ray._private.worker.global_worker.mode is None and ray._private.worker._global_node is None
+        assert not ray.experimental.internal_kv._internal_kv_initialized()
+        assert ray.util.annotations.PublicAPI and importlib.import_module("ray._private.state") is ray._private.state
+        assert importlib.import_module("ray.experimental.state.api").list_tasks
+        assert ray.experimental is minray.experimental and ray.experimental.get_object_locations
+        with pytest.raises(RuntimeError, match="not connected"):
+            ray._private.worker.global_worker.check_connected()
+    after = {module: set(vars(module)) for module in before}
+    assert after == before
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_pretended_names_can_do_everything_but_be_called() -> None:
+    with minray_as_ray(pretend=["ray.data", "ray.train"]):
+        data: Any = importlib.import_module("ray.data")
+        assert importlib.util.find_spec("ray.data") and importlib.util.find_spec("ray.tune") is None
+        assert not isinstance(1, data.Dataset) and data.Dataset is data.Dataset and data.Dataset | None
+        trainer: Any = importlib.import_module("ray.train.torch").TorchTrainer
+
+        class Mine(trainer):  # type: ignore[misc]
+            def fit(self) -> None: ...
+
+        for value, name in ((data.from_pandas_refs, "ray.data.from_pandas_refs"), (Mine, "ray.train.torch.TorchTrainer"),
+                            (data.Dataset.map, "ray.data.Dataset.map")):  # fmt: skip
+            with pytest.raises(ModuleNotFoundError, match=f"{name} was called, but .* is not part of minray"):
+                value(1)
+        with pytest.raises(AttributeError):
+            data.__all__  # noqa: B018
+        with pytest.raises(ModuleNotFoundError, match="ray.tune is not part"):
+            importlib.import_module("ray.tune")
+    with minray_as_ray(), pytest.raises(ModuleNotFoundError, match="ray.data is not part"):
+        importlib.import_module("ray.data")
+    with pytest.raises(ValueError, match="not 'os'"), minray_as_ray(pretend=["os"]):
+        pass
+
+
 @pytest.mark.usefixtures("without_ray")
 def test_the_real_ray_is_not_replaced_after_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
@@ -206,6 +309,43 @@ def test_after_init_it_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_options_of_python_are_kept(options: list[str], kept: list[str]) -> None:
     own = ["program.py", "-m", "minray.run_as_ray"]
     assert command(["python", *options, *own], ["run_as_ray.py", *own]) == [*kept, *own]
+
+
+def test_pretended_modules_come_before_the_program() -> None:
+    assert split_options(["--pretend", "ray.a,ray.b", "--pretend=ray.c", "x.py", "--pretend", "d"]) == (
+        ["ray.a", "ray.b", "ray.c"],
+        ["x.py", "--pretend", "d"],
+    )
+    own = ["--pretend", "ray.data", "program.py", "-x"]
+    assert command(["python", "-m", "minray.run_as_ray", *own], ["run_as_ray.py", *own]) == ["program.py", "-x"]
+    assert run_as_ray("--pretend", "ray.data").returncode == 2
+    assert run_as_ray("--pretend", "numpy", "x.py").stderr.startswith("run_as_ray: --pretend: only a module of ray")
+
+
+PRETENDING = """
+import ray
+from ray.data import from_pandas_refs
+
+@ray.remote
+def f():
+    import ray.data
+    ray.data.range(10)
+
+if __name__ == "__main__":
+    ray.init(num_cpus=1, logging_level="ERROR")
+    try:
+        ray.get(f.remote())
+    except ModuleNotFoundError as error:
+        print(str(error.cause).partition(",")[0])
+"""
+
+
+def test_a_program_and_its_workers_pretend(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRETENDING)
+    done = run_as_ray("--pretend", "ray.data", str(tmp_path / "program.py"))
+    assert done.stdout == "ray.data.range was called\n", done.stderr
+    done = run_as_ray(str(tmp_path / "program.py"))
+    assert done.returncode == 1 and "ray.data is not part of minray" in done.stderr
 
 
 def test_the_path_of_the_environment_comes_after() -> None:
@@ -260,7 +400,7 @@ def test_a_program_and_its_workers_import_minray_as_ray(tmp_path: Path) -> None:
 
 def test_without_a_program_it_says_how_it_is_used() -> None:
     done = run_as_ray()
-    assert done.returncode == 2 and done.stderr.startswith("usage: python -m minray.run_as_ray PROGRAM")
+    assert done.returncode == 2 and done.stderr.startswith("usage: python -m minray.run_as_ray [--pretend")
     done = subprocess.run([sys.executable, "-E", "-c", "import minray.run_as_ray as r, sys; sys.argv = ['', 'x']; r.main()"],
                           capture_output=True, text=True, cwd=ROOT)  # fmt: skip
     assert done.returncode == 1 and "needs PYTHONPATH" in done.stderr

@@ -18,6 +18,8 @@ TIMEOUT_S = 30.0
 def timeline(filename: str | None = None) -> list[TraceEvent] | None:
     """Return the last ten thousand tasks and calls of each living worker, as a list of Chrome trace events.
 
+    With ``RAY_PROFILING=1`` in the environment of ``init``, they have events for their phases, such as ``task:execute``.
+
     With ``filename`` write the list to that file as JSON, and return None. Tasks with ``enable_task_events=False`` are left
     out. Warns with a RuntimeWarning for each worker that does not answer. Raises RuntimeError if this process is not
     connected.

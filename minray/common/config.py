@@ -104,6 +104,8 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Processes busy-wait only where such waits are short and cores are free (``minray/platform/threads/spinning.py``)."""
     record_ref_creation_sites: bool = False
     """Whether processes record the line of user code that made each reference; it costs microseconds per reference."""
+    record_task_phases: bool = False
+    """Whether ``timeline`` shows when a task unpickled its arguments, ran, and stored its results."""
     local_gc_min_interval_s: float = 10.0
     """Time that leases wait without any change in the cluster before all processes collect garbage.
 

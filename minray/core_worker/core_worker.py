@@ -22,10 +22,10 @@ from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor
 from minray.core_worker.execution.job_environment import take_on
 from minray.core_worker.execution.return_values import ReturnValues
-from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.execution.timed_executor import executor_class
 from minray.core_worker.fetching.blocked_tasks import BlockedTasks
 from minray.core_worker.fetching.future_resolver import FutureResolver
 from minray.core_worker.fetching.results import ResultKeeper
@@ -277,7 +277,7 @@ class CoreWorker:
         self.generator_executor = GeneratorExecutor(
             platform, process.patient, self.borrowing, results, self.blocked.lend_soon
         )
-        self.executor = TaskExecutor(
+        self.executor = executor_class(config.system_config)(
             platform,
             self.functions,
             self.objects.make_refs,

@@ -3,7 +3,7 @@
 Ray: the `RayException` message of src/ray/protobuf/common.proto, and RayTaskError.as_instanceof_cause
 
 * The original is rebuilt, not constructed: `__init__` never runs again, so its signature does not matter. Only an
-  author's own `__reduce__` is respected.
+  author's own `__reduce__`, or a registered serializer, is respected.
 * The packed form has two levels. The outer one is made of builtins and always loads: which task failed, and the traceback
   as text. The inner one is a pickle of the exception. If that cannot be written or read, the outer one remains.
 * Frames of minray itself are left out. If an error has no other frames, it is minray's own error, and they stay.
@@ -17,6 +17,7 @@ What we do not like: if an exception's cause, or a member of its group, cannot b
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import traceback
@@ -364,9 +365,11 @@ class _ExceptionPickler(cloudpickle.Pickler):
             return super().reducer_override(value)
         error: BaseException = self._stand_ins.get(id(value), value)
         links = _links_of(error, is_root=error is self._root, is_end=id(value) in self._ends)
-        if not _is_wrapper(error) and (isinstance(error, RayTaskError) or not reduces_itself(type(error))):
+        registered = copyreg.dispatch_table.get(type(error))
+        by_parts = isinstance(error, RayTaskError) or not reduces_itself(type(error))
+        if registered is None and by_parts and not _is_wrapper(error):
             return _reduce_by_parts(error, links)
-        reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        reduced = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if registered is None else registered(error)
         if isinstance(reduced, str):  # the name of a global
             return reduced
         function, arguments, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]

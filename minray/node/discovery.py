@@ -33,6 +33,7 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.common.decoding import MALFORMED
+from minray.node.config_of_ray import without_entries_of_ray
 from minray.platform.process.session import LOGS, live_sessions, sweep_sessions
 from minray.platform.storage.private_paths import make_private, remove_tree
 from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES
@@ -99,6 +100,7 @@ def read_node_file(session_dir: str) -> NodeFile | None:
 RAYS_SWITCHES: dict[tuple[str, str], dict[str, Any]] = {
     ("DEDUP_LOGS", "0"): {"log_deduplication_window_s": 0.0},
     ("IGNORE_UNHANDLED_ERRORS", "1"): {"report_unseen_errors": False},
+    ("PROFILING", "1"): {"record_task_phases": True},
 }
 """Entries of the system config that a setting of Ray, named in Ray's messages, stands for: by its name and value."""
 
@@ -111,7 +113,7 @@ def setting(name: str) -> str | None:
 def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
     """Merge overrides of the system config into those of the environment: ``MINRAY_TRANSPORT`` sets ``transport``.
 
-    Raises TypeError for a value of the wrong type.
+    Entries that only Ray knows are left out. Raises TypeError for a value of the wrong type.
     """
     found: dict[str, Any] = {}
     for (name, position), entries in RAYS_SWITCHES.items():
@@ -124,7 +126,7 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
                 found[field.name] = msgspec.convert(text, field.type, strict=False)
             except msgspec.ValidationError as error:
                 raise TypeError(f"environment variable MINRAY_{field.name}={text!r}: {error}") from None
-    return {**found, **(overrides or {})}
+    return {**found, **without_entries_of_ray(overrides or {})}
 
 
 # --- sessions ----------------------------------------------------------------------------------------------------------

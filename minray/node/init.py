@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from minray._version import __version__
 from minray.api import calls as worker
 from minray.api.runtime_environment import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
-from minray.common.config import SystemConfig, WorkerConfig
+from minray.common.config import SystemConfig, WorkerConfig, store_endpoint
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
 from minray.common.task_spec import RuntimeEnvInfo
@@ -89,6 +89,8 @@ class RayContext(Mapping[str, Any]):
     """Result of ``init``: a mapping with the cluster's addresses, and a context manager that calls ``shutdown``."""
 
     dashboard_url = ""
+    python_version = sys.version.partition(" ")[0]
+    ray_version = __version__
 
     def __init__(self, address_info: dict[str, Any]) -> None:
         self.address_info = address_info
@@ -269,7 +271,7 @@ def init(
         _connection = _join(files, job, packed, log_to_driver)
     else:
         _connection = _start(options, job, packed, log_to_driver)
-    return RayContext(_address_info(_connection.file))
+    return RayContext(_address_info_of_driver(_connection.file))
 
 
 def _check_types(**arguments: tuple[Any, type]) -> None:
@@ -289,7 +291,8 @@ def _set_aside_inherited() -> None:
 def _existing_context(ignore_reinit_error: bool) -> RayContext:
     """Return the context of a process that is connected already, or raise RuntimeError."""
     if ignore_reinit_error:
-        return RayContext(_address_info(_connection.file) if _connection is not None else _address_info_of_worker())
+        connection = _connection
+        return RayContext(_address_info_of_worker() if connection is None else _address_info_of_driver(connection.file))
     raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
 
 
@@ -485,28 +488,31 @@ def _entrypoint() -> str:
     return " ".join(sys.argv).encode(errors="backslashreplace").decode()
 
 
-def _address_info(file: NodeFile) -> dict[str, Any]:
+def _address_info(node: NodeFile | WorkerConfig, gcs_address: str, node_id: bytes) -> dict[str, Any]:
+    """Return the addresses with Ray's keys; those of parts that minray does not have are empty or None."""
     return {
-        "address": file.gcs_address,
-        "gcs_address": file.gcs_address,
-        "node_id": file.node_id,
-        "node_ip_address": file.node_ip,
-        "session_dir": file.session_dir,
-        "raylet_socket_name": file.raylet_endpoint,
+        "address": gcs_address,
+        "gcs_address": gcs_address,
+        "node_id": node_id.hex(),
+        "node_ip_address": node.node_ip,
+        "session_dir": node.session_dir,
+        "raylet_socket_name": node.raylet_endpoint.removeprefix("unix:"),
+        "object_store_address": store_endpoint(node.socket_dir, node_id).removeprefix("unix:"),
+        "webui_url": "",
+        "redis_address": None,
+        "metrics_export_port": None,
+        "dashboard_agent_listen_port": None,
     }
+
+
+def _address_info_of_driver(file: NodeFile) -> dict[str, Any]:
+    return _address_info(file, file.gcs_address, bytes.fromhex(file.node_id))
 
 
 def _address_info_of_worker() -> dict[str, Any]:
     """Return the addresses for a task that calls ``init(ignore_reinit_error=True)``, as libraries do."""
     config = worker.current_api().config
-    return {
-        "address": config.gcs_endpoint,
-        "gcs_address": config.gcs_endpoint,
-        "node_id": config.node_id.hex(),
-        "node_ip_address": config.node_ip,
-        "session_dir": config.session_dir,
-        "raylet_socket_name": config.raylet_endpoint,
-    }
+    return _address_info(config, config.gcs_endpoint.removeprefix("tcp:"), config.node_id)
 
 
 @_one_at_a_time

@@ -5,6 +5,9 @@ Ray: python/ray/_private/state.py (chrome_tracing_dump), python/ray/_private/pro
 The format's process is a node, and its thread is a worker of that node. A row of these viewers cannot show two events at the
 same time. So a worker whose calls overlap (an actor with threads or coroutines) has as many rows as it needs. The viewers
 require numbers for nodes and rows; events of kind "M" give them names.
+
+With the entry ``record_task_phases`` of the system config, or ``RAY_PROFILING=1``, an event of a task contains events of its
+phases.
 """
 
 from __future__ import annotations
@@ -18,6 +21,12 @@ from minray.protocol.state import ProfileEvent, ProfileEvents, func_or_class_nam
 
 COLOURS = {"FINISHED": "generic_work", "FAILED": "terrible", "CANCELLED": "grey"}
 """Colour of an event by the task's state; the viewers know colours by these names."""
+PHASES = {
+    "task:deserialize_arguments": "rail_load",
+    "task:execute": "rail_animation",
+    "task:store_outputs": "rail_idle",
+}
+"""Phases of a task in their order, with their colours; these are Ray's names."""
 
 TraceEvent = dict[str, Any]
 
@@ -42,7 +51,7 @@ def trace_events(workers: Sequence[ProfileEvents]) -> list[TraceEvent]:
         for number, row in enumerate(in_rows(worker.events), 1):
             row_name = f"worker:{worker.worker_id.hex()}" + (f" ({number})" if number > 1 else "")
             names.append(_name("thread_name", row_name, pid=node, tid=rows))
-            events += [_describe(event, node, rows) for event in row]
+            events += [part for event in row for part in _describe(event, node, rows)]
             rows += 1
     return events + names
 
@@ -59,26 +68,26 @@ def in_rows(events: Sequence[ProfileEvent]) -> list[list[ProfileEvent]]:
     return rows
 
 
-def _describe(event: ProfileEvent, node: int, row: int) -> TraceEvent:
-    return {
-        "cat": f"task::{event.name}",
-        "name": event.name,
-        "pid": node,
-        "tid": row,
-        "ts": event.start_us,
-        "dur": event.duration_us,
-        "ph": "X",
-        "cname": COLOURS[event.state],
-        "args": {
-            "task_id": event.task_id.hex(),
-            "job_id": job_of(event.task_id).hex(),
-            "attempt_number": event.attempt,
-            "func_or_class_name": func_or_class_name(event),
-            "actor_id": event.actor_id.hex() or None,
-            "type": event.kind,
-            "state": event.state,
-        },
+def _describe(event: ProfileEvent, node: int, row: int) -> list[TraceEvent]:
+    """Return the event of a task, and inside it those of its phases, if they were recorded."""
+    args = {
+        "task_id": event.task_id.hex(),
+        "job_id": job_of(event.task_id).hex(),
+        "attempt_number": event.attempt,
+        "func_or_class_name": func_or_class_name(event),
+        "actor_id": event.actor_id.hex() or None,
+        "type": event.kind,
+        "state": event.state,
     }
+    parts = [(f"task::{event.name}", event.name, COLOURS[event.state], event.start_us, event.duration_us)]
+    ends_us = [min(end_us, event.duration_us) for end_us in event.phase_ends_us]
+    if ends_us:
+        times = zip(PHASES.items(), [0, *ends_us], [*ends_us, event.duration_us], strict=False)
+        parts += [(name, name, colour, event.start_us + begin, end - begin) for (name, colour), begin, end in times]
+    return [
+        {"cat": cat, "name": name, "pid": node, "tid": row, "ts": ts, "dur": dur, "ph": "X", "cname": colour, "args": args}
+        for cat, name, colour, ts, dur in parts
+    ]
 
 
 def _name(kind: str, name: str, **where: int) -> TraceEvent:

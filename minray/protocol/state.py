@@ -82,6 +82,10 @@ class ProfileEvent(Record, frozen=True):
     """FINISHED, FAILED, or CANCELLED."""
     function_name: str = ""
     """See ``TaskInfo``."""
+    phase_ends_us: list[int] = []
+    """Microseconds after the start at which the task had its arguments, and at which its function had returned.
+
+    Empty unless the cluster records phases; the second is missing if the function has raised."""
 
 
 def func_or_class_name(task: TaskInfo | ProfileEvent) -> str:

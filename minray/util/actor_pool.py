@@ -20,12 +20,16 @@ from minray.api.calls import get, wait
 V = TypeVar("V")
 
 Call = Callable[[Any, V], Any]
-"""A function that takes an actor and a value, calls a method of the actor, and returns the reference to its result."""
+"""A function that takes an actor and a value, calls a method of the actor, and returns what the call returned.
+
+That is the reference to its result, or a list of references for a method with several results."""
 
 
 class _Running(NamedTuple):
     number: int
     actor: Any
+    returned: Any
+    """The reference, or the list of references, to the result."""
 
 
 class ActorPool(Generic[V]):
@@ -36,9 +40,9 @@ class ActorPool(Generic[V]):
         self._waiting: deque[tuple[Call[V], V]] = deque()
         """Submissions that wait for an idle actor, oldest first."""
         self._running: dict[Any, _Running] = {}
-        """Results that were not taken yet, by reference, oldest first; their actors count as busy."""
+        """Results that were not taken yet, by (first) reference, oldest first; their actors count as busy."""
         self._refs: dict[int, Any] = {}
-        """The references in ``_running``, by the number of their submission."""
+        """The keys of ``_running``, by the number of their submission."""
         self._started = 0
         self._next_number = 0
         """Number of the submission whose result ``get_next`` returns next."""
@@ -72,9 +76,10 @@ class ActorPool(Generic[V]):
         if not self._idle:
             self._waiting.append((fn, value))
             return
-        ref = fn(self._idle[-1], value)
+        returned = fn(self._idle[-1], value)
+        ref = returned[0] if isinstance(returned, list) else returned
         actor = self._idle.pop()
-        self._running[ref] = _Running(self._started, actor)
+        self._running[ref] = _Running(self._started, actor, returned)
         self._refs[self._started] = ref
         self._started += 1
 
@@ -106,18 +111,19 @@ class ActorPool(Generic[V]):
 
     def _get(self, refs: list[Any], timeout: float | None, ignore_if_timedout: bool) -> Any:
         ready, _ = wait(refs, num_returns=1, timeout=timeout)
-        if ready or ignore_if_timedout:
-            self._release((ready or refs)[0])
-        if not ready:
-            raise TimeoutError(f"there is no result within {timeout} s" + (", it is given up" if ignore_if_timedout else ""))
-        return get(ready[0])
+        if ready:
+            return get(self._release(ready[0]))
+        if ignore_if_timedout:
+            self._release(refs[0])
+        raise TimeoutError(f"there is no result within {timeout} s" + (", it is given up" if ignore_if_timedout else ""))
 
-    def _release(self, ref: Any) -> None:
-        """Take a result out of the pool, and give its actor the next value."""
-        number, actor = self._running.pop(ref)
+    def _release(self, ref: Any) -> Any:
+        """Take a result out of the pool and return its reference, or list of references; give its actor the next value."""
+        number, actor, returned = self._running.pop(ref)
         del self._refs[number]
         self._next_number = max(self._next_number, number + 1)
         self._return(actor)
+        return returned
 
     def _return(self, actor: Any) -> None:
         self._idle.append(actor)

@@ -3,7 +3,7 @@
 Ray: python/ray/util/multiprocessing/pool.py (PoolActor, and how Pool hands out its batches)
 
 Rules
-  * The public API alone is used, so that the same file runs on Ray.
+  * Of minray only the public API is used.
   * One thread, the foreman, schedules all calls. Everything that happens is an event in its queue: a call came, a result
     came, the crew was closed. So its tables need no lock, and no caller waits for another.
   * A call waits with the foreman until a worker is idle, and can be cancelled until then. A worker has one call at a time:
@@ -105,8 +105,14 @@ class Crew:
             self._is_closed = True
             self._foreman.events.put(_Foreman.on_cancel_all if cancels else _Foreman.on_close)
 
+    def start_all(self) -> None:
+        """Start all workers, and wait until their initializers have run. Raises the first error of a worker."""
+        started: Future[None] = Future()
+        self._foreman.events.put(lambda foreman: foreman.on_start_all(started))
+        started.result()
+
     def kill(self) -> None:
-        """End all workers at once; unfinished calls fail with RuntimeError."""
+        """End all workers at once; unfinished calls fail with ActorDiedError."""
         with self._lock:
             self._is_closed = True
             self._foreman.events.put(_Foreman.on_kill)
@@ -149,6 +155,8 @@ class _Foreman:
         """The workers that have not answered for the first time yet."""
         self._idle: list[_Worker] = []
         """The workers without a call; the one that finished last is at the end."""
+        self._starting: Future[None] | None = None
+        """Set when all hired workers have answered; None if nobody waits for that."""
         self._is_closed = False
         self._awaited = 0
         """Number of answers of workers that are still to come; killed workers' answers come too."""
@@ -170,6 +178,23 @@ class _Foreman:
         else:
             self._end(_broken(self.breakage))
 
+    def on_start_all(self, started: Future[None]) -> None:
+        self._starting = started
+        try:
+            while len(self._workers) < self._size:
+                self._hire()
+        except Exception as error:
+            self._tell_started(error)
+
+    def _tell_started(self, error: BaseException | None = None) -> None:
+        """Tell a program that waits for all workers that they have started, or that one has failed."""
+        if self._starting is not None and (error is not None or not self._hired):
+            starting, self._starting = self._starting, None
+            if error is None:
+                starting.set_result(None)
+            else:
+                starting.set_exception(error)
+
     def on_cancelled(self, future: Future[Any]) -> None:
         if self._waiting.pop(future, None) is not None:
             future.set_running_or_notify_cancel()
@@ -186,7 +211,7 @@ class _Foreman:
 
     def on_kill(self) -> None:
         self._is_closed = True
-        self._end(RuntimeError("the workers were terminated before this was done"))
+        self._end(exceptions.ActorDiedError(reason="the workers were terminated before this was done"))
 
     def on_there(self, worker: _Worker, answer: Future[Any]) -> None:
         """Handle the first answer of a new worker, which may be an error."""
@@ -203,6 +228,7 @@ class _Foreman:
         else:  # the cluster has gone
             self._workers.remove(worker)
             self._fail_all(error)
+        self._tell_started(error)
         self._hand_out()
 
     def on_result(self, worker: _Worker, done: Future[Any]) -> None:

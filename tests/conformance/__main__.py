@@ -18,6 +18,7 @@ FILES = (
     "generators",
     "options",
     "placement_groups",
+    "private_names",
     "references",
     "results_and_errors",
     "util",

@@ -65,6 +65,18 @@ def test_tasks_constructors_and_calls_and_how_they_have_ended() -> None:
     ]
 
 
+def test_phases_are_told_with_their_task() -> None:
+    profile = TaskProfile()
+    for attempt, ends in ((2, [3_000, 5_000]), (1, [9_000])):
+        for end in ends:
+            task = received(template("f"), attempt=attempt)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Clock, "perf_counter_ns", lambda end=end: end)
+                profile.note_phase(task)
+    note(profile, template("f"), began=1_000)
+    assert [event.phase_ends_us for event in told(profile).events] == [[2, 4]]
+
+
 def test_what_is_being_noted_is_not_told() -> None:
     """By another thread, while this one answers: its row may be that of another task."""
     profile = TaskProfile()

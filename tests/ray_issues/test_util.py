@@ -163,7 +163,7 @@ def pair_in_a_pool() -> Any:
         return type(error)
 
 
-@pytest.mark.ray_issue(ray="wrong: TypeError", minray="not yet: TypeError")
+@pytest.mark.ray_issue(ray="wrong: TypeError")
 def test_ray_38607_a_method_with_several_returns_serves_a_pool() -> None:
     """A pool of actors fails with a TypeError if the method that it calls has several returns."""
     assert pair_in_a_pool() == [7, 14]

@@ -223,7 +223,7 @@ def test_imap_reads_an_endless_iterable_only_so_far_ahead(pool: Pool, files: Fil
     files.signal("go").set()
     assert list(itertools.islice(results, 10)) == list(range(10))
     pool.terminate()
-    with pytest.raises(RuntimeError, match="terminated|shut down"):
+    with pytest.raises((ActorDiedError, RuntimeError), match="terminated|shut down"):
         for _ in results:
             pass
 
@@ -273,11 +273,31 @@ def test_a_dead_worker_fails_its_task_and_is_replaced(pool: Pool) -> None:
     assert pool.map(square, range(5), 1) == [0, 1, 4, 9, 16]
 
 
-def test_an_initializer_that_raises_fails_the_tasks() -> None:
-    with Pool(1, fail, (7,)) as pool:
-        for _ in range(2):
-            with pytest.raises(ActorDiedError, match="KeyError: 7"):
-                pool.apply(square, (1,))
+def test_a_pool_is_made_when_its_initializers_have_run(files: Files) -> None:
+    journal = files.journal()
+    with Pool(3, lambda: journal.note(os.getpid())) as pool:
+        assert len(set(journal.lines())) == 3
+        assert set(pool.map(pid, range(9), 1)) <= set(map(int, journal.lines()))
+    pool.join()
+
+
+def test_an_initializer_that_raises_fails_the_pool(files: Files) -> None:
+    with pytest.raises(ActorDiedError, match="KeyError: 7"):
+        Pool(2, fail, (7,))
+    wait_for_condition(lambda: all(actor.state == "DEAD" for actor in list_actors()))
+
+
+def test_an_initializer_that_raises_later_fails_the_task(files: Files) -> None:
+    journal = files.journal()
+
+    def initialize() -> None:
+        if journal.note() > 1:
+            raise KeyError(7)
+
+    with Pool(1, initialize, maxtasksperchild=1) as pool:
+        assert pool.apply(square, (2,)) == 4
+        with pytest.raises(ActorDiedError, match="KeyError: 7"):
+            pool.apply(square, (1,))
 
 
 def test_numbers_that_make_no_sense() -> None:
@@ -326,7 +346,7 @@ def test_terminate_ends_what_runs_and_what_waits(files: Files) -> None:
         results = [pool.apply_async(wait_for, (files.signal("never"),)) for _ in range(2)]
     pool.join()
     for result in results:
-        with pytest.raises(RuntimeError, match="terminated"):
+        with pytest.raises(ActorDiedError, match="terminated"):
             result.get(timeout=30)
     wait_for_condition(lambda: not os.path.exists(f"/proc/{own}"))
     with pytest.raises(ValueError, match="not running"), pool:

@@ -79,6 +79,45 @@ def test_a_timeline_is_in_order_and_nothing_in_a_row_overlaps(tmp_path: Path) ->
     assert by_id.keys() == {event["args"]["task_id"] for event in ray.timeline() or [] if event["ph"] == "X"}
 
 
+PHASES = """
+    import time
+    ray.init(num_cpus=1, logging_level="ERROR")
+
+    class Slow:
+        def __reduce__(self):
+            time.sleep(0.05)
+            return Slow, ()
+
+    @ray.remote
+    def f(value):
+        time.sleep(0.1)
+        return Slow()
+
+    @ray.remote
+    class Asynchronous:
+        async def f(self):
+            return 1
+
+    actor = Asynchronous.remote()
+    ray.get([f.remote(ray.put(1)), actor.f.remote()])
+    events = [event for event in ray.timeline() if event["ph"] == "X"]
+    parts = [event for event in events if event["name"].startswith("task:")]
+    whole = {event["args"]["task_id"]: event for event in events if event not in parts}
+    for part in parts:
+        task = whole[part["args"]["task_id"]]
+        assert part["ts"] >= task["ts"] and part["ts"] + part["dur"] <= task["ts"] + task["dur"]
+        if task["name"] == "f" and part["dur"] > 40_000:
+            print(part["name"])
+    print(len(parts), len(whole))
+"""
+
+
+def test_phases_of_tasks_are_shown_where_ray_is_asked_for_them() -> None:
+    done = run_driver(PHASES, RAY_PROFILING="1")
+    assert done.stdout.splitlines() == ["task:execute", "task:store_outputs", "9 3"], done.stderr
+    assert run_driver(PHASES).stdout.splitlines() == ["0 3"]
+
+
 def test_a_task_sees_itself_when_it_is_over() -> None:
     @ray.remote
     def look() -> list[str]:

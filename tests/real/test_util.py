@@ -21,6 +21,7 @@ from minray.util import (
 )
 from minray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from minray.util.queue import Empty, Full, Queue
+from tests.real.support import ON_RAY
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -48,6 +49,31 @@ def test_a_pool_spreads_its_work_over_processes() -> None:
     results = list(pool.map(lambda actor, number: actor.square.remote(number), range(20)))
     assert [result for result, _ in results] == [number * number for number in range(20)]
     assert len({pid for _, pid in results} - {os.getpid()}) == 2
+
+
+@minray.remote(num_cpus=0)
+class Divider:
+    @minray.method(num_returns=2)
+    def divide(self, number: int) -> tuple[int, int]:
+        return divmod(number, 3)
+
+
+def test_a_pool_takes_methods_with_several_results() -> None:
+    pool: ActorPool[int] = ActorPool([Divider.remote() for _ in range(2)])
+    assert list(pool.map(lambda actor, number: actor.divide.remote(number), range(6))) == [
+        [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]
+    ]  # fmt: skip
+    pool.submit(lambda actor, number: actor.divide.remote(number), 7)
+    assert pool.get_next() == [2, 1] and not pool.has_next() and pool.has_free()
+
+
+@pytest.mark.skipif(ON_RAY, reason="Ray's get_next_unordered and its timeout do not know lists")
+def test_a_pool_takes_several_results_in_any_order_and_in_time() -> None:
+    pool: ActorPool[int] = ActorPool([Divider.remote() for _ in range(2)])
+    found = list(pool.map_unordered(lambda actor, number: actor.divide.remote(number), range(6)))
+    assert sorted(found) == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    pool.submit(lambda actor, number: actor.divide.remote(number), 7)
+    assert pool.get_next(timeout=30) == [2, 1]
 
 
 def test_a_queue_connects_processes_and_threads_of_asyncio() -> None:
@@ -105,6 +131,30 @@ def test_a_class_may_say_how_it_travels() -> None:
     deregister_serializer(Account)
     with pytest.raises(TypeError, match="lock"):
         minray.put(Account(1))
+
+
+class Refusal(Exception):
+    def __init__(self, reason: str, lock: Any) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.lock = lock
+
+
+def _unpacked(reason: str) -> Refusal:
+    return Refusal(f"{reason}, unpacked", None)
+
+
+def test_an_exception_class_may_say_how_it_travels() -> None:
+    @minray.remote(num_cpus=0, max_retries=0)
+    def refuse() -> None:
+        register_serializer(Refusal, serializer=lambda error: error.reason, deserializer=_unpacked)
+        raise Refusal("no room", threading.Lock())
+
+    register_serializer(Refusal, serializer=lambda error: error.reason, deserializer=_unpacked)
+    with pytest.raises(Refusal) as caught:
+        minray.get(refuse.remote())
+    assert caught.value.reason == "no room, unpacked" and caught.value.lock is None
+    deregister_serializer(Refusal)
 
 
 def test_a_serializer_is_of_a_class_and_can_be_called() -> None:

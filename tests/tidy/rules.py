@@ -92,6 +92,11 @@ EXCEPTIONS = {
     ("minray/util/multiprocessing/pool.py", "threading.Thread"): "`imap` reads an iterable that may block",
     ("minray/cli/stop.py", "time.monotonic"): "a command waits for processes, without a loop",
     ("minray/cli/stop.py", "time.sleep"): "a command waits for processes, without a loop",
+    ("minray/in_rays_place/names/_common/test_utils.py", "subprocess"): "runs a test's program, as in Ray",
+    ("minray/in_rays_place/names/_common/test_utils.py", "time.monotonic"): "a test waits in its own thread, as in Ray",
+    ("minray/in_rays_place/names/_common/test_utils.py", "time.sleep"): "a test waits in its own thread, as in Ray",
+    ("minray/in_rays_place/names/_private/test_utils.py", "time.monotonic"): "a test waits in its own thread, as in Ray",
+    ("minray/in_rays_place/names/_private/test_utils.py", "time.sleep"): "a test waits in its own thread, as in Ray",
     ("minray/cluster_utils.py", "time.monotonic"): "the caller's thread waits for nodes, as in Ray",
     ("minray/cluster_utils.py", "time.sleep"): "the caller's thread waits for nodes, as in Ray",
     ("minray/cli/microbenchmark.py", "time.perf_counter"): "a program like a user's, which measures how long its calls take",
@@ -115,7 +120,7 @@ IMPORTED_BY = {
 WITHOUT_COUNTERPART = {"simulation": "Ray has no simulated world"}
 """Rooms whose headers need no ``Ray:`` line."""
 
-FOR_USERS = {"cluster_utils", "util"}
+FOR_USERS = {"cluster_utils", "util", "in_rays_place"}
 """Rooms whose files users import, so that nothing in minray has to."""
 
 HEADER_LINES = 5

@@ -18,6 +18,8 @@ import itertools
 import mmap
 import struct
 import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minray.common.clock import Clock
@@ -49,6 +51,8 @@ class TaskProfile:
         self._lock = threading.Lock()
         self._templates: list[TaskTemplate | None] = [None] * MOST_EVENTS
         """The template of each row's task; None: the row is empty or is being written."""
+        self._phases: deque[tuple[bytes, int, int]] = deque(maxlen=2 * MOST_EVENTS)
+        """Task id, attempt and time (``perf_counter_ns``) of each phase that has ended; ``append`` is atomic."""
 
     def note(self, task: ReceivedTask, started: int, execution: Execution) -> None:
         """Record a task that is over; called from any thread."""
@@ -63,13 +67,20 @@ class TaskProfile:
         ROW.pack_into(rows, place * ROW.size, task.task_id, task.actor_id, started, took_us, task.attempt, status)
         templates[place] = task.header.template
 
+    def note_phase(self, task: ReceivedTask) -> None:
+        """Record that a task has its arguments, or the second time that its function has returned (``TimedExecutor``)."""
+        self._phases.append((task.task_id, task.attempt, Clock.perf_counter_ns()))
+
     def events(self, process: Process) -> ProfileEvents:
         """Return this process's answer to a request for events, without rows that are being written at this moment."""
         zero_us = int(process.platform.host.time() * 1e6) - Clock.perf_counter_ns() // 1000
         config, pid = process.config, process.platform.processes.pid
         before, rows, after = list(self._templates), self._rows[:] if self._rows is not None else b"", self._templates
+        phases: dict[tuple[bytes, int], list[int]] = {}
+        for task_id, attempt, ended in list(self._phases):
+            phases.setdefault((task_id, attempt), []).append(ended)
         events = [
-            _event(template, ROW.unpack_from(rows, place * ROW.size), zero_us)
+            _event(template, ROW.unpack_from(rows, place * ROW.size), zero_us, phases)
             for place, template in enumerate(before)
             if template is not None and template is after[place]
         ]
@@ -79,7 +90,9 @@ class TaskProfile:
         )
 
 
-def _event(template: TaskTemplate, row: tuple[Any, ...], zero_us: int) -> ProfileEvent:
+def _event(
+    template: TaskTemplate, row: tuple[Any, ...], zero_us: int, phases: Mapping[tuple[bytes, int], Sequence[int]]
+) -> ProfileEvent:
     """Unpack a row; ``zero_us`` is the wall clock's time in microseconds when ``perf_counter_ns`` was 0."""
     task_id, actor_id, started, duration_us, attempt, status = row
     began_us = zero_us + started // 1000
@@ -95,4 +108,5 @@ def _event(template: TaskTemplate, row: tuple[Any, ...], zero_us: int) -> Profil
         duration_us=duration_us,
         state=state,
         function_name=template.function_name,
+        phase_ends_us=[(ended - started) // 1000 for ended in phases.get((task_id, attempt), ())],
     )

@@ -4,7 +4,9 @@ Ray: python/ray/util/multiprocessing/pool.py
 
 Differences from the standard library, which leaves programs waiting for ever in such cases:
   * When a worker dies, its calls fail with ActorDiedError, and another worker takes its place.
-  * ``terminate`` fails unfinished calls with RuntimeError.
+  * ``terminate`` fails unfinished calls with ActorDiedError.
+  * An ``initializer`` has run in all workers when the pool is made. If it raises, making the pool raises ActorDiedError.
+    Without an initializer workers are started when there are calls for them.
   * The iterable of ``imap`` is read only as far ahead as keeps the workers busy.
   * A callback that raises is logged.
 Functions may be lambdas and closures, and references among the arguments of ``apply`` arrive as their values.
@@ -207,10 +209,19 @@ class Pool:
         self._crew = Crew(
             processes, initializer, tuple(initargs), maxtasksperchild, remote_args=ray_remote_args, finishes=False
         )
+        if initializer is not None:
+            self._start()
         self._lock = threading.Lock()
         self._is_running = True
         self._feeders: list[threading.Thread] = []
         """Running threads of ``imap``. They still submit after ``close``; the last one then closes the crew."""
+
+    def _start(self) -> None:
+        try:
+            self._crew.start_all()
+        except BaseException:
+            self._crew.kill()
+            raise
 
     def apply(
         self,
@@ -255,9 +266,7 @@ class Pool:
     ) -> AsyncResult[list[T]]:
         return self._map_async(_call_each, func, iterable, chunksize, callback, error_callback)
 
-    def starmap(
-        self, func: Callable[..., T], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
-    ) -> list[T]:
+    def starmap(self, func: Callable[..., T], iterable: Iterable[Iterable[Any]], chunksize: int | None = None) -> list[T]:
         """Call ``func(*item)`` for each item, sent to the workers in chunks; return the results in order."""
         return self.starmap_async(func, iterable, chunksize).get()
 

@@ -228,9 +228,7 @@ class TaskSummaries:
             for name, some in by_name.items()
         }
         kinds = _count(one.type for some in by_name.values() for one in some)
-        return cls(
-            summary, kinds.get("NORMAL_TASK", 0), kinds.get("ACTOR_TASK", 0), kinds.get("ACTOR_CREATION_TASK", 0)
-        )
+        return cls(summary, kinds.get("NORMAL_TASK", 0), kinds.get("ACTOR_TASK", 0), kinds.get("ACTOR_CREATION_TASK", 0))
 
 
 @dataclass

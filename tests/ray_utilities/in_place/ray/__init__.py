@@ -1,12 +1,14 @@
 """minray in Ray's place, with Ray's own utilities on top of it, as they are in the Ray that is installed.
 
-Only what these take from Ray's private modules is made here: a note that a library is used, and which CPUs there are.
+Only what these take from Ray's private modules, and minray does not have, is made here: a note that a library is used,
+and a file with an address.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -55,14 +57,14 @@ def _record_library_usage(name: str) -> None: ...
 
 
 _usage_lib = _stand_in("ray._common.usage.usage_lib", record_library_usage=_record_library_usage)
-_usage = _stand_in("ray._common.usage", usage_lib=_usage_lib)
-_inside: Any = minray
-_inside._common = _stand_in("ray._common", usage=_usage)
-_inside._private = _stand_in(
-    "ray._private",
-    state=_stand_in("ray._private.state", cluster_resources=minray.cluster_resources),
-    utils=_stand_in("ray._private.utils", read_ray_address=lambda *_: None),
-)
+_common: Any = import_module("ray._common")
+_common.usage = _stand_in("ray._common.usage", usage_lib=_usage_lib)
+_utils: Any = import_module("ray._private.utils")
+_utils.read_ray_address = lambda *_: None
 _util: Any = minray.util
 _util.log_once = lambda key: False
 sys.meta_path.insert(0, _Utilities())
+for _name in UTILITIES:
+    for _loaded in [name for name in sys.modules if f"{name}.".startswith(f"ray.util.{_name}.")]:
+        del sys.modules[_loaded]
+    import_module(f"ray.util.{_name}")

@@ -1,0 +1,133 @@
+"""Finds the modules of Ray: in minray, among the names that only Ray has, or among those that a program pretends to have.
+
+Ray: has no counterpart
+
+``ray.x`` is found in this order.
+
+1. ``minray.x``. Both names are the same module, so classes and exceptions are the same objects under both, and pickles
+   contain the name ``minray``.
+2. ``minray.in_rays_place.names.x``: private modules of Ray, and others that minray does not show its own users.
+3. A module that the program asked to pretend (``minray/in_rays_place/pretended.py``).
+
+For any other module an import raises a ModuleNotFoundError that says so. A program that only looks for the module
+(``importlib.util.find_spec``) finds nothing.
+
+Rules
+  * A module is entered in ``sys.modules`` under its name in Ray as soon as it is loaded. Otherwise the import system would
+    import it again under that name and bind it to its parent package again. That could replace a function of the same
+    name (``ray.util.placement_group``).
+  * Modules that are packages in Ray and files here get an empty search path. So this finder is asked for their parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import minray
+from minray.in_rays_place import names
+from minray.in_rays_place.pretended import PretendedModule, is_pretended
+
+IMPORTING = "_find_and_load_unlocked"
+"""The function of ``importlib._bootstrap`` that calls finders to import a module. Other callers of finders only look."""
+PACKAGES_IN_RAY = ("cloudpickle", "experimental", "internal", "runtime_env", "util.joblib")
+"""Files of minray that are packages in Ray."""
+IMPORTED_WITH_RAY = ("_private", "_raylet", "experimental.internal_kv", "experimental.tqdm_ray", "util.annotations")
+"""Members of ``names`` that a program may use after a mere ``import ray``, because Ray imports them itself."""
+
+
+class RayFinder(MetaPathFinder, Loader):
+    """Imports ``ray.x.y`` as ``minray.x.y``, or as one of the two substitutes."""
+
+    def __init__(self) -> None:
+        self._own_specs: dict[str, ModuleSpec | None] = {}
+        """The modules' own specs, which the import system overwrites, by the name in Ray."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("ray."):
+            return None
+        own = _spec_of(fullname)
+        if own is not None:
+            return ModuleSpec(fullname, self, is_package=own.submodule_search_locations is not None)
+        if is_pretended(fullname):
+            return ModuleSpec(fullname, self, is_package=True)
+        if sys._getframe(2).f_code.co_name == IMPORTING:
+            raise ModuleNotFoundError(f"{fullname} is not part of minray, which stands in Ray's place", name=fullname)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        own = _spec_of(spec.name)
+        if own is None:
+            return PretendedModule(spec.name)
+        module = importlib.import_module(own.name)
+        self._own_specs[spec.name] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        if not isinstance(module, PretendedModule):
+            module.__spec__ = self._own_specs.pop(module.__spec__.name)
+            share_modules()
+
+
+def _spec_of(ray_name: str) -> ModuleSpec | None:
+    """Return the spec of the module of minray that a name in Ray means; None if there is none."""
+    path = ray_name.removeprefix("ray.")
+    for name in (f"{minray.__name__}.{path}", f"{names.__name__}.{path}"):
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # its parent is in the other place
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def share_modules() -> None:
+    """Enter all loaded modules of minray in ``sys.modules`` under their names in Ray."""
+    sys.modules["ray"] = minray
+    loaded = sorted(sys.modules.items(), key=lambda item: item[0])  # packages come before their modules
+    for name, module in loaded:
+        if name.startswith("minray."):
+            sys.modules.setdefault(name.removeprefix("min"), module)
+            if name.removeprefix("minray.") in PACKAGES_IN_RAY:
+                vars(module).setdefault("__path__", [])
+    for name, module in loaded:
+        if name.startswith(f"{names.__name__}."):
+            _share_name(f"ray{name.removeprefix(names.__name__)}", module)
+
+
+def _share_name(ray_name: str, module: ModuleType) -> None:
+    """Enter a module of ``names``, and bind it to its package; a module of minray with this name comes first."""
+    if sys.modules.setdefault(ray_name, module) is module:
+        package, _, name = ray_name.rpartition(".")
+        setattr(sys.modules[package], name, module)
+
+
+def install() -> None:
+    """Let ``import ray`` mean minray in this process from now on."""
+    sys.meta_path.insert(0, RayFinder())
+    share_modules()
+    for name in IMPORTED_WITH_RAY:
+        importlib.import_module(f"ray.{name}")
+
+
+def uninstall() -> None:
+    """Take back ``install``, and remove what it has bound to the packages of minray. Do nothing if it was not called."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, RayFinder)]
+    for ray_name in [name for name in sys.modules if name == "ray" or name.startswith("ray.")]:
+        module, (package, _, name) = sys.modules.pop(ray_name), ray_name.rpartition(".")
+        parent = sys.modules.get(f"min{package}")
+        own_name = f"min{ray_name}"
+        if parent is not None and own_name not in sys.modules and getattr(parent, name, None) is module:
+            delattr(parent, name)
+    for name in PACKAGES_IN_RAY:
+        if f"minray.{name}" in sys.modules:
+            vars(sys.modules[f"minray.{name}"]).pop("__path__", None)
