@@ -1,4 +1,4 @@
-"""Log lines about peers that have not proven anything: at most one a minute for each of them.
+"""Log lines about peers that break the protocol: one a minute for each stranger, and one for all that have the token.
 
 Ray: has no counterpart
 
@@ -24,6 +24,8 @@ WINDOW_S = 60.0
 MOST_PEERS = 256
 """Number of peers with windows of their own; an attacker may have any number of addresses."""
 OTHERS = "other peers"
+KNOWN_PEERS = "peers with the token"
+"""Name of all peers that know the token, which share one window: they may call themselves what they like."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ import msgspec
 
 from minray.common.decoding import MALFORMED
 from minray.common.ids import short
-from minray.common.peer_log import PeerLog
+from minray.common.peer_log import KNOWN_PEERS, PeerLog
 from minray.common.task_set import TaskSet
 from minray.platform.base import Buffer, Incoming, RecordTooLarge, RemoteFailure
 from minray.protocol.base import Record, Request, decoder, encode, reply_class
@@ -90,8 +90,8 @@ class Dispatcher:
         try:
             request = decode(incoming.payload)
         except MALFORMED as error:
-            peer = short(incoming.peer)
-            self._peer_log.warn(peer, f"refused a malformed {incoming.method} from {peer}: {error}")
+            text = f"refused a malformed {incoming.method} from {short(incoming.peer)}: {error}"
+            self._peer_log.warn(KNOWN_PEERS, text)
             incoming.fail(RemoteFailure("bad-request", f"{incoming.method}: {error}"))
             return
         call = Call(incoming)

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ MOST_GROWTH_BYTES = 48 * 1024 * 1024
 MOST_DESCRIPTORS = 20
 MOST_LINES = 3000
 """Most lines in all logs of the session, whatever the number of frames."""
+ATTACKERS = 4
+"""Number of threads of the attacker on the stream transport; most of their time they wait for an answer."""
 IDLE_S = 15.0
 """Seconds after which connections of strangers that say nothing have been cut off."""
 
@@ -209,20 +212,29 @@ def _strike(
     figures: Figures,
     wrong: list[bytes],
 ) -> None:
-    chance = random.Random(seed)
     if transport == "grpc":
-        asyncio.run(_strike_grpc(attacked, endpoints, frames, chance, put, figures, wrong))
+        asyncio.run(_strike_grpc(attacked, endpoints, frames, random.Random(seed), put, figures, wrong))
         return
     forbidden = stream.batch([1, "KvPut", put, []])
-    end = figures.frames + frames
-    while figures.frames < end:
-        endpoint = chance.choice(endpoints)
-        with suppress(OSError):  # a worker has ended since
-            if chance.random() < 0.5 or "/sockets/s-" in endpoint or "/sockets/f-" in endpoint:
-                figures.frames += stream.as_a_stranger(endpoint, chance, forbidden)
-            else:
-                figures.frames += stream.with_the_token(endpoint, attacked.token, chance, wrong)
-        figures.connections += 1
+
+    def strike(number: int) -> tuple[int, int]:
+        """Send a share of the frames; return the number of frames and of connections."""
+        chance = random.Random(seed * ATTACKERS + number)
+        sent = connections = 0
+        while sent * ATTACKERS < frames:
+            endpoint = chance.choice(endpoints)
+            connections += 1
+            with suppress(OSError):  # a worker has ended since
+                if chance.random() < 0.5 or "/sockets/s-" in endpoint or "/sockets/f-" in endpoint:
+                    sent += stream.as_a_stranger(endpoint, chance, forbidden)
+                else:
+                    sent += stream.with_the_token(endpoint, attacked.token, chance, wrong)
+        return sent, connections
+
+    with ThreadPoolExecutor(ATTACKERS) as attackers:
+        for sent, connections in attackers.map(strike, range(ATTACKERS)):
+            figures.frames += sent
+            figures.connections += connections
 
 
 async def _strike_grpc(

@@ -28,8 +28,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from minray.common.ids import short
-from minray.common.peer_log import PeerLog
+from minray.common.peer_log import KNOWN_PEERS, PeerLog
 from minray.platform.base import Buffer, Counters, OnIncoming, PlatformError, RemoteFailure, check_size
 from minray.platform.transport import endpoints
 from minray.platform.transport.grpc_wire import (
@@ -204,7 +203,7 @@ class _Session:
         return b""
 
     async def _refuse(self, error: Exception, context: Context) -> NoReturn:
-        self._peer_log.warn(short(self._peer), f"closing {self._name}: {error}")
+        self._peer_log.warn(KNOWN_PEERS, f"closing {self._name}: {error}")
         self.end()
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         raise AssertionError("abort raises")

@@ -39,8 +39,7 @@ from typing import Annotated
 import msgspec
 
 from minray.common.decoding import MALFORMED
-from minray.common.ids import short
-from minray.common.peer_log import PeerLog
+from minray.common.peer_log import KNOWN_PEERS, PeerLog
 from minray.platform.base import (
     CHUNK_BYTES,
     MAX_RECORD_BYTES,
@@ -383,7 +382,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str) -> None:
         if not self.closed:
-            self._outbox.peer_log.warn(short(self.peer), f"closing {self._name}: {reason}")
+            self._outbox.peer_log.warn(KNOWN_PEERS, f"closing {self._name}: {reason}")
             self._end(f"it broke the protocol: {reason}")
         self._transport.abort()
 
@@ -424,7 +423,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._chunks.clear()
         if not self.closed:
             if self._partial or self._chunk_left:
-                self._outbox.peer_log.warn(short(self.peer), f"{self._name} ended in the middle of a frame")
+                self._outbox.peer_log.warn(KNOWN_PEERS, f"{self._name} ended in the middle of a frame")
             self._end(str(error) if error else "the peer closed it")
 
 
