@@ -38,13 +38,34 @@ class Hides:
 
     def __init__(self) -> None:
         self.done = False  # type: ignore[assignment,method-assign]
+        self.static = self.of_class = "an attribute"  # type: ignore[assignment,method-assign]
 
     def done(self) -> object:
-        return self.done
+        return self.done, self.word
+
+    @property
+    def word(self) -> str:
+        return "a property"
+
+    @staticmethod
+    def static() -> str:
+        return "static"
+
+    @classmethod
+    def of_class(cls) -> str:
+        return cls.__name__
+
+    def __getattr__(self, name: str) -> object:
+        return lambda: name
 
 
 def test_an_attribute_hides_no_method_of_its_name() -> None:
-    assert ray.get(Hides.remote().done.remote()) is False
+    hides: Any = Hides.remote()
+    assert ray.get([hides.done.remote(), hides.static.remote()]) == [(False, "a property"), "static"]
+    assert ray.get(hides.of_class.remote()) == "Hides"
+    for name in ("word", "anything"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(hides, name)
 
 
 class Base:
@@ -469,6 +490,71 @@ def test_g34_a_constructor_that_raises() -> None:
     with pytest.raises(ActorDiedError, match="cannot be made") as caught:
         ray.get(Failing.remote().work.remote())
     assert caught.value.actor_init_failed
+
+
+class Gate:
+    """Opened while its coroutine constructor waits at it."""
+
+    async def __init__(self, opened: Signal, attempts: Journal, fails: bool = False) -> None:
+        attempts.note(os.getpid())
+        await asyncio.to_thread(opened.wait)
+        if fails:
+            raise KeyError("cannot be made")
+        self.loop = asyncio.get_running_loop()
+        self.meeting = asyncio.Event()
+
+    def is_on_its_loop(self) -> bool:
+        """In an actor with a coroutine constructor plain methods run on the event loop too."""
+        return asyncio.get_running_loop() is self.loop
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Bridge(Gate):
+    """The constructor and a ``__new__`` are inherited; other methods are coroutines."""
+
+    def __new__(cls, *_args: Any) -> Bridge:
+        return super().__new__(cls)
+
+    async def meet(self) -> str:
+        await self.meeting.wait()
+        return "met"
+
+    async def come(self) -> None:
+        self.meeting.set()
+
+
+@pytest.mark.parametrize("kind", [Gate, Bridge])
+def test_a_constructor_may_be_a_coroutine(kind: type, files: Files) -> None:
+    opened, attempts = files.signal(), files.journal()
+    actor: Any = ray.remote(num_cpus=0, max_restarts=1)(kind).remote(opened, attempts)
+    first = actor.is_on_its_loop.remote()
+    wait_for_condition(lambda: len(attempts.lines()) == 1)
+    assert ray.wait([first], timeout=0) == ([], [first]), "calls wait for the constructor"
+    opened.set()
+    assert ray.get(first) is True
+    if kind is Bridge:
+        assert ray.get([actor.meet.remote(), actor.come.remote()]) == ["met", None]
+    ray.kill(actor, no_restart=False)
+    wait_for_condition(lambda: len(set(attempts.lines())) == 2)
+    wait_for_condition(lambda: _answer(actor) is True, message="the new process has awaited its constructor too")
+
+
+def _answer(actor: Any) -> object:
+    try:
+        return ray.get(actor.is_on_its_loop.remote())
+    except ActorUnavailableError:
+        return None
+
+
+def test_g34_a_constructor_that_is_a_coroutine_may_raise(files: Files) -> None:
+    opened, attempts = files.signal(), files.journal()
+    opened.set()
+    actor: Any = ray.remote(num_cpus=0, max_restarts=3)(Gate).remote(opened, attempts, True)
+    with pytest.raises(ActorDiedError, match="cannot be made") as caught:
+        ray.get(actor.pid.remote())
+    assert caught.value.actor_init_failed and len(attempts.lines()) == 1
 
 
 # --- concurrency
