@@ -227,7 +227,10 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def exit_actor() -> NoReturn:
-    """End this process's actor for good (C2): calls that run finish, calls that wait fail.
+    """End this process's actor for good: calls that run finish, calls that wait fail.
+
+    Running calls have ``actor_graceful_shutdown_timeout_ms`` (30 s). Coroutines are cancelled then, and threads end with the
+    process.
 
     Raises AsyncioActorExit in an async actor, and SystemExit in any other. The actor ends even if that exception is
     swallowed, or ends only a thread or an asyncio task. Raises TypeError outside of actors.

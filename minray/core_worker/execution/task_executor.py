@@ -144,6 +144,10 @@ class TaskExecutor:
         if task is not None:
             self._leaving.append(task)
 
+    def make_leave(self, tasks: list[ReceivedTask]) -> None:
+        """Make running calls end without a value, because their actor's time is up."""
+        self._leaving += tasks
+
     def mark(self, task: ReceivedTask) -> None:
         """Mark that a task begins, so that the raylet knows it after this process's death."""
         MARKS.pack_into(self._platform.processes.marks, 0, task.sequence, task.lease_tag)
