@@ -12,10 +12,12 @@ finished (G24), unless the actor is detached.
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from functools import cached_property
-from types import GenericAlias
-from typing import Any, NoReturn
+from types import GenericAlias, MethodType
+from typing import Any, NamedTuple, NoReturn
 
 from minray.api import calls as worker
 from minray.api.actor_handle import ActorHandle as ActorHandle
@@ -43,6 +45,14 @@ __tracebackhide__ = hides_from_pytest
 
 ActorProxy = ActorHandle
 """Ray's name of ``ActorHandle`` for type checkers."""
+
+
+class ActorClassMetadata(NamedTuple):
+    """The facts about an actor class that programs read: ``A.__ray_metadata__.modified_class``."""
+
+    modified_class: Any
+    """The user's class. Ray's is a class derived from it."""
+    class_name: str
 
 
 class ActorClassInheritanceException(TypeError):
@@ -75,18 +85,31 @@ class ActorClass:
         name = self._definition.name
         raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a constant, static method or class method of the class; these need no actor.
+    @property
+    def __ray_actor_class__(self) -> Any:
+        """The user's class, under Ray's name for it."""
+        return self._class
 
-        Other methods raise AttributeError. Otherwise cloudpickle would find them here, and send the name of their module
-        instead of their code. In a worker they would then belong to that module's class, not to the class that was sent.
+    @property
+    def __ray_metadata__(self) -> ActorClassMetadata:
+        """The class and its name, where programs for Ray look for them."""
+        return ActorClassMetadata(self._class, self._definition.name)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the class. A method can be looked at, but not called: it needs an actor.
+
+        A method is never the function itself. Otherwise cloudpickle would find that here, and send the name of its module
+        instead of its code. In a worker it would then belong to that module's class, not to the class that was sent.
         """
         if name.startswith("__") or "_class" not in vars(self):
             raise AttributeError(f"actor class has no attribute {name!r}")
         found = getattr(self._class, name)
         if inspect.isfunction(found) and not isinstance(inspect.getattr_static(self._class, name), staticmethod):
-            raise AttributeError(f"{name!r} is a method of actor class {self._definition.name}; call it on a handle")
+            return MethodType(_method_to_look_at(found, self._definition.name), self)
         return found
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._class)})
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``).
@@ -157,6 +180,17 @@ class ActorClass:
 
     def __repr__(self) -> str:
         return f"ActorClass({self._definition.name})"
+
+
+def _method_to_look_at(function: Callable[..., Any], class_name: str) -> Callable[..., NoReturn]:
+    """Return a function with the attributes and the signature of a method, which says how that is called."""
+
+    @functools.wraps(function)
+    def method(*_args: Any, **_kwargs: Any) -> NoReturn:
+        name = function.__name__
+        raise TypeError(f"{name!r} is a method of actor class {class_name}; call it on a handle: handle.{name}.remote(...)")
+
+    return method
 
 
 def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import atexit
+import inspect
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray.actor import ActorClassInheritanceException, named_actors
+from minray.actor import ActorClassInheritanceException
 from minray.exceptions import (
     ActorAlreadyExistsError,
     ActorDiedError,
@@ -25,6 +26,7 @@ from minray.exceptions import (
     RayTaskError,
     TaskCancelledError,
 )
+from minray.util import list_named_actors
 from tests.helpers import wait_for_condition
 from tests.real.support import POLL_S, Files, Journal, Signal, api, echo, is_alive, run_driver, words
 
@@ -325,9 +327,61 @@ def test_a_class_of_an_imported_module_is_one_class_with_its_methods() -> None:
     assert ray.get(Counter.remote().twice_or_thrice.remote(2)) == 6
 
 
-def test_a_method_is_no_attribute_of_an_actor_class() -> None:
-    with pytest.raises(AttributeError, match="is a method of actor class"):
-        getattr(Counter, "twice_or_thrice")  # noqa: B009
+def tagged(tag: str) -> Any:
+    """Mark a method, as libraries do that bind methods by what is written on them."""
+
+    def mark(function: Any) -> Any:
+        function.tag = tag
+        return function
+
+    return mark
+
+
+class Tagging:
+    @tagged("inherited")
+    async def inherited(self) -> None: ...
+
+    def overridden(self) -> None: ...
+
+
+@ray.remote(num_cpus=0)
+class Tagged(Tagging):
+    LIMIT = 7
+
+    @tagged("own")
+    def own(self, number: int, /, *, times: int = 2) -> str:
+        """Say the number a few times."""
+        return str(number) * times
+
+    @tagged("overridden")
+    def overridden(self) -> None: ...
+
+
+def test_methods_are_attributes_of_an_actor_class() -> None:
+    actor_class: Any = Tagged
+    assert {"own", "inherited", "LIMIT", "remote", "options"} <= set(dir(actor_class))
+    tags = {name: getattr(actor_class, name).tag for name in dir(actor_class) if hasattr(getattr(actor_class, name), "tag")}
+    assert tags == {"own": "own", "inherited": "inherited", "overridden": "overridden"}
+    assert list(inspect.signature(actor_class.own).parameters)[:2] == ["number", "times"]
+    own = actor_class.own
+    assert (own.__name__, own.__doc__, own.__qualname__) == ("own", "Say the number a few times.", "Tagged.own")
+    assert callable(own) and not hasattr(actor_class, "missing")
+    assert ray.get(actor_class.remote().own.remote(3)) == "33"
+
+
+def test_a_method_of_an_actor_class_is_called_on_a_handle() -> None:
+    with pytest.raises(TypeError, match=r"'own' is a method of actor class Tagged; call it on a handle: handle.own.remote"):
+        Tagged.own(Tagged, 3)  # type: ignore[attr-defined]
+
+
+def test_an_actor_class_knows_the_class_that_it_was_made_of() -> None:
+    actor_class: Any = Tagged
+    plain = actor_class.__ray_actor_class__
+    assert plain().own(3) == "33" and plain.__mro__[1] is Tagging
+    assert issubclass(actor_class.__ray_metadata__.modified_class, Tagging)
+    assert actor_class.__ray_metadata__.class_name == "Tagged"
+    derived = ray.remote(num_cpus=0)(type("Derived", (actor_class.__ray_metadata__.modified_class,), {}))
+    assert ray.get(derived.remote().own.remote(4)) == "44"
 
 
 def test_g24_g27_an_actor_without_handles_cleans_up_and_ends(files: Files) -> None:
@@ -380,7 +434,7 @@ def test_g33a_a_named_actor_that_is_let_go_and_obtained_again_answers() -> None:
         del counter
     with pytest.raises(ValueError, match="no actor named 'again'"):
         ray.get_actor("again")
-    assert ("tests", "again") not in named_actors(all_namespaces=True)
+    assert {"namespace": "tests", "name": "again"} not in list_named_actors(all_namespaces=True)
 
 
 def test_g33a_a_handle_that_was_found_by_name_keeps_its_actor() -> None:
