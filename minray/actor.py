@@ -149,6 +149,10 @@ class ActorClass:
             raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
         return handle_of(info, ref)
 
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> ActorHandle:
+        """Make an actor with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
+        return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
+
     @cached_property
     def _signature(self) -> Signature:
         """The parameters of the constructor. Read at first use: a class that is being unpickled has no constructor yet."""

@@ -86,6 +86,15 @@ class RemoteFunction(Generic[P, R_co]):
             prepared = self._prepare(api)
         return api.submit(prepared, args, kwargs)
 
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Submit a task with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
+        return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
+
+    @property
+    def _function(self) -> Any:
+        """The user's function, under Ray's name for it."""
+        return self._definition.function
+
     @functools.cached_property
     def _signature(self) -> Signature:
         return Signature(parameters_of(self._definition.function))

@@ -144,6 +144,10 @@ class ActorMethod(msgspec.Struct, eq=False):
             prepared = handle._minray_prepared[method.name] = handle._minray_prepare(method, "")
         return handle._minray_call(prepared, args, kwargs)
 
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Call the method with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
+        return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
+
     def options(self, **options: Any) -> ActorMethod:
         """Return this method with these options changed. Raises ValueError for a concurrency group that the class lacks."""
         check_method_options(options, at_call=True)
