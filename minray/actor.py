@@ -228,10 +228,10 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     ``namespace``: None means this job's namespace. The handle keeps the actor alive, like any other. An actor loses its
     name when its last handle is gone.
     """
+    if not name:
+        raise ValueError("get_actor takes the name that the actor was given, which is neither empty nor None")
     if not isinstance(name, str):
         raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
-    if not name:
-        raise ValueError("get_actor takes the name that the actor was given, which is never empty")
     if not isinstance(namespace, str | None):
         raise TypeError(f"namespace must be a str, not {type(namespace).__name__}")
     actors = ActorApi(worker.current_api())

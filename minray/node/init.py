@@ -5,7 +5,8 @@ Ray: ray.init in python/ray/_private/worker.py
 ``init()`` starts a cluster that ends with this process, or joins a running one. ``address`` decides: "local" starts one;
 "auto" joins the newest that ``minray start`` has started (ConnectionError if there is none); anything else names a cluster.
 None means ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local". A cluster that
-another program's ``init()`` has started is joined only by its address.
+another program's ``init()`` has started is joined only by its address. A ``Cluster`` that this process has made comes before
+those of ``minray start``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from minray.api.runtime_environment import SETUP_HOOK, check_job_runtime_env, me
 from minray.common.config import SystemConfig, WorkerConfig, store_endpoint
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
+from minray.common.shown import shown
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.job_environment import pack_hook
@@ -238,9 +240,9 @@ def init(
     cluster's addresses that is also a context manager. Until ``shutdown``, SIGTERM ends the program with ``sys.exit``, if
     this is the main thread and the program has no handler for that signal.
 
-    Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
-    ConnectionError if the cluster cannot be reached or refuses the token, ValueError and TypeError for wrong arguments.
-    Raises RuntimeEnvSetupError if a directory cannot be uploaded.
+    Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``), a node cannot start, or an
+    argument is unknown; ConnectionError if the cluster cannot be reached or refuses the token; ValueError and TypeError for
+    wrong arguments; RuntimeEnvSetupError if a directory cannot be uploaded.
     """
     global _connection
     _set_aside_inherited()
@@ -348,8 +350,11 @@ def _check_arguments(ignored: dict[str, Any]) -> None:
     for name, value in ignored.items():
         if name == "local_mode" and value:
             raise ValueError("local_mode is not supported; use init(num_cpus=1), which starts a cluster in a moment")
-        if name not in IGNORED_ARGUMENTS:
-            raise TypeError(f"init() got an unexpected argument {name!r}")
+    _check_types(_temp_dir=((directory := ignored.get("_temp_dir")), str))
+    if directory is not None and not os.path.isabs(directory):
+        raise ValueError(f"_temp_dir must be an absolute path or None, not {shown(directory)}")
+    if unknown := [name for name in ignored if name not in IGNORED_ARGUMENTS]:
+        raise RuntimeError(f"Unknown keyword argument(s): {', '.join(unknown)}")
 
 
 def _set_level(level: int | str) -> None:

@@ -886,6 +886,7 @@ def test_wrong_uses_say_what_to_do() -> None:
         (lambda: counter.missing, AttributeError, "actor class Counter has no method 'missing'"),
         (lambda: ray.kill(counter.add.remote()), ValueError, "use cancel for tasks"),
         (lambda: ray.get_actor(""), ValueError, "takes the name"),
+        (lambda: ray.get_actor(None), ValueError, "neither empty nor None"),  # type: ignore[arg-type]
         (ray.actor.exit_actor, TypeError, "in an actor's method only"),
         (lambda: ray.method(3), (ValueError, AssertionError), "takes options only"),
         (lambda: Counter.remote(1, 2, 3), TypeError, r"Counter.remote: too many positional arguments; .* takes \("),

@@ -300,8 +300,6 @@ def test_one_call_takes_arguments_and_options() -> None:
 
     assert ray.get(pair._remote(args=(1,), kwargs={"second": 2}, num_returns=None, name="")) == (1, 2)
     assert ray.get(pair._remote([3], num_returns=2, max_retries=0)) == [3, "default"]
-    with pytest.raises(ValueError, match="nope"):
-        pair._remote(args=(1,), nope=1)
     pairs: Any = Pairs._remote(args=(4,), kwargs={"second": 5}, max_restarts=1, name=None)
     assert ray.get(pairs.named._remote(num_returns=None, name=""))[:3] == (4, 5, None)
     first, *_, name = ray.get(pairs.named._remote(kwargs={"third": 6}, num_returns=4, name="a name"))
