@@ -18,6 +18,7 @@ from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroup
 from minray.node.init import RayContext, init, is_initialized, shutdown
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
+from minray.values.dynamic_generator import DynamicObjectRefGenerator
 from minray.values.object_ref import ObjectID, ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
 
@@ -25,6 +26,7 @@ __all__ = [
     "ActorClass",
     "ActorHandle",
     "ActorID",
+    "DynamicObjectRefGenerator",
     "FunctionID",
     "JobID",
     "NodeID",

@@ -17,6 +17,7 @@ from minray import cloudpickle
 from minray.api.signature import parameters_of
 from minray.api.task_options import (
     BACKPRESSURE,
+    DYNAMIC,
     FALLBACK,
     STREAMING,
     check_bool,
@@ -192,18 +193,21 @@ def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodS
         classes = given["retry_exceptions"]
         retry = bool(classes)
         types = b"" if isinstance(classes, bool) or not classes else cloudpickle.dumps(tuple(classes))
-    num_returns = given.get("num_returns", STREAMING if spec.is_streaming else spec.num_returns)
+    own = DYNAMIC if spec.is_dynamic else STREAMING if spec.is_streaming else spec.num_returns
+    num_returns = given.get("num_returns", own)
+    is_dynamic, is_streaming = num_returns == DYNAMIC, num_returns in (DYNAMIC, STREAMING)
     return MethodSpec(
         name=spec.name,
-        num_returns=1 if num_returns == STREAMING else num_returns,
+        num_returns=1 if is_streaming else num_returns,
         max_task_retries=given.get("max_task_retries", spec.max_task_retries),
         retry_exceptions=retry,
         retry_exception_types=types,
         concurrency_group=given.get("concurrency_group", spec.concurrency_group),
-        is_streaming=num_returns == STREAMING,
-        most_unread=max(0, given.get(BACKPRESSURE, spec.most_unread)),
+        is_streaming=is_streaming,
+        most_unread=0 if is_dynamic else max(0, given.get(BACKPRESSURE, spec.most_unread)),
         parameters=spec.parameters,
         is_recorded=given.get("enable_task_events", spec.is_recorded),
+        is_dynamic=is_dynamic,
     )
 
 
@@ -269,4 +273,5 @@ def make_method_template(spec: HandleSpec, method: MethodSpec, name: str | None,
         most_unread=method.most_unread,
         is_recorded=method.is_recorded,
         function_name=function_name if name and name != function_name else "",
+        is_dynamic=method.is_dynamic,
     )

@@ -11,6 +11,7 @@ A task in a placement group requests resources of the group instead of a node's;
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ from minray.common.task_spec import (
     SchedulingStrategy,
     TaskTemplate,
 )
-from minray.errors.tracebacks import hides_from_pytest
+from minray.errors.tracebacks import hides_from_pytest, users_level
 
 __tracebackhide__ = hides_from_pytest
 
@@ -49,6 +50,8 @@ FALLBACK = "fallback_strategy"
 """Ray's name of the option for label selectors that do where no node has room for ``label_selector``."""
 STREAMING = "streaming"
 """Value of ``num_returns`` for a generator: each item is an object of its own as soon as it is yielded."""
+DYNAMIC = "dynamic"
+"""Value of ``num_returns`` for a generator whose items are known when it has ended: its value refers to all of them."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
 """Ray's name of the option for a generator's back-pressure: the most items that may be unread."""
 MOST_RETURNS = 1_000_000
@@ -94,9 +97,10 @@ def check_integer(least: int) -> Callable[[str, Any], None]:
 
 
 def _check_num_returns(name: str, value: Any) -> None:
-    if value == "dynamic":
-        raise ValueError(f'{name}="dynamic" is not supported: use {name}="streaming", the default of generator functions')
-    if value != STREAMING:
+    if value == DYNAMIC:
+        message = f'{name}="dynamic" is deprecated: use {name}="streaming", the default of generator functions'
+        warnings.warn(message, DeprecationWarning, stacklevel=users_level())
+    elif value != STREAMING:
         check_integer(0)(name, value)
         if value > MOST_RETURNS:
             raise ValueError(f'{name} must be at most {MOST_RETURNS}, but is {value}; {name}="streaming" has no limit')
@@ -275,8 +279,9 @@ def make_template(
     given = given_options(options)
     retry_exceptions = given.get("retry_exceptions", False)
     types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
-    is_streaming = given.get("num_returns") == STREAMING
-    most_unread = max(0, given.get(BACKPRESSURE, 0))
+    is_dynamic = given.get("num_returns") == DYNAMIC
+    is_streaming = is_dynamic or given.get("num_returns") == STREAMING
+    most_unread = 0 if is_dynamic else max(0, given.get(BACKPRESSURE, 0))
     shape = make_shape(resource_amounts(given), given, job_id, base_env, captured)
     if is_streaming and most_unread:
         shape = msgspec.structs.replace(shape, may_be_held_up=True)
@@ -294,6 +299,7 @@ def make_template(
         most_unread=most_unread,
         is_recorded=given.get("enable_task_events", True),
         function_name=function_name if name != function_name else "",
+        is_dynamic=is_dynamic,
     )
 
 

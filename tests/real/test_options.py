@@ -132,7 +132,7 @@ def test_an_unknown_option_is_a_value_error(name: str) -> None:
         ({"num_returns": "two"}, TypeError),
         ({"num_returns": 1.0}, TypeError),
         ({"num_returns": -1}, ValueError),
-        ({"num_returns": "dynamic"}, ValueError),
+        ({"num_returns": "dynamics"}, TypeError),
         ({"num_returns": 10**9}, ValueError),
         ({"_generator_backpressure_num_objects": 0}, ValueError),
         ({"_generator_backpressure_num_objects": -2}, ValueError),

@@ -174,7 +174,7 @@ class UserApi:
         if self._call_sites is not None:
             self._call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
         self._post(self._submit, task)
-        if prepared.template.is_streaming:
+        if prepared.template.is_streaming and not prepared.template.is_dynamic:
             return self._generators.new(task_id)
         if num_returns == 1:
             return ObjectRef(task_id + b"\0\0\0\1", self._own, self._drop_ref)
