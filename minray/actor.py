@@ -33,6 +33,7 @@ from minray.api.actor_options import (
 from minray.api.definition import Definition
 from minray.api.signature import Signature, parameters_of
 from minray.api.task_options import check_bool, check_one_placement, given_options
+from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
@@ -132,17 +133,20 @@ class ActorClass:
             if existing is not None:
                 return handle_of(existing.info, existing.ref)
         prepared, placement = self._prepare(api)
-        info, ref, is_new = actors.create(
-            prepared,
-            args,
-            kwargs,
-            placement,
-            spec,
-            name=name,
-            namespace=namespace,
-            detached=given.get("lifetime") == "detached",
-            max_restarts=given.get("max_restarts", 0),
-        )
+        try:
+            info, ref, is_new = actors.create(
+                prepared,
+                args,
+                kwargs,
+                placement,
+                spec,
+                name=name,
+                namespace=namespace,
+                detached=given.get("lifetime") == "detached",
+                max_restarts=given.get("max_restarts", 0),
+            )
+        except PICKLING_ERRORS:
+            explain_arguments(self._signature, args, kwargs, self._definition.name)
         if is_new:
             return ActorHandle(info.actor_id, spec, info.owner, None if info.detached else ref)
         if not given.get("get_if_exists"):

@@ -19,6 +19,7 @@ from minray.api.actor_options import ACTOR_CHECKS
 from minray.api.definition import Definition
 from minray.api.signature import Signature, parameters_of
 from minray.api.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
+from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.user_api import UserApi
@@ -84,7 +85,10 @@ class RemoteFunction(Generic[P, R_co]):
         prepared = self._prepared
         if prepared is None or self._prepared_by is not api.mark or self._captured != api.captured():
             prepared = self._prepare(api)
-        return api.submit(prepared, args, kwargs)
+        try:
+            return api.submit(prepared, args, kwargs)
+        except PICKLING_ERRORS:
+            explain_arguments(self._signature, args, kwargs, self._name())
 
     def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Submit a task with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""

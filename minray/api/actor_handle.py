@@ -17,6 +17,7 @@ import msgspec
 from minray.api import calls as worker
 from minray.api.actor_options import check_method_options, make_method_template, with_method_options
 from minray.api.signature import ANYTHING, Signature
+from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
@@ -91,7 +92,11 @@ class ActorHandle:
         client, most = self._minray_client, self._minray_spec.max_pending_calls
         if 0 < most <= client.submitted - client.ended:
             raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")
-        refs = self._minray_api.submit(template, args, kwargs, b"" if self._minray_ref is None else self._minray_ref._id)
+        handle_id = b"" if self._minray_ref is None else self._minray_ref._id
+        try:
+            refs = self._minray_api.submit(template, args, kwargs, handle_id)
+        except PICKLING_ERRORS:
+            explain_arguments(signature, args, kwargs, template.template.name)
         client.submitted += 1
         return refs
 

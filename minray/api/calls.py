@@ -17,9 +17,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, overload
 
+from minray.api.unserializable import PICKLING_ERRORS, explain_value
 from minray.common.bundles import without_bundles
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
+from minray.common.shown import shown
 from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
@@ -167,7 +169,10 @@ def put(value: T) -> ObjectRef[T]:
     """Store a value, owned by this process (G57), and return its reference. Raises TypeError for an ObjectRef."""
     if type(value) is ObjectRef:
         raise TypeError("put of an ObjectRef is not allowed (the value would be a reference); put a list that contains it")
-    return current_api().put(value)
+    try:
+        return current_api().put(value)
+    except PICKLING_ERRORS:
+        explain_value(f"the put value {shown(value)}", "value", value)
 
 
 def wait(

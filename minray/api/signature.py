@@ -64,6 +64,17 @@ class Signature:
             return True
         return self._refused(args, kwargs) is None
 
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        """Return the arguments of a call that the function takes, with the names of their parameters."""
+        found: list[tuple[str, Any]] = []
+        for name, value in self._full.bind(*args, **kwargs).arguments.items():
+            kind = self._full.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                found += [(f"{name}[{index}]", one) for index, one in enumerate(value)]
+            else:
+                found += value.items() if kind is inspect.Parameter.VAR_KEYWORD else [(name, value)]
+        return found
+
     def refusal(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError:
         """Make the TypeError for a call of ``name`` with arguments that it does not take."""
         taken = str(self._full).replace("=Ellipsis", "=...")
