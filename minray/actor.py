@@ -7,7 +7,7 @@ Handles and their methods are in ``minray/api/actor_handle.py``.
 ``Counter.remote(1)`` makes an actor: a process of its own that holds an instance of the class. It returns an ``ActorHandle``
 at once. ``handle.increment.remote()`` calls a method in that process and returns a reference to its result. Handles are
 passed to tasks and other actors like any value. An actor ends when its last handle is gone and the calls made before have
-finished (G24), unless the actor is detached.
+finished, unless the actor is detached.
 """
 
 from __future__ import annotations
@@ -16,14 +16,30 @@ import functools
 import inspect
 from collections.abc import Callable
 from functools import cached_property
-from types import GenericAlias, MethodType
-from typing import Any, NamedTuple, NoReturn
+from types import MethodType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    Never,
+    NoReturn,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from minray.api import calls as worker
 from minray.api.actor_handle import ActorHandle as ActorHandle
 from minray.api.actor_handle import ActorMethod as ActorMethod
 from minray.api.actor_handle import handle_of
 from minray.api.actor_options import (
+    ACTOR_CHECKS,
+    METHOD_CHECKS,
     METHOD_OPTIONS,
     check_actor_options,
     check_method_options,
@@ -31,7 +47,9 @@ from minray.api.actor_options import (
     make_handle_spec,
 )
 from minray.api.definition import Definition
-from minray.api.signature import Signature, parameters_of
+from minray.api.method_types import DeclaredMethod, DeclaredOfAny
+from minray.api.option_types import OptionsOfActorClass, OptionsOfMethod
+from minray.api.signature import Signature, completes, parameters_of
 from minray.api.task_options import check_bool, check_one_placement, given_options
 from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
 from minray.common.task_spec import SchedulingStrategy
@@ -42,10 +60,34 @@ from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorAlreadyExistsError, AsyncioActorExit
 from minray.protocol.actor import HandleSpec
 
+__all__ = [
+    "ActorClass",
+    "ActorClassInheritanceException",
+    "ActorHandle",
+    "ActorMethod",
+    "ActorProxy",
+    "exit_actor",
+    "get_actor",
+    "kill",
+    "method",
+]
 __tracebackhide__ = hides_from_pytest
 
-ActorProxy = ActorHandle
-"""Ray's name of ``ActorHandle`` for type checkers."""
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+if TYPE_CHECKING:
+
+    class TypedHandle(ActorHandle[T]):
+        """A handle whose methods the other half of ``ActorProxy`` names."""
+
+        def __getattr__(self, name: str) -> Never: ...
+
+    ActorProxy: TypeAlias = TypedHandle[T] | type[T]
+else:
+    ActorProxy = ActorHandle
+"""Type of a handle for type checkers, which find in it the methods that ``@method`` declares, and no others, as in Ray."""
 
 
 class ActorClassMetadata(NamedTuple):
@@ -60,11 +102,8 @@ class ActorClassInheritanceException(TypeError):
     """Raised when a program derives a class from an actor class."""
 
 
-class ActorClass:
+class ActorClass(Generic[T]):
     """A class whose instances are actors."""
-
-    __class_getitem__: Any = classmethod(GenericAlias)
-    """``ActorClass[T]``, in annotations."""
 
     def __init__(self, definition: Definition, options: dict[str, Any], *derived: Any) -> None:
         if derived or isinstance(definition, str):
@@ -112,11 +151,16 @@ class ActorClass:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._class)})
 
-    def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ActorProxy[T]:
         """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``).
 
         Raises TypeError for arguments that the constructor does not take, and if the class is abstract.
         """
+        handle = self._make(args, kwargs)
+        handle._minray_class = self._class
+        return cast(Any, handle)  # type: ignore[no-any-return]
+
+    def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorHandle[Any]:
         if not self._signature.takes(args, kwargs):
             raise self._signature.refusal(self._definition.name, args, kwargs)
         if inspect.isabstract(self._class):
@@ -153,7 +197,7 @@ class ActorClass:
             raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
         return handle_of(info, ref)
 
-    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> ActorHandle:
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> ActorProxy[T]:
         """Make an actor with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
         return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
 
@@ -162,7 +206,8 @@ class ActorClass:
         """The parameters of the constructor. Read at first use: a class that is being unpickled has no constructor yet."""
         return Signature(parameters_of(self._class))
 
-    def options(self, **options: Any) -> ActorClass:
+    @completes(ACTOR_CHECKS, but=("concurrency_groups",))
+    def options(self, **options: Unpack[OptionsOfActorClass]) -> ActorClass[T]:
         """Return an actor class with these options changed; this object stays as it is."""
         merged = {**self._options, **options}
         check_actor_options({**options, "name": options.get("name", merged.get("name"))}, at_call=True)
@@ -201,13 +246,24 @@ def _method_to_look_at(function: Callable[..., Any], class_name: str) -> Callabl
     return method
 
 
-def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass:
+def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass[Any]:
     """Make the actor class that ``@remote`` returns for a class. Raises ValueError for contradictory options."""
     check_actor_options(options, at_call=False)
     make_handle_spec(actor_class, options)
     return ActorClass(Definition(actor_class), options)
 
 
+@overload
+def method(function: Callable[Concatenate[Any, P], R], /) -> DeclaredMethod[P, R]: ...
+@overload
+def method(
+    *, num_returns: int | str | None, **options: Unpack[OptionsOfMethod]
+) -> Callable[[Callable[..., Any]], DeclaredOfAny]: ...
+@overload
+def method(
+    **options: Unpack[OptionsOfMethod],
+) -> Callable[[Callable[Concatenate[Any, P], R]], DeclaredMethod[P, R]]: ...
+@completes(METHOD_CHECKS, but=("name",))
 def method(*args: Any, **options: Any) -> Any:
     """Set options of an actor's method: ``num_returns``, ``max_task_retries``, ``retry_exceptions``, ``concurrency_group``.
 
@@ -226,8 +282,8 @@ def method(*args: Any, **options: Any) -> Any:
     return annotate
 
 
-def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """Return a handle of the living actor with this name. Raises ValueError if there is none (G32).
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle[Any]:
+    """Return a handle of the living actor with this name. Raises ValueError if there is none.
 
     ``namespace``: None means this job's namespace. The handle keeps the actor alive, like any other. An actor loses its
     name when its last handle is gone.
@@ -246,7 +302,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     return handle_of(held.info, held.ref)
 
 
-def own_handle() -> ActorHandle:
+def own_handle() -> ActorHandle[Any]:
     """Return a handle of this process's actor that does not keep it alive. Raises RuntimeError in other processes."""
     api = worker.current_api()
     actor = api.actor
@@ -256,8 +312,8 @@ def own_handle() -> ActorHandle:
     return handle_of(info, None)
 
 
-def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """Kill an actor's process at once, even while a call runs (G29, G30).
+def kill(actor: ActorProxy[Any], *, no_restart: bool = True) -> None:
+    """Kill an actor's process at once, even while a call runs.
 
     With ``no_restart=False`` the actor is restarted if its ``max_restarts`` allows it. Raises ActorHandleNotFoundError for
     a handle of a cluster that this process has left, ValueError for anything but an actor handle.

@@ -21,6 +21,8 @@ from minray.node.node import Node, NodeOptions, start_node
 from minray.node.node_process import GCS_SERVER, RAYLET, NodeProcess, NodeProcesses, ProcessInfo
 from minray.protocol.gcs import NodeInfo
 
+__all__ = ["Cluster", "ClusterNode"]
+
 POLL_S = 0.02
 
 IGNORED_ARGUMENTS = (

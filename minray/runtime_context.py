@@ -21,6 +21,8 @@ from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.core_worker.user_threads.actor_api import ActorApi
 
+__all__ = ["RuntimeContext", "get_gpu_ids", "get_runtime_context"]
+
 T = TypeVar("T")
 
 
@@ -100,12 +102,12 @@ class RuntimeContext:
         return actor is not None and actor.constructor.attempt > 0
 
     @property
-    def current_actor(self) -> ActorHandle:
+    def current_actor(self) -> ActorHandle[Any]:
         """A handle of this process's actor that does not keep it alive. Raises RuntimeError outside of actors."""
         return own_handle()
 
     def is_canceled(self) -> bool:
-        """Return whether the running task or call was cancelled (G45).
+        """Return whether the running task or call was cancelled.
 
         Raises RuntimeError in an async actor, where the coroutine is cancelled instead.
         """

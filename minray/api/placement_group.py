@@ -4,10 +4,10 @@ Ray: python/ray/util/placement_group.py, docs "Placement Groups"
 
     group = placement_group([{"CPU": 4}, {"CPU": 4}], strategy="SPREAD")
 
-A group is made as a whole or not at all (G104); until then it waits and reserves nothing. Tasks run in it with
+A group is made as a whole or not at all; until then it waits and reserves nothing. Tasks run in it with
 ``scheduling_strategy=PlacementGroupSchedulingStrategy(group)``. A group ends when it is removed, or with the job that has
-made it (unless ``lifetime="detached"``). Its end kills all tasks and actors in it (G106). When a node dies, its bundles move
-to other nodes (G107).
+made it (unless ``lifetime="detached"``). Its end kills all tasks and actors in it. When a node dies, its bundles move
+to other nodes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NodeAffinitySchedulingStrategy:
-    """Run on one node (G102).
+    """Run on one node.
 
     ``node_id`` is the hexadecimal id from ``minray.nodes()`` or ``get_runtime_context().get_node_id()``. With ``soft=True``
     the task runs on another node if that one is dead or can never hold it. Otherwise ``get`` then raises

@@ -10,16 +10,18 @@ checked by ``inspect``, whose messages Python's users know.
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from minray.errors.tracebacks import hides_from_pytest
 from minray.protocol.actor import ParameterSpec
 
 __tracebackhide__ = hides_from_pytest
 
+F = TypeVar("F", bound=Callable[..., Any])
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ANYTHING = (
     ParameterSpec("args", int(inspect.Parameter.VAR_POSITIONAL)),
@@ -86,6 +88,31 @@ class Signature:
         except TypeError as error:
             return error
         return None
+
+
+def completes(*options: Iterable[str], but: Sequence[str] = ()) -> Callable[[F], F]:
+    """Make the signature of a function that takes ``**options`` name them, for ``help`` and for editors."""
+    names = [name for name in dict.fromkeys(itertools.chain(*options)) if name not in but]
+
+    def set_signature(function: F) -> F:
+        own = inspect.signature(function)
+        kept = [one for one in own.parameters.values() if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
+        named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
+        vars(function)["__signature__"] = own.replace(parameters=[*kept, *named])
+        return function
+
+    return set_signature
+
+
+def signature_of(method: Callable[..., Any] | None, parameters: tuple[ParameterSpec, ...]) -> inspect.Signature:
+    """Return the signature of a method without ``self``: of the method itself if it is here, else of its description."""
+    described = Signature(parameters)._full
+    try:
+        full = inspect.signature(method) if method is not None else described
+    except (TypeError, ValueError):
+        return described
+    kept = [one for one in full.parameters.values() if one.name in described.parameters]
+    return full.replace(parameters=kept)
 
 
 def _parameter(spec: ParameterSpec) -> inspect.Parameter:

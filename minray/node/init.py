@@ -227,7 +227,11 @@ def init(
     _node_name: str | None = None,
     **ignored: Any,
 ) -> RayContext:
-    """Start a cluster on this machine, or join one; the head of this file explains ``address``.
+    """Start a cluster on this machine, or join one.
+
+    ``address``: "local" starts a cluster that ends with this process. "auto" joins the ``Cluster`` of this process, or the
+    newest cluster that ``minray start`` has started. An address or a session directory names one. None means
+    ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local".
 
     Options of a node that is started (ValueError when joining): ``num_cpus`` (default: this machine's), ``num_gpus``
     (logical, 0), ``resources``, ``labels``, ``object_store_memory`` (bytes), ``_system_config`` and

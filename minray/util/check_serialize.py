@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 from minray.api.unserializable import ADVICE, INDENT, FailureTuple, Search
 
+__all__ = ["FailureTuple", "inspect_serializability"]
+
 LINE = "=" * 80
 
 

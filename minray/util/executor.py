@@ -22,11 +22,17 @@ from typing import Any, TypeVar, cast
 
 from minray.util.crew import Crew, call_each_starred, chunks
 
+__all__ = ["Executor"]
+
 T = TypeVar("T")
 
 
 class Executor(futures.Executor):
-    """Runs calls in processes of the cluster; the head of this file describes it."""
+    """Runs calls in processes of the cluster: a ``concurrent.futures.Executor`` like ``ProcessPoolExecutor``.
+
+    Functions may be lambdas and closures, and references among the arguments arrive as their values. ``remote_args`` are
+    options of the workers' actors. ``max_workers`` is by default the number of CPUs of the cluster.
+    """
 
     def __init__(
         self,

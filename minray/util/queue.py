@@ -20,6 +20,8 @@ from minray.actor import kill
 from minray.api import calls
 from minray.remote_function import remote
 
+__all__ = ["Empty", "Full", "Queue"]
+
 
 class Empty(queue.Empty):
     """``get`` found no item, or found none before its timeout."""

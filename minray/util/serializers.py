@@ -12,6 +12,8 @@ import copyreg
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+__all__ = ["deregister_serializer", "register_serializer"]
+
 T = TypeVar("T")
 State = TypeVar("State")
 

@@ -901,3 +901,25 @@ def test_wrong_options_of_a_method_are_errors_at_once() -> None:
         counter.add.options(max_retries=1)
     with pytest.raises(ValueError, match="no concurrency group 'io'; it has none"):
         counter.add.options(concurrency_group="io")
+
+
+class Documented:
+    def add(self, number: int, /, *more: int, times: int = 2) -> int:
+        """Add numbers."""
+        return number
+
+    @classmethod
+    def shared(cls, number: int) -> int:
+        """Belongs to the class."""
+        return number
+
+
+def test_a_method_of_a_handle_has_the_documentation_and_signature_of_the_users() -> None:
+    handle: Any = ray.remote(num_cpus=0)(Documented).remote()
+    assert (handle.add.__doc__, handle.add.__name__) == ("Add numbers.", "add")
+    assert str(inspect.signature(handle.add)) == "(number: 'int', /, *more: 'int', times: 'int' = 2) -> 'int'"
+    assert handle.shared.__doc__ == "Belongs to the class."
+    assert str(inspect.signature(handle.shared)) == "(number: 'int') -> 'int'"
+    (sent,) = ray.get(ray.put([handle]))
+    assert list(inspect.signature(sent.add).parameters) == ["number", "more", "times"]
+    assert "handle.method.remote" in sent.add.__doc__ and "handle.method.remote" in (ray.actor.ActorMethod.__doc__ or "")

@@ -183,7 +183,11 @@ class IMapIterator(Iterator[T]):
 
 
 class Pool:
-    """A pool of workers; the head of this file says how it differs from the standard library's."""
+    """A pool of workers with the interface of ``multiprocessing.pool.Pool``; its workers are actors.
+
+    When a worker dies, its calls fail with ActorDiedError, and another worker takes its place. ``terminate`` fails
+    unfinished calls with RuntimeError. The iterable of ``imap`` is read only as far ahead as keeps the workers busy.
+    """
 
     def __init__(
         self,
