@@ -52,6 +52,7 @@ from minray.api.option_types import OptionsOfActorClass, OptionsOfMethod
 from minray.api.signature import Signature, completes, parameters_of
 from minray.api.task_options import check_bool, check_one_placement, given_options
 from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
+from minray.common.shown import check_encodable, shown
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
@@ -142,7 +143,7 @@ class ActorClass(Generic[T]):
         instead of its code. In a worker it would then belong to that module's class, not to the class that was sent.
         """
         if name.startswith("__") or "_class" not in vars(self):
-            raise AttributeError(f"actor class has no attribute {name!r}")
+            raise AttributeError(f"actor class has no attribute {shown(name)}")
         found = getattr(self._class, name)
         if inspect.isfunction(found) and not isinstance(inspect.getattr_static(self._class, name), staticmethod):
             return MethodType(_method_to_look_at(found, self._definition.name), self)
@@ -194,7 +195,7 @@ class ActorClass(Generic[T]):
         if is_new:
             return ActorHandle(info.actor_id, spec, info.owner, None if info.detached else ref)
         if not given.get("get_if_exists"):
-            raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
+            raise ActorAlreadyExistsError(f"an actor with name {shown(name)} exists in namespace {shown(namespace)}")
         return handle_of(info, ref)
 
     def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> ActorProxy[T]:
@@ -292,13 +293,15 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle[Any]:
         raise ValueError("get_actor takes the name that the actor was given, which is neither empty nor None")
     if not isinstance(name, str):
         raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
+    check_encodable("name", name)
     if not isinstance(namespace, str | None):
         raise TypeError(f"namespace must be a str, not {type(namespace).__name__}")
+    check_encodable("namespace", namespace or "")
     actors = ActorApi(worker.current_api())
     where = namespace or actors.namespace()
     held = actors.named(name, where)
     if held is None:
-        raise ValueError(f"there is no actor named {name!r} in namespace {where!r}")
+        raise ValueError(f"there is no actor named {shown(name)} in namespace {shown(where)}")
     return handle_of(held.info, held.ref)
 
 

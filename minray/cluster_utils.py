@@ -14,6 +14,7 @@ from typing import Any
 
 from minray.api.calls import connected_api
 from minray.common.config import SystemConfig
+from minray.common.shown import shown
 from minray.node import init as driver
 from minray.node.cluster_client import ClusterClient, end_gracefully
 from minray.node.discovery import own_heads, with_environment
@@ -232,7 +233,7 @@ class Cluster:
         """
         for name in ignored:
             if name not in IGNORED_ARGUMENTS:
-                raise TypeError(f"add_node() got an unexpected argument {name!r}")
+                raise TypeError(f"add_node() got an unexpected argument {shown(name)}")
         options = NodeOptions(
             head=self.head_node is None,
             num_cpus=num_cpus,

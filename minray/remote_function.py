@@ -22,6 +22,7 @@ from minray.api.option_types import OptionsOfRemote, OptionsOfTask
 from minray.api.signature import Signature, completes, parameters_of
 from minray.api.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
 from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
+from minray.common.shown import shown
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.user_api import UserApi
@@ -190,7 +191,7 @@ def remote(*args: Any, **options: Any) -> Any:
         if name in CHECKS and value is not None:
             CHECKS[name](name, value)
         elif name not in CHECKS and name not in ACTOR_CHECKS:
-            raise ValueError(f"{name!r} is not an option of a remote function or class")
+            raise ValueError(f"{shown(name)} is not an option of a remote function or class")
     return lambda definition: _make_remote(definition, options)
 
 
@@ -199,9 +200,9 @@ def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, 
         return make_actor_class(function, options)
     check_options(options, at_call=False)
     if isinstance(function, RemoteFunction | ActorClass):
-        raise TypeError(f"{function!r} is remote already; use .options(...) to change its options")
+        raise TypeError(f"{shown(function)} is remote already; use .options(...) to change its options")
     if not callable(function) or isinstance(get_origin(function), type):
-        raise TypeError(f"remote takes a function or a class, not {function!r}")
+        raise TypeError(f"remote takes a function or a class, not {shown(function)}")
     definition = Definition(function)
     called = function if inspect.isroutine(function) or isinstance(function, functools.partial) else type(function).__call__
     if inspect.iscoroutinefunction(called):

@@ -19,6 +19,7 @@ from minray.api.actor_options import METHOD_CHECKS, check_method_options, make_m
 from minray.api.option_types import OptionsOfMethod
 from minray.api.signature import ANYTHING, Signature, completes, signature_of
 from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
+from minray.common.shown import shown
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
@@ -83,7 +84,7 @@ class ActorHandle(Generic[T]):
             return ActorMethod(self, method, "")
         if name in EVERY_ACTORS:
             return ActorMethod(self, MethodSpec(name, parameters=ANYTHING), "")
-        raise AttributeError(f"actor class {self._minray_spec.class_name} has no method {name!r}")
+        raise AttributeError(f"actor class {self._minray_spec.class_name} has no method {shown(name)}")
 
     def __dir__(self) -> list[str]:
         return list(self._minray_methods)
@@ -187,7 +188,7 @@ class ActorMethod(msgspec.Struct, eq=False):
         group, groups = options.get("concurrency_group"), self._handle._minray_spec.groups
         if group and group not in groups:
             name, there = self._handle._minray_spec.class_name, ", ".join(groups) or "none"
-            raise ValueError(f"actor class {name} has no concurrency group {group!r}; it has {there}")
+            raise ValueError(f"actor class {name} has no concurrency group {shown(group)}; it has {there}")
         name = options.get("name") or f"{self._handle._minray_spec.class_name}.{self._method.name}"
         return ActorMethod(self._handle, with_method_options(self._method, given), name)
 

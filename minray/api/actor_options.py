@@ -33,6 +33,7 @@ from minray.api.task_options import (
 )
 from minray.api.task_options import CHECKS as TASK_CHECKS
 from minray.common.resources import CPU, GPU, resource_set
+from minray.common.shown import check_encodable, shown
 from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
 from minray.errors.tracebacks import hides_from_pytest
 from minray.protocol.actor import HandleSpec, MethodSpec
@@ -49,7 +50,7 @@ NOT_GIVEN = -2
 
 def _check_lifetime(name: str, value: Any) -> None:
     if value not in ("detached", "non_detached"):
-        raise ValueError(f"{name} must be 'detached', 'non_detached' or None, not {value!r}")
+        raise ValueError(f"{name} must be 'detached', 'non_detached' or None, not {shown(value)}")
 
 
 def _check_actor_name(name: str, value: Any) -> None:
@@ -60,9 +61,10 @@ def _check_actor_name(name: str, value: Any) -> None:
 
 def _check_groups(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(group, str) for group in value):
-        raise TypeError(f"{name} must be a dict from group name to how many calls it runs at once, not {value!r}")
+        raise TypeError(f"{name} must be a dict from group name to how many calls it runs at once, not {shown(value)}")
     for group, limit in value.items():
-        check_integer(1)(f"{name}[{group!r}]", limit)
+        check_encodable(f"a group of {name}", group)
+        check_integer(1)(f"{name}[{shown(group)}]", limit)
 
 
 def _check_pending(name: str, value: Any) -> None:
@@ -177,7 +179,7 @@ def _method_spec(
     options = dict(getattr(member, METHOD_OPTIONS, {}))
     group = options.get("concurrency_group") or ""
     if group and group not in groups:
-        raise ValueError(f"method {name} names the concurrency group {group!r}, which its class does not have")
+        raise ValueError(f"method {name} names the concurrency group {shown(group)}, which its class does not have")
     if options.get("num_returns") is None and (inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)):
         options["num_returns"] = STREAMING
     is_method = not inspect.ismethod(member) and not isinstance(inspect.getattr_static(actor_class, name), staticmethod)

@@ -21,7 +21,7 @@ from minray.api.unserializable import PICKLING_ERRORS, explain_value
 from minray.common.bundles import without_bundles
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
-from minray.common.shown import shown
+from minray.common.shown import a, shown
 from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
@@ -201,7 +201,7 @@ def wait(
     if timeout is not None:
         check_timeout(timeout)
         if timeout < 0:
-            raise ValueError(f"timeout must not be negative, but is {timeout}")
+            raise ValueError(f"timeout must not be negative, but is {shown(timeout)}")
     try:
         found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
     except (RayError, KeyboardInterrupt) as error:
@@ -241,7 +241,7 @@ def cancel(ray_waitable: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: boo
 def _check_refs(name: str, refs: list[Any], error: type[Exception] = ValueError) -> None:
     if set(map(type, refs)) - {ObjectRef}:
         wrong = next(ref for ref in refs if type(ref) is not ObjectRef)
-        raise error(f"{name} takes ObjectRefs, but the list has a {type(wrong).__name__}")
+        raise error(f"{name} takes ObjectRefs, but the list has {a(wrong)}")
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -38,7 +38,8 @@ class Definition:
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__name__", repr(self.function)))
+        name = str(getattr(self.function, "__name__", None) or repr(self.function))
+        return name.encode(errors="backslashreplace").decode()
 
     def export_through(self, api: UserApi) -> FunctionExport:
         """Export the definition to the cluster, unless it is exported already; return the export.

@@ -17,17 +17,29 @@ def shown(value: object) -> str:
     try:
         text = repr(value[: MOST_SHOWN + 1] if isinstance(value, str | bytes) else value)
     except Exception:
-        return f"a {type(value).__name__}"
+        return a(value)
     if len(text) <= MOST_SHOWN:
         return text
     size = f" ({len(value)} in all)" if isinstance(value, str | bytes) else ""
     return f"{text[:MOST_SHOWN]}...{size}"
 
 
+def cut(text: str) -> str:
+    """Return a name as it is, or its beginning if it is long; what cannot be encoded is escaped."""
+    shortened = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"
+    return shortened if is_encodable(shortened) else shortened.encode(errors="backslashreplace").decode()
+
+
 def a(value: object) -> str:
     """Return the name of a value's type with its article: ``an int``."""
     name = type(value).__name__
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def check_encodable(name: str, text: str) -> None:
+    """Raise ValueError for the argument ``name`` if its text cannot be sent."""
+    if not is_encodable(text):
+        raise ValueError(f"{name} cannot be encoded as UTF-8: {shown(text)}")
 
 
 def is_encodable(text: str) -> bool:

@@ -30,7 +30,7 @@ from minray.api.runtime_environment import SETUP_HOOK, check_job_runtime_env, me
 from minray.common.config import SystemConfig, WorkerConfig, store_endpoint
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
-from minray.common.shown import shown
+from minray.common.shown import check_encodable, cut, shown
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.job_environment import pack_hook
@@ -256,6 +256,7 @@ def init(
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_labels(labels or {})
+    check_encodable("namespace", namespace or "")
     _set_level(logging_level)
     of_the_node: dict[str, Any] = {
         "num_cpus": num_cpus,
@@ -358,7 +359,7 @@ def _check_arguments(ignored: dict[str, Any]) -> None:
     if directory is not None and not os.path.isabs(directory):
         raise ValueError(f"_temp_dir must be an absolute path or None, not {shown(directory)}")
     if unknown := [name for name in ignored if name not in IGNORED_ARGUMENTS]:
-        raise RuntimeError(f"Unknown keyword argument(s): {', '.join(unknown)}")
+        raise RuntimeError(f"Unknown keyword argument(s): {', '.join(map(cut, unknown))}")
 
 
 def _set_level(level: int | str) -> None:

@@ -20,6 +20,7 @@ from functools import partial
 from numbers import Integral
 from typing import Any, TypeVar, cast
 
+from minray.common.shown import shown
 from minray.util.crew import Crew, call_each_starred, chunks
 
 __all__ = ["Executor"]
@@ -94,6 +95,6 @@ def _check_positive(name: str, value: int | None) -> None:
     if value is None:
         return
     if not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, but is {value!r}")
+        raise TypeError(f"{name} must be an integer, but is {shown(value)}")
     if value <= 0:
-        raise ValueError(f"{name} must be greater than 0, but is {value}")
+        raise ValueError(f"{name} must be greater than 0, but is {shown(value)}")

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 import minray as ray
+from minray.common.shown import shown
 from minray.util.crew import Crew, call_each_starred, chunks
 
 T = TypeVar("T")
@@ -207,7 +208,7 @@ class Pool:
         """
         for name, number in (("processes", processes), ("maxtasksperchild", maxtasksperchild)):
             if number is not None and (not isinstance(number, int) or number < 1):
-                raise ValueError(f"{name} must be a positive int, or None, but is {number!r}")
+                raise ValueError(f"{name} must be a positive int, or None, but is {shown(number)}")
         if not ray.is_initialized():
             ray.init(address=ray_address)
         self._crew = Crew(
