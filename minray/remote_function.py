@@ -17,7 +17,7 @@ from minray.actor import ActorClass, make_actor_class
 from minray.api import calls as worker
 from minray.api.actor_options import ACTOR_CHECKS
 from minray.api.definition import Definition
-from minray.api.method_types import AnyRef, NotKnown
+from minray.api.method_types import AnyRef, MakesRemoteOfAny, NotKnown, RemoteOfAny
 from minray.api.option_types import OptionsOfRemote, OptionsOfTask
 from minray.api.signature import Signature, completes, parameters_of
 from minray.api.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
@@ -93,10 +93,8 @@ class RemoteFunction(Generic[P, R_co]):
         """Submit a task with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
         return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
 
-    @property
-    def _function(self) -> Any:
-        """The user's function, under Ray's name for it."""
-        return self._definition.function
+    _function = property(lambda self: self._definition.function)
+    """The user's function, under Ray's name for it."""
 
     @functools.cached_property
     def _signature(self) -> Signature:
@@ -139,13 +137,6 @@ class RemoteFunction(Generic[P, R_co]):
         return f"<remote function {self._name()}>"
 
 
-class RemoteOfAny(Protocol):
-    """Type of a remote function with the option ``num_returns``, on which the type of its results depends."""
-
-    def remote(self, /, *args: Any, **kwargs: Any) -> Any: ...
-    def options(self, *, num_returns: int | str = ..., **options: Unpack[OptionsOfTask]) -> RemoteOfAny: ...
-
-
 class _Remote(Protocol):
     """Type of the decorator that ``remote(**options)`` returns."""
 
@@ -160,9 +151,7 @@ def remote(definition: type[T], /) -> ActorClass[T]: ...  # type: ignore[overloa
 @overload
 def remote(definition: Callable[P, T], /) -> RemoteFunction[P, T]: ...
 @overload
-def remote(
-    *, num_returns: int | str | None, **options: Unpack[OptionsOfRemote]
-) -> Callable[[Callable[..., Any]], RemoteOfAny]: ...
+def remote(*, num_returns: int | str | None, **options: Unpack[OptionsOfRemote]) -> MakesRemoteOfAny: ...
 @overload
 def remote(**options: Unpack[OptionsOfRemote]) -> _Remote: ...
 @completes(CHECKS, ACTOR_CHECKS)

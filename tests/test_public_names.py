@@ -1,4 +1,4 @@
-"""What a user sees of minray: names, docstrings and signatures, in ``dir``, ``help`` and editors."""
+"""The face of minray that a user sees: names, docstrings and signatures, in ``dir``, ``help`` and editors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MODULES = [
     "minray.util.state",
 ]
 INSIDE = re.compile(r"\([GSLC]\d+|\bhead of this file\b|\bsee the head\b|__ray_|_minray_")
-"""What says something only to those who read the code."""
+"""Matches text that tells something only to those who read the code."""
 
 
 def public(module: str) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""The methods of actors, as type checkers and editors know them; nothing here exists at run time but the names.
+"""Methods of actors and remote functions as type checkers and editors know them; nothing here is used at run time.
 
 Ray: _RemoteMethod0 and its neighbours, _MethodDecorator and ActorProxy in python/ray/actor.py
 
@@ -10,9 +10,9 @@ such methods, and finds those that are not there.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
 
-from minray.api.option_types import OptionsOfMethod
+from minray.api.option_types import OptionsOfMethod, OptionsOfTask
 from minray.values.object_ref import ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
 
@@ -58,6 +58,17 @@ class RemoteMethod(Generic[P, R_co]):
         @overload
         def options(self, **options: Unpack[OptionsOfMethod]) -> RemoteMethod[P, R_co]: ...
         def options(self, **options: Any) -> Any: ...
+
+
+class RemoteOfAny(Protocol):
+    """Type of a remote function with the option ``num_returns``, on which the type of its results depends."""
+
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any: ...
+    def options(self, *, num_returns: int | str | None = ..., **options: Unpack[OptionsOfTask]) -> RemoteOfAny: ...
+
+
+MakesRemoteOfAny = Callable[[Callable[..., Any]], RemoteOfAny]
+"""Type of ``@remote(num_returns=...)``."""
 
 
 class MethodOfAny:

@@ -302,8 +302,7 @@ class ActorScheduler:
             while (chosen := self._choose(row)) is None:
                 if row.info.actor_id not in self._without_node:
                     self._without_node.add(row.info.actor_id)
-                    text = f"an actor of class {row.info.class_name} waits for a node to join: {self.why(row)}"
-                    warn_owner(self._peers, row.info.owner, text, self._platform.host.time())
+                    warn_owner(self._peers, row.info, self.why(row), self._platform.host.time())
                 self._node_joined.clear()
                 await self._node_joined.wait()
         finally:

@@ -274,7 +274,7 @@ async def test_c2_calls_that_come_too_late_fail_when_the_gcs_knows_that_the_acto
 
 @in_virtual_time
 async def test_calls_of_an_actor_without_handles_are_not_answered() -> None:
-    """Their callers hear from the gcs how the actor has ended."""
+    """The gcs tells the callers how the actor has ended."""
     home = Home()
     home.live()
     home.calls_run = True

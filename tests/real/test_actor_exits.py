@@ -43,7 +43,7 @@ class Threaded(Ending):
 
 
 class Grouped(Threaded):
-    """Its blocked call runs in a thread of a concurrency group."""
+    """Blocks a thread of a concurrency group."""
 
     @ray.method(concurrency_group="io")
     def hang(self, begun: Signal) -> None:
@@ -63,7 +63,7 @@ class Async(Ending):
 
 
 class Stubborn(Async):
-    """Its coroutine is not to be cancelled."""
+    """Has a coroutine that swallows its cancellation."""
 
     async def hang(self, begun: Signal) -> None:
         begun.set()

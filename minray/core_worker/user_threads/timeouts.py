@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from minray.core_worker.user_threads.port import ExplainInTime
+from minray.core_worker.user_threads.port import ExplainInTime, UserPort
 from minray.exceptions import GetTimeoutError, RayError
 from minray.protocol.base import Address
+from minray.values.object_ref import ObjectRef
 
 MOST_NAMED = 3
 """Most references that are named; the others are counted."""
@@ -24,20 +25,24 @@ MOST_PATIENCE_S = 0.5
 """Most seconds that the explanation may take."""
 
 
-def timed_out(
-    run_on_loop: Callable[[Callable[[], Any]], Any],
-    explainer: ExplainInTime,
-    missing: Sequence[tuple[bytes, Address]],
-    timeout_s: float | None,
-) -> GetTimeoutError:
-    """Make the error for references (id and owner) that are not ready; ask why the first of them is not."""
-    named = ", ".join(object_id.hex() for object_id, _ in missing[:MOST_NAMED])
+class Asker(Protocol):
+    """The ``UserApi`` of the process, as far as it is needed here."""
+
+    port: UserPort
+
+    def run_on_loop(self, make_coroutine: Callable[[], Any]) -> Any: ...
+
+
+def timed_out(asker: Asker, missing: Sequence[ObjectRef[Any]], timeout_s: float | None) -> GetTimeoutError:
+    """Make the error for references that are not ready; ask why the first of them is not."""
+    named = ", ".join(ref.hex() for ref in missing[:MOST_NAMED])
     others = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     patience_s = min(MOST_PATIENCE_S, PATIENCE * (timeout_s or 0))
     cause = ""
     if patience_s > 0:
         try:
-            lines = run_on_loop(lambda: _explain(explainer, *missing[0], patience_s))
+            first, explainer = missing[0], asker.port.explainer
+            lines = asker.run_on_loop(lambda: _explain(explainer, first._id, first._owner, patience_s))
             cause = f"; {' <- '.join(lines)}" if lines else ""
         except RayError:
             pass  # the cluster is gone, and the error is about the timeout all the same

@@ -236,7 +236,7 @@ class UserApi:
         while None in values:  # a loop, because a value that has come may be lost before this thread goes on
             missing = [ref for ref, stored in zip(refs, values, strict=True) if stored is None]
             if left_s is not None and left_s < 0:
-                raise self._timed_out(missing, timeout_s)
+                raise timed_out(self, missing, timeout_s)
             self._wait(missing, len(missing), True, left_s)
             values = self._known(refs)
             left_s = None if deadline is None else deadline - self._user_code.time() or -1.0
@@ -244,10 +244,6 @@ class UserApi:
         if any(stored.place is not None for stored in found):
             found = self._reach(refs, found, timeout_s, deadline)
         return [self.value_of(stored, found) for stored in found]
-
-    def _timed_out(self, missing: Sequence[ObjectRef[Any]], timeout_s: float | None) -> GetTimeoutError:
-        """Make the error of a ``get`` that names the missing references, and the reason if that is soon known."""
-        return timed_out(self.run_on_loop, self.port.explainer, [(ref._id, ref._owner) for ref in missing], timeout_s)
 
     def _known(self, refs: Sequence[ObjectRef[Any]]) -> list[StoredObject | None]:
         """Look values up; if one is missing, raise the first error among the others."""
@@ -268,7 +264,7 @@ class UserApi:
         found = self._fetcher.get(wanted, left_s, _held_up(self._executor.current))
         for index, value in zip(large, found, strict=True):
             if value is None:
-                raise self._timed_out([refs[index]], timeout_s)
+                raise timed_out(self, [refs[index]], timeout_s)
             values[index].is_fetched = True
             values[index] = value
         return values
