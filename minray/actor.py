@@ -315,7 +315,7 @@ def own_handle() -> ActorHandle[Any]:
     return handle_of(info, None)
 
 
-def kill(actor: ActorProxy[Any], *, no_restart: bool = True) -> None:
+def kill(actor: ActorHandle[Any] | type[Any], *, no_restart: bool = True) -> None:
     """Kill an actor's process at once, even while a call runs.
 
     With ``no_restart=False`` the actor is restarted if its ``max_restarts`` allows it. Raises ActorHandleNotFoundError for

@@ -105,6 +105,7 @@ def calls() -> list[object]:
     ray.get([fifth, sixth])
     found: ActorHandle[Any] = ray.get(ray.put([ray.get_actor("tally")]))[0]
     ray.get(found.add.remote(1))
+    ray.kill(found)
     ray.kill(counter)
     return [*ray.get([first, second, third, fourth]), items, ray.get(Counter.remote().add.remote(number))]
 

@@ -25,7 +25,7 @@ import msgspec
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
-from minray.common.shown import shown
+from minray.common.shown import check_encodable, shown
 from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import (
     NODE_FILE,
@@ -201,10 +201,7 @@ def _check_texts(options: NodeOptions) -> None:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise TypeError(f"{name} must be a str, not {shown(text)}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{name} cannot be encoded as UTF-8: {error}") from None
+        check_encodable(name, text)
 
 
 def start_node(options: NodeOptions) -> Node:

@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from minray.api.calls import ask_cluster
-from minray.common.shown import a, shown
+from minray.common.shown import a, check_encodable, shown
 from minray.core_worker.introspection.metric_registry import MetricDefinition, registry
 from minray.observability.prometheus_text import prometheus_text
 from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
@@ -52,8 +52,9 @@ class Metric:
                 raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
         if not isinstance(description, str):
             raise TypeError(f"description must be a string, not {type(description).__name__}")
-        for text in (description, *tag_keys):
-            text.encode()
+        check_encodable("description", description)
+        for key in tag_keys:
+            check_encodable("a tag key", key)
         self._definition = MetricDefinition(self._kind, name, description, tuple(_boundaries))
         self._is_discarded = _is_discarded(self._definition)
         self._tag_keys = tag_keys
@@ -192,7 +193,7 @@ def _check_tag(key: str, value: str) -> None:
         raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
     if not isinstance(value, str):
         raise TypeError(f"values of tags must be strings, but that of {shown(key)} is {a(value)}")
-    value.encode()  # Raises UnicodeEncodeError here, and not when the metrics are collected.
+    check_encodable(f"the value of tag {shown(key)}", value)  # The error comes here, and not when the metrics are collected.
 
 
 def _remade(kind: type[Metric], arguments: dict[str, Any], default_tags: dict[str, str]) -> Metric:
