@@ -8,7 +8,19 @@ kill, method), ``runtime_context``, ``values`` (references, generators), ``excep
 ``experimental``, ``runtime_env`` and ``cloudpickle``. The files beside this one have Ray's names, and little else.
 """
 
-from minray import actor, cloudpickle, cluster_utils, exceptions, experimental, internal, runtime_env, types, util
+from minray import (
+    actor,
+    cloudpickle,
+    cluster_utils,
+    exceptions,
+    experimental,
+    internal,
+    remote_function,
+    runtime_context,
+    runtime_env,
+    types,
+    util,
+)
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
 from minray.api.calls import available_resources, cancel, cluster_resources, get, nodes, put, wait
@@ -18,6 +30,7 @@ from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroup
 from minray.node.init import RayContext, init, is_initialized, shutdown
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
+from minray.values.dynamic_generator import DynamicObjectRefGenerator
 from minray.values.object_ref import ObjectID, ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
 
@@ -25,6 +38,7 @@ __all__ = [
     "ActorClass",
     "ActorHandle",
     "ActorID",
+    "DynamicObjectRefGenerator",
     "FunctionID",
     "JobID",
     "NodeID",
@@ -60,6 +74,8 @@ __all__ = [
     "nodes",
     "put",
     "remote",
+    "remote_function",
+    "runtime_context",
     "runtime_env",
     "shutdown",
     "timeline",
@@ -68,3 +84,8 @@ __all__ = [
     "wait",
     "why",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the names that a user may use; the rooms of the implementation are attributes too, because Python sets them."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

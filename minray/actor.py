@@ -7,21 +7,39 @@ Handles and their methods are in ``minray/api/actor_handle.py``.
 ``Counter.remote(1)`` makes an actor: a process of its own that holds an instance of the class. It returns an ``ActorHandle``
 at once. ``handle.increment.remote()`` calls a method in that process and returns a reference to its result. Handles are
 passed to tasks and other actors like any value. An actor ends when its last handle is gone and the calls made before have
-finished (G24), unless the actor is detached.
+finished, unless the actor is detached.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from functools import cached_property
-from types import GenericAlias
-from typing import Any, NoReturn
+from types import MethodType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    Never,
+    NoReturn,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from minray.api import calls as worker
 from minray.api.actor_handle import ActorHandle as ActorHandle
 from minray.api.actor_handle import ActorMethod as ActorMethod
 from minray.api.actor_handle import handle_of
 from minray.api.actor_options import (
+    ACTOR_CHECKS,
+    METHOD_CHECKS,
     METHOD_OPTIONS,
     check_actor_options,
     check_method_options,
@@ -29,8 +47,12 @@ from minray.api.actor_options import (
     make_handle_spec,
 )
 from minray.api.definition import Definition
-from minray.api.signature import Signature, parameters_of
+from minray.api.method_types import DeclaredMethod, DeclaredOfAny
+from minray.api.option_types import OptionsOfActorClass, OptionsOfMethod
+from minray.api.signature import Signature, completes, parameters_of
 from minray.api.task_options import check_bool, check_one_placement, given_options
+from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
+from minray.common.shown import check_encodable, shown
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
@@ -39,21 +61,50 @@ from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorAlreadyExistsError, AsyncioActorExit
 from minray.protocol.actor import HandleSpec
 
+__all__ = [
+    "ActorClass",
+    "ActorClassInheritanceException",
+    "ActorHandle",
+    "ActorMethod",
+    "ActorProxy",
+    "exit_actor",
+    "get_actor",
+    "kill",
+    "method",
+]
 __tracebackhide__ = hides_from_pytest
 
-ActorProxy = ActorHandle
-"""Ray's name of ``ActorHandle`` for type checkers."""
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+if TYPE_CHECKING:
+
+    class TypedHandle(ActorHandle[T]):
+        """A handle whose methods the other half of ``ActorProxy`` names."""
+
+        def __getattr__(self, name: str) -> Never: ...
+
+    ActorProxy: TypeAlias = TypedHandle[T] | type[T]
+else:
+    ActorProxy = ActorHandle
+"""Type of a handle for type checkers, which find in it the methods that ``@method`` declares, and no others, as in Ray."""
+
+
+class ActorClassMetadata(NamedTuple):
+    """The facts about an actor class that programs read: ``A.__ray_metadata__.modified_class``."""
+
+    modified_class: Any
+    """The user's class. Ray's is a class derived from it."""
+    class_name: str
 
 
 class ActorClassInheritanceException(TypeError):
     """Raised when a program derives a class from an actor class."""
 
 
-class ActorClass:
+class ActorClass(Generic[T]):
     """A class whose instances are actors."""
-
-    __class_getitem__: Any = classmethod(GenericAlias)
-    """``ActorClass[T]``, in annotations."""
 
     def __init__(self, definition: Definition, options: dict[str, Any], *derived: Any) -> None:
         if derived or isinstance(definition, str):
@@ -75,24 +126,42 @@ class ActorClass:
         name = self._definition.name
         raise TypeError(f"actor class {name} cannot be instantiated directly: use {name}.remote(...) to make an actor")
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a constant, static method or class method of the class; these need no actor.
+    @property
+    def __ray_actor_class__(self) -> Any:
+        """The user's class, under Ray's name for it."""
+        return self._class
 
-        Other methods raise AttributeError. Otherwise cloudpickle would find them here, and send the name of their module
-        instead of their code. In a worker they would then belong to that module's class, not to the class that was sent.
+    @property
+    def __ray_metadata__(self) -> ActorClassMetadata:
+        """The class and its name, where programs for Ray look for them."""
+        return ActorClassMetadata(self._class, self._definition.name)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the class. A method can be looked at, but not called: it needs an actor.
+
+        A method is never the function itself. Otherwise cloudpickle would find that here, and send the name of its module
+        instead of its code. In a worker it would then belong to that module's class, not to the class that was sent.
         """
         if name.startswith("__") or "_class" not in vars(self):
-            raise AttributeError(f"actor class has no attribute {name!r}")
+            raise AttributeError(f"actor class has no attribute {shown(name)}")
         found = getattr(self._class, name)
         if inspect.isfunction(found) and not isinstance(inspect.getattr_static(self._class, name), staticmethod):
-            raise AttributeError(f"{name!r} is a method of actor class {self._definition.name}; call it on a handle")
+            return MethodType(_method_to_look_at(found, self._definition.name), self)
         return found
 
-    def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._class)})
+
+    def remote(self, /, *args: Any, **kwargs: Any) -> ActorProxy[T]:
         """Make an actor. Raises ActorAlreadyExistsError if its name is taken (and not ``get_if_exists``).
 
         Raises TypeError for arguments that the constructor does not take, and if the class is abstract.
         """
+        handle = self._make(args, kwargs)
+        handle._minray_class = self._class
+        return cast(Any, handle)  # type: ignore[no-any-return]
+
+    def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorHandle[Any]:
         if not self._signature.takes(args, kwargs):
             raise self._signature.refusal(self._definition.name, args, kwargs)
         if inspect.isabstract(self._class):
@@ -109,29 +178,37 @@ class ActorClass:
             if existing is not None:
                 return handle_of(existing.info, existing.ref)
         prepared, placement = self._prepare(api)
-        info, ref, is_new = actors.create(
-            prepared,
-            args,
-            kwargs,
-            placement,
-            spec,
-            name=name,
-            namespace=namespace,
-            detached=given.get("lifetime") == "detached",
-            max_restarts=given.get("max_restarts", 0),
-        )
+        try:
+            info, ref, is_new = actors.create(
+                prepared,
+                args,
+                kwargs,
+                placement,
+                spec,
+                name=name,
+                namespace=namespace,
+                detached=given.get("lifetime") == "detached",
+                max_restarts=given.get("max_restarts", 0),
+            )
+        except PICKLING_ERRORS:
+            explain_arguments(self._signature, args, kwargs, self._definition.name)
         if is_new:
             return ActorHandle(info.actor_id, spec, info.owner, None if info.detached else ref)
         if not given.get("get_if_exists"):
-            raise ActorAlreadyExistsError(f"an actor with name {name!r} exists in namespace {namespace!r}")
+            raise ActorAlreadyExistsError(f"an actor with name {shown(name)} exists in namespace {shown(namespace)}")
         return handle_of(info, ref)
+
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> ActorProxy[T]:
+        """Make an actor with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
+        return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
 
     @cached_property
     def _signature(self) -> Signature:
         """The parameters of the constructor. Read at first use: a class that is being unpickled has no constructor yet."""
         return Signature(parameters_of(self._class))
 
-    def options(self, **options: Any) -> ActorClass:
+    @completes(ACTOR_CHECKS, but=("concurrency_groups",))
+    def options(self, **options: Unpack[OptionsOfActorClass]) -> ActorClass[T]:
         """Return an actor class with these options changed; this object stays as it is."""
         merged = {**self._options, **options}
         check_actor_options({**options, "name": options.get("name", merged.get("name"))}, at_call=True)
@@ -159,13 +236,35 @@ class ActorClass:
         return f"ActorClass({self._definition.name})"
 
 
-def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass:
+def _method_to_look_at(function: Callable[..., Any], class_name: str) -> Callable[..., NoReturn]:
+    """Return a function with the attributes and the signature of a method, which says how that is called."""
+
+    @functools.wraps(function)
+    def method(*_args: Any, **_kwargs: Any) -> NoReturn:
+        name = function.__name__
+        raise TypeError(f"{name!r} is a method of actor class {class_name}; call it on a handle: handle.{name}.remote(...)")
+
+    return method
+
+
+def make_actor_class(actor_class: type, options: dict[str, Any]) -> ActorClass[Any]:
     """Make the actor class that ``@remote`` returns for a class. Raises ValueError for contradictory options."""
     check_actor_options(options, at_call=False)
     make_handle_spec(actor_class, options)
     return ActorClass(Definition(actor_class), options)
 
 
+@overload
+def method(function: Callable[Concatenate[Any, P], R], /) -> DeclaredMethod[P, R]: ...
+@overload
+def method(
+    *, num_returns: int | str | None, **options: Unpack[OptionsOfMethod]
+) -> Callable[[Callable[..., Any]], DeclaredOfAny]: ...
+@overload
+def method(
+    **options: Unpack[OptionsOfMethod],
+) -> Callable[[Callable[Concatenate[Any, P], R]], DeclaredMethod[P, R]]: ...
+@completes(METHOD_CHECKS, but=("name",))
 def method(*args: Any, **options: Any) -> Any:
     """Set options of an actor's method: ``num_returns``, ``max_task_retries``, ``retry_exceptions``, ``concurrency_group``.
 
@@ -184,27 +283,29 @@ def method(*args: Any, **options: Any) -> Any:
     return annotate
 
 
-def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """Return a handle of the living actor with this name. Raises ValueError if there is none (G32).
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle[Any]:
+    """Return a handle of the living actor with this name. Raises ValueError if there is none.
 
     ``namespace``: None means this job's namespace. The handle keeps the actor alive, like any other. An actor loses its
     name when its last handle is gone.
     """
+    if not name:
+        raise ValueError("get_actor takes the name that the actor was given, which is neither empty nor None")
     if not isinstance(name, str):
         raise TypeError(f"get_actor takes the name that the actor was given, not {type(name).__name__}")
-    if not name:
-        raise ValueError("get_actor takes the name that the actor was given, which is never empty")
+    check_encodable("name", name)
     if not isinstance(namespace, str | None):
         raise TypeError(f"namespace must be a str, not {type(namespace).__name__}")
+    check_encodable("namespace", namespace or "")
     actors = ActorApi(worker.current_api())
     where = namespace or actors.namespace()
     held = actors.named(name, where)
     if held is None:
-        raise ValueError(f"there is no actor named {name!r} in namespace {where!r}")
+        raise ValueError(f"there is no actor named {shown(name)} in namespace {shown(where)}")
     return handle_of(held.info, held.ref)
 
 
-def own_handle() -> ActorHandle:
+def own_handle() -> ActorHandle[Any]:
     """Return a handle of this process's actor that does not keep it alive. Raises RuntimeError in other processes."""
     api = worker.current_api()
     actor = api.actor
@@ -214,8 +315,8 @@ def own_handle() -> ActorHandle:
     return handle_of(info, None)
 
 
-def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """Kill an actor's process at once, even while a call runs (G29, G30).
+def kill(actor: ActorHandle[Any] | type[Any], *, no_restart: bool = True) -> None:
+    """Kill an actor's process at once, even while a call runs.
 
     With ``no_restart=False`` the actor is restarted if its ``max_restarts`` allows it. Raises ActorHandleNotFoundError for
     a handle of a cluster that this process has left, ValueError for anything but an actor handle.
@@ -227,7 +328,10 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def exit_actor() -> NoReturn:
-    """End this process's actor for good (C2): calls that run finish, calls that wait fail.
+    """End this process's actor for good: calls that run finish, calls that wait fail.
+
+    Running calls have ``actor_graceful_shutdown_timeout_ms`` (30 s). Coroutines are cancelled then, and threads end with the
+    process.
 
     Raises AsyncioActorExit in an async actor, and SystemExit in any other. The actor ends even if that exception is
     swallowed, or ends only a thread or an asyncio task. Raises TypeError outside of actors.

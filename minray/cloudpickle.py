@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import reprlib
 import types
 from collections.abc import Callable
 from typing import IO, Any
@@ -24,7 +25,9 @@ __all__ = [
     "CloudPickler",
     "Pickler",
     "dump",
+    "dump_debug",
     "dumps",
+    "dumps_debug",
     "list_registry_pickle_by_value",
     "load",
     "loads",
@@ -72,3 +75,30 @@ def dumps(
     with io.BytesIO() as file:
         dump(obj, file, protocol, buffer_callback)
         return file.getvalue()
+
+
+def dump_debug(
+    obj: Any,
+    file: IO[bytes],
+    protocol: int | None = None,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+) -> None:
+    """Pickle ``obj`` into a file. The error names the object, and the function that finds the part that is in the way."""
+    try:
+        dump(obj, file, protocol, buffer_callback)
+    except (TypeError, pickle.PicklingError) as error:
+        raise type(error)(_explanation("dump", obj)) from error
+
+
+def dumps_debug(
+    obj: Any, protocol: int | None = None, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+) -> bytes:
+    """Return ``obj`` pickled. The error names the object, and the function that finds the part that is in the way."""
+    try:
+        return dumps(obj, protocol, buffer_callback)
+    except (TypeError, pickle.PicklingError) as error:
+        raise type(error)(_explanation("dumps", obj)) from error
+
+
+def _explanation(function: str, obj: Any) -> str:
+    return f"cloudpickle.{function} of {reprlib.repr(obj)} failed; minray.util.inspect_serializability finds the part"

@@ -14,12 +14,15 @@ from typing import Any
 
 from minray.api.calls import connected_api
 from minray.common.config import SystemConfig
+from minray.common.shown import shown
 from minray.node import init as driver
 from minray.node.cluster_client import ClusterClient, end_gracefully
-from minray.node.discovery import with_environment
+from minray.node.discovery import own_heads, with_environment
 from minray.node.node import Node, NodeOptions, start_node
 from minray.node.node_process import GCS_SERVER, RAYLET, NodeProcess, NodeProcesses, ProcessInfo
 from minray.protocol.gcs import NodeInfo
+
+__all__ = ["Cluster", "ClusterNode"]
 
 POLL_S = 0.02
 
@@ -188,16 +191,16 @@ class Cluster:
                 self.connect()
 
     @property
-    def address(self) -> str:
-        """The cluster's address, for ``init(address=...)``. Raises RuntimeError if there is no head node."""
-        if self.head_node is None:
-            raise RuntimeError("this cluster has no head yet; call add_node()")
-        return self.head_node.address
+    def address(self) -> str | None:
+        """The cluster's address, for ``init(address=...)``; None if there is no head node."""
+        return None if self.head_node is None else self.head_node.address
 
     gcs_address = address
 
     def connect(self, namespace: str | None = None) -> None:
-        """Make this process a driver of the cluster."""
+        """Make this process a driver of the cluster. Raises RuntimeError if there is no head node."""
+        if self.address is None:
+            raise RuntimeError("this cluster has no head yet; call add_node()")
         driver.init(address=self.address, namespace=namespace)
         self._connection = connected_api()
 
@@ -230,7 +233,7 @@ class Cluster:
         """
         for name in ignored:
             if name not in IGNORED_ARGUMENTS:
-                raise TypeError(f"add_node() got an unexpected argument {name!r}")
+                raise TypeError(f"add_node() got an unexpected argument {shown(name)}")
         options = NodeOptions(
             head=self.head_node is None,
             num_cpus=num_cpus,
@@ -249,6 +252,7 @@ class Cluster:
         if self.head_node is None:
             options.system_config = SystemConfig.from_overrides(with_environment(_system_config))
             self.head_node = ClusterNode(start_node(options))
+            own_heads.append(self.head_node.session_dir)
             return self.head_node
         if _system_config or tcp_host or storage:
             raise ValueError("_system_config, tcp_host and storage belong to the head node; they hold for the whole cluster")

@@ -21,6 +21,42 @@ from minray.errors.ray_error import RayError as RayError
 from minray.errors.ray_error import SystemFailure as _SystemFailure
 from minray.errors.ray_error import UnserializableException as UnserializableException
 
+__all__ = [
+    "ActorAlreadyExistsError",
+    "ActorDiedError",
+    "ActorHandleNotFoundError",
+    "ActorPlacementGroupRemoved",
+    "ActorUnavailableError",
+    "ActorUnschedulableError",
+    "AsyncioActorExit",
+    "GetTimeoutError",
+    "LocalRayletDiedError",
+    "NodeDiedError",
+    "ObjectFetchTimedOutError",
+    "ObjectFreedError",
+    "ObjectLostError",
+    "ObjectReconstructionFailedError",
+    "ObjectRefStreamEndOfStreamError",
+    "ObjectStoreFullError",
+    "OutOfDiskError",
+    "OutOfMemoryError",
+    "OwnerDiedError",
+    "PendingCallsLimitExceeded",
+    "RayActorError",
+    "RayError",
+    "RaySystemError",
+    "RayTaskError",
+    "ReconstructionFailure",
+    "ReferenceCountingAssertionError",
+    "RuntimeEnvSetupError",
+    "StreamingGeneratorReplayInconsistentError",
+    "TaskCancelledError",
+    "TaskPlacementGroupRemoved",
+    "TaskUnschedulableError",
+    "UnserializableException",
+    "WorkerCrashedError",
+]
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TaskCancelledError(_SystemFailure):
@@ -106,7 +142,7 @@ class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
     """The object was deleted although a reference was left.
 
     Only an out-of-band reference can outlive its object: one that was pickled by the program itself, and unpickled when
-    nothing kept the object alive any more (G65).
+    nothing kept the object alive any more.
     """
 
 

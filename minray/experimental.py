@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minray.api.calls import connected_api
+from minray.common.shown import a
 from minray.values.object_ref import ObjectRef
 
 __all__ = ["get_object_locations"]
@@ -33,7 +34,7 @@ def get_object_locations(obj_refs: Sequence[ObjectRef[Any]], timeout_ms: int = -
     refs = list(obj_refs)
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"get_object_locations takes ObjectRefs, but got a {type(ref).__name__}")
+            raise TypeError(f"get_object_locations takes ObjectRefs, but got {a(ref)}")
     found = api.locations_of(refs, None if timeout_ms < 0 else timeout_ms / 1000)
     return {
         ref: {

@@ -8,10 +8,11 @@ references to it remain, can free it earlier with ``free``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minray.api.calls import current_api, objects_of_cluster
+from minray.common.shown import a, shown
 from minray.values.object_ref import ObjectRef
 
 TIMEOUT_S = 10.0
@@ -29,10 +30,12 @@ def free(object_refs: ObjectRef[Any] | Sequence[ObjectRef[Any]], local_only: boo
     With ``local_only`` only copies on this node are freed, and of these no primary copy and none that is being read. A
     ``get`` fetches such a value again. Raises TypeError for anything but references.
     """
+    if not isinstance(object_refs, ObjectRef | Iterable):
+        raise TypeError(f"free takes an ObjectRef or a list of them, not {type(object_refs).__name__}")
     refs = [object_refs] if isinstance(object_refs, ObjectRef) else list(object_refs)
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"free takes ObjectRefs, but got a {type(ref).__name__}")
+            raise TypeError(f"free takes ObjectRefs, but got {a(ref)}")
     if refs:
         current_api().free(refs, local_only)
 
@@ -52,6 +55,6 @@ def memory_summary(
         ("units", units, summary.UNITS),
     ):
         if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+            raise ValueError(f"{name} must be one of {', '.join(known)}, not {shown(value)}")
     view = summary.View(group_by=group_by, sort_by=sort_by, units=units, num_entries=None, stats_only=stats_only)
     return summary.memory_summary(objects_of_cluster(TIMEOUT_S), view)

@@ -11,14 +11,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, get_origin, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_origin, overload
 
 from minray.actor import ActorClass, make_actor_class
 from minray.api import calls as worker
 from minray.api.actor_options import ACTOR_CHECKS
 from minray.api.definition import Definition
-from minray.api.signature import Signature, parameters_of
+from minray.api.method_types import AnyRef, MakesRemoteOfAny, NotKnown, RemoteOfAny
+from minray.api.option_types import OptionsOfRemote, OptionsOfTask
+from minray.api.signature import Signature, completes, parameters_of
 from minray.api.task_options import CHECKS, STREAMING, check_one_placement, check_options, make_template
+from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
+from minray.common.shown import shown
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.user_api import UserApi
@@ -26,16 +30,12 @@ from minray.errors.tracebacks import hides_from_pytest
 from minray.values.object_ref import ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
 
+__all__ = ["RemoteFunction", "remote"]
 __tracebackhide__ = hides_from_pytest
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-AnyRef: TypeAlias = "ObjectRef[Any]"
-
-
-class _NotKnown:
-    """A type for type checkers that no value has, so that it matches only a function whose type is unknown."""
 
 
 class RemoteFunction(Generic[P, R_co]):
@@ -57,7 +57,7 @@ class RemoteFunction(Generic[P, R_co]):
 
     # Any argument may be a reference to what the function takes. The overloads tell type checkers so for the first four.
     @overload
-    def remote(self: RemoteFunction[P, _NotKnown], /, *args: Any, **kwargs: Any) -> ObjectRef[Any]: ...
+    def remote(self: RemoteFunction[P, NotKnown], /, *args: Any, **kwargs: Any) -> ObjectRef[Any]: ...
     @overload
     def remote(  # type: ignore[overload-overlap]
         self: RemoteFunction[P, Iterator[T]], /, *args: Any, **kwargs: Any
@@ -84,16 +84,27 @@ class RemoteFunction(Generic[P, R_co]):
         prepared = self._prepared
         if prepared is None or self._prepared_by is not api.mark or self._captured != api.captured():
             prepared = self._prepare(api)
-        return api.submit(prepared, args, kwargs)
+        try:
+            return api.submit(prepared, args, kwargs)
+        except PICKLING_ERRORS:
+            explain_arguments(self._signature, args, kwargs, self._name())
+
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Submit a task with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
+        return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
+
+    _function = property(lambda self: self._definition.function)
+    """The user's function, under Ray's name for it."""
 
     @functools.cached_property
     def _signature(self) -> Signature:
         return Signature(parameters_of(self._definition.function))
 
     @overload
-    def options(self, *, num_returns: int | str, **options: Any) -> RemoteOfAny: ...
+    def options(self, *, num_returns: int | str | None, **options: Unpack[OptionsOfTask]) -> RemoteOfAny: ...
     @overload
-    def options(self, **options: Any) -> RemoteFunction[P, R_co]: ...
+    def options(self, **options: Unpack[OptionsOfTask]) -> RemoteFunction[P, R_co]: ...
+    @completes(CHECKS, but=("max_calls",))
     def options(self, **options: Any) -> Any:
         """Return a remote function with these options changed; this object stays as it is."""
         check_options(options, at_call=True)
@@ -126,30 +137,24 @@ class RemoteFunction(Generic[P, R_co]):
         return f"<remote function {self._name()}>"
 
 
-class RemoteOfAny(Protocol):
-    """Type of a remote function with the option ``num_returns``, on which the type of its results depends."""
-
-    def remote(self, /, *args: Any, **kwargs: Any) -> Any: ...
-    def options(self, /, **options: Any) -> RemoteOfAny: ...
-
-
 class _Remote(Protocol):
     """Type of the decorator that ``remote(**options)`` returns."""
 
     @overload
-    def __call__(self, definition: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+    def __call__(self, definition: type[T], /) -> ActorClass[T]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, definition: Callable[P, T], /) -> RemoteFunction[P, T]: ...
 
 
 @overload
-def remote(definition: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+def remote(definition: type[T], /) -> ActorClass[T]: ...  # type: ignore[overload-overlap]
 @overload
 def remote(definition: Callable[P, T], /) -> RemoteFunction[P, T]: ...
 @overload
-def remote(*, num_returns: int | str, **options: Any) -> Callable[[Callable[..., Any]], RemoteOfAny]: ...
+def remote(*, num_returns: int | str | None, **options: Unpack[OptionsOfRemote]) -> MakesRemoteOfAny: ...
 @overload
-def remote(**options: Any) -> _Remote: ...
+def remote(**options: Unpack[OptionsOfRemote]) -> _Remote: ...
+@completes(CHECKS, ACTOR_CHECKS)
 def remote(*args: Any, **options: Any) -> Any:
     """Make a function or a class remote: ``@remote``, ``@remote(num_cpus=2)``, or ``remote(f)``.
 
@@ -175,18 +180,18 @@ def remote(*args: Any, **options: Any) -> Any:
         if name in CHECKS and value is not None:
             CHECKS[name](name, value)
         elif name not in CHECKS and name not in ACTOR_CHECKS:
-            raise ValueError(f"{name!r} is not an option of a remote function or class")
+            raise ValueError(f"{shown(name)} is not an option of a remote function or class")
     return lambda definition: _make_remote(definition, options)
 
 
-def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, Any] | ActorClass:
+def _make_remote(function: Any, options: dict[str, Any]) -> RemoteFunction[Any, Any] | ActorClass[Any]:
     if inspect.isclass(function):
         return make_actor_class(function, options)
     check_options(options, at_call=False)
     if isinstance(function, RemoteFunction | ActorClass):
-        raise TypeError(f"{function!r} is remote already; use .options(...) to change its options")
+        raise TypeError(f"{shown(function)} is remote already; use .options(...) to change its options")
     if not callable(function) or isinstance(get_origin(function), type):
-        raise TypeError(f"remote takes a function or a class, not {function!r}")
+        raise TypeError(f"remote takes a function or a class, not {shown(function)}")
     definition = Definition(function)
     called = function if inspect.isroutine(function) or isinstance(function, functools.partial) else type(function).__call__
     if inspect.iscoroutinefunction(called):

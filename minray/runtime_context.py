@@ -9,16 +9,21 @@ objects. An id that does not exist is None: a driver has no task id.
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from minray.actor import ActorHandle, own_handle
 from minray.api import calls as worker
 from minray.common.bundles import plain
-from minray.common.ids import ActorID, BaseID, JobID, NodeID, TaskID
+from minray.common.ids import ActorID, BaseID, JobID, NodeID, PlacementGroupID, TaskID
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.core_worker.user_threads.actor_api import ActorApi
+
+__all__ = ["RuntimeContext", "get_gpu_ids", "get_runtime_context"]
+
+T = TypeVar("T")
 
 
 class RuntimeContext:
@@ -35,6 +40,34 @@ class RuntimeContext:
         }
         known = {name: kind.from_hex(text) for name, (kind, text) in ids.items() if text is not None}
         return {**known, "namespace": self.namespace}
+
+    @property
+    def job_id(self) -> JobID:
+        """The id of the job. Deprecated: use ``get_job_id``."""
+        return JobID.from_hex(_instead_of("job_id", self.get_job_id()))
+
+    @property
+    def node_id(self) -> NodeID:
+        """The id of this process's node. Deprecated: use ``get_node_id``."""
+        return NodeID.from_hex(_instead_of("node_id", self.get_node_id()))
+
+    @property
+    def task_id(self) -> TaskID | None:
+        """The id of the running task; None in a driver. Deprecated: use ``get_task_id``."""
+        found = _instead_of("task_id", self.get_task_id())
+        return TaskID.from_hex(found) if found is not None else None
+
+    @property
+    def actor_id(self) -> ActorID | None:
+        """The id of this process's actor; None outside of actors. Deprecated: use ``get_actor_id``."""
+        found = _instead_of("actor_id", self.get_actor_id())
+        return ActorID.from_hex(found) if found is not None else None
+
+    @property
+    def current_placement_group_id(self) -> PlacementGroupID | None:
+        """The id of the running task's placement group, or None. Deprecated: use ``get_placement_group_id``."""
+        found = _instead_of("placement_group_id", self.get_placement_group_id(), "current_placement_group_id")
+        return PlacementGroupID.from_hex(found) if found is not None else None
 
     def get_job_id(self) -> str:
         return worker.current_api().job_id.hex()
@@ -69,12 +102,12 @@ class RuntimeContext:
         return actor is not None and actor.constructor.attempt > 0
 
     @property
-    def current_actor(self) -> ActorHandle:
+    def current_actor(self) -> ActorHandle[Any]:
         """A handle of this process's actor that does not keep it alive. Raises RuntimeError outside of actors."""
         return own_handle()
 
     def is_canceled(self) -> bool:
-        """Return whether the running task or call was cancelled (G45).
+        """Return whether the running task or call was cancelled.
 
         Raises RuntimeError in an async actor, where the coroutine is cancelled instead.
         """
@@ -170,6 +203,13 @@ class RuntimeContext:
         """
         counters, submitted = worker.current_api().counters()
         return {**asdict(counters), "tasks": submitted}
+
+
+def _instead_of(name: str, value: T, deprecated: str = "") -> T:
+    """Warn that a property of the context is deprecated, and return its value."""
+    message = f"RuntimeContext.{deprecated or name} is deprecated: use get_{name}() instead, which returns the id as hex"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return value
 
 
 def _place_of(definition: Any) -> str:

@@ -6,6 +6,7 @@ import io
 import pickle
 import subprocess
 import sys
+import threading
 import types
 from typing import Any
 
@@ -64,3 +65,16 @@ def test_buffers_go_out_of_band_as_in_the_package() -> None:
     buffers: list[pickle.PickleBuffer] = []
     data = cloudpickle.dumps(pickle.PickleBuffer(b"x" * 1000), 5, buffers.append)
     assert len(data) < 100 and bytes(cloudpickle.loads(data, buffers=buffers)) == b"x" * 1000
+
+
+def test_the_debugging_variants_name_the_object_and_who_finds_the_part() -> None:
+    assert cloudpickle.loads(cloudpickle.dumps_debug({"a": 1})) == {"a": 1}
+    with io.BytesIO() as file:
+        cloudpickle.dump_debug([1], file)
+        assert cloudpickle.loads(file.getvalue()) == [1]
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"cloudpickle.dumps of \[1, <unlocked .*inspect_serializability") as caught:
+        cloudpickle.dumps_debug([1, lock])
+    assert "cannot pickle" in str(caught.value.__cause__)
+    with io.BytesIO() as file, pytest.raises(TypeError, match="cloudpickle.dump of"):
+        cloudpickle.dump_debug(lock, file)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import contextlib
 import copy
 import dataclasses
@@ -563,7 +564,35 @@ def test_g2_a_class_without_subclasses_is_found_at_cause(error: Exception) -> No
     assert (type(result.cause), result.cause.args) == (type(error), ("x",))
 
 
-ENDINGS = [KeyboardInterrupt("c"), SystemExit(3), GeneratorExit(), BaseExceptionGroup("b", [SystemExit(1)])]
+class Stop(BaseException):
+    """A user's own, to pass handlers of Exception."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"stopped with {code}")
+        self.code = code
+
+
+def test_g2_a_base_exception_of_the_users_own_is_raised_as_itself() -> None:
+    result = fail_with(Stop(3))
+    assert isinstance(result, RayTaskError) and isinstance(result, Stop)
+    assert (result.code, result.args, type(result.cause)) == (3, ("stopped with 3",), Stop)
+    for again in (pickle.loads(pickle.dumps(result)), copy.copy(result)):
+        assert isinstance(again, Stop) and again.code == 3
+
+
+class Interruption(KeyboardInterrupt):
+    """A user's own kind of an exception that ends its process."""
+
+
+ENDINGS = [
+    KeyboardInterrupt("c"),
+    SystemExit(3),
+    GeneratorExit(),
+    BaseExceptionGroup("b", [SystemExit(1)]),
+    asyncio.CancelledError("c"),
+    Interruption("i"),
+    BaseException("b"),
+]
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=by_class)

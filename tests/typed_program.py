@@ -10,6 +10,7 @@ from typing import Any, assert_type
 
 import minray as ray
 from minray import ObjectRef, ObjectRefGenerator
+from minray.actor import ActorClass, ActorHandle, ActorProxy
 
 
 @ray.remote
@@ -42,11 +43,38 @@ def both(number: int) -> tuple[int, int]:
     return number, number + 1
 
 
-class Counter:
-    """mypy knows nothing of decorators of classes: ``ray.remote(Counter)`` is what it understands."""
+class Tally:
+    """mypy knows nothing of decorators of classes: ``ray.remote(Tally)`` is what it understands.
 
+    As with Ray, ``@ray.method`` tells it what the handle of an actor has.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+
+    @ray.method
     def add(self, number: int) -> int:
-        return number
+        self.number += number
+        return self.number
+
+    @ray.method(max_task_retries=1)
+    def twice(self, number: int) -> int:
+        return self.add(number) + self.add(number)
+
+    @ray.method
+    async def name(self) -> str:
+        return "tally"
+
+    @ray.method
+    def count(self) -> Iterator[int]:
+        yield from range(self.number)
+
+    @ray.method(num_returns=2)
+    def both(self) -> tuple[int, int]:
+        return self.number, self.number
+
+
+Counter = ray.remote(num_cpus=0)(Tally)
 
 
 def calls() -> list[object]:
@@ -66,7 +94,20 @@ def calls() -> list[object]:
     third, fourth = word.options(num_returns=2).remote(2)
     items = [ray.get(ref) for ref in count.remote(3)]
     assert_type(items, list[int])
-    return [*ray.get([first, second, third, fourth]), items, ray.get(ray.remote(Counter).remote().add.remote(number))]
+    counter = Counter.options(name="tally").remote(1)
+    assert_type(Counter, ActorClass[Tally])
+    assert_type(counter, ActorProxy[Tally])
+    assert_type(counter.add.remote(number), ObjectRef[int])
+    assert_type(counter.twice.options(name="twice").remote(2), ObjectRef[int])
+    assert_type(counter.name.remote(), ObjectRef[str])
+    assert_type(counter.count.remote(), ObjectRefGenerator[int])
+    fifth, sixth = counter.both.remote()
+    ray.get([fifth, sixth])
+    found: ActorHandle[Any] = ray.get(ray.put([ray.get_actor("tally")]))[0]
+    ray.get(found.add.remote(1))
+    ray.kill(found)
+    ray.kill(counter)
+    return [*ray.get([first, second, third, fourth]), items, ray.get(Counter.remote().add.remote(number))]
 
 
 def mistakes() -> None:
@@ -77,3 +118,11 @@ def mistakes() -> None:
     weigh.remote(3, factor="2")  # type: ignore[call-overload]
     total.remote([ray.put("3")])  # type: ignore[arg-type]
     ray.get(3)  # type: ignore[call-overload]
+    word.options(nope=1)  # type: ignore[call-overload]
+    ray.remote(nope=1)  # type: ignore[call-overload]
+    Counter.options(nope=1)  # type: ignore[call-arg]
+    Counter.options(num_cpus="2")  # type: ignore[arg-type]
+    counter = Counter.remote()
+    counter.nope.remote()  # type: ignore[union-attr]
+    counter.add.remote("3")  # type: ignore[call-overload]
+    counter.add.options(nope=1)  # type: ignore[call-overload]

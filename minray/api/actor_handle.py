@@ -2,21 +2,24 @@
 
 Ray: ActorHandle and ActorMethod in python/ray/actor.py
 
-A handle travels to tasks and other actors like any value, and keeps its actor alive as long as it has a reference (G24).
+A handle travels to tasks and other actors like any value, and keeps its actor alive as long as it has a reference.
 ``minray/actor.py`` gives users these classes, and the calls that make, find, kill and end actors.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from types import GenericAlias
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Unpack
 
 import msgspec
 
 from minray.api import calls as worker
-from minray.api.actor_options import check_method_options, make_method_template, with_method_options
-from minray.api.signature import ANYTHING, Signature
+from minray.api.actor_options import METHOD_CHECKS, check_method_options, make_method_template, with_method_options
+from minray.api.option_types import OptionsOfMethod
+from minray.api.signature import ANYTHING, Signature, completes, signature_of
+from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
+from minray.common.shown import shown
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
@@ -28,6 +31,7 @@ from minray.values.object_ref import ObjectRef
 
 __tracebackhide__ = hides_from_pytest
 
+T = TypeVar("T")
 PUBLIC_MODULE = "minray.actor"
 """Module from which users import the classes."""
 EVERY_ACTORS = (CALL_METHOD, READY_METHOD, TERMINATE_METHOD)
@@ -41,7 +45,7 @@ class _Prepared(NamedTuple):
     signature: Signature
 
 
-class ActorHandle:
+class ActorHandle(Generic[T]):
     """A handle of an actor in another process. The actor's methods are attributes: ``handle.method.remote(...)``."""
 
     __module__ = PUBLIC_MODULE
@@ -55,12 +59,11 @@ class ActorHandle:
         "_minray_api",
         "_minray_methods",
         "_minray_prepared",
+        "_minray_class",
         "__dict__",
         "__weakref__",
     )
     """Names that no method may have. ``__dict__`` holds attributes that a user sets on a handle; they are never sent."""
-    __class_getitem__: Any = classmethod(GenericAlias)
-    """``ActorHandle[T]`` names the actor's class, for readers and for Ray's type checkers."""
 
     def __init__(self, actor_id: bytes, spec: HandleSpec, owner: Address, ref: ObjectRef[Any] | None) -> None:
         self._actor_id = actor_id
@@ -72,14 +75,16 @@ class ActorHandle:
         self._minray_client = ActorApi(api).client(actor_id, owner, spec.in_order)
         self._minray_methods = {method.name: method for method in spec.methods}
         self._minray_prepared: dict[str, _Prepared] = {}
+        self._minray_class: Any = None
+        """The user's class, for documentation and signatures; None if the handle was not made here. It is never sent."""
 
-    def __getattr__(self, name: str) -> ActorMethod:
+    def __getattr__(self, name: str) -> Any:
         method = self._minray_methods.get(name)
         if method is not None:
             return ActorMethod(self, method, "")
         if name in EVERY_ACTORS:
             return ActorMethod(self, MethodSpec(name, parameters=ANYTHING), "")
-        raise AttributeError(f"actor class {self._minray_spec.class_name} has no method {name!r}")
+        raise AttributeError(f"actor class {self._minray_spec.class_name} has no method {shown(name)}")
 
     def __dir__(self) -> list[str]:
         return list(self._minray_methods)
@@ -91,7 +96,11 @@ class ActorHandle:
         client, most = self._minray_client, self._minray_spec.max_pending_calls
         if 0 < most <= client.submitted - client.ended:
             raise PendingCallsLimitExceeded(reason=f"{most} calls of actor {self._actor_id.hex()} are pending")
-        refs = self._minray_api.submit(template, args, kwargs, b"" if self._minray_ref is None else self._minray_ref._id)
+        handle_id = b"" if self._minray_ref is None else self._minray_ref._id
+        try:
+            refs = self._minray_api.submit(template, args, kwargs, handle_id)
+        except PICKLING_ERRORS:
+            explain_arguments(signature, args, kwargs, template.template.name)
         client.submitted += 1
         return refs
 
@@ -118,13 +127,36 @@ class ActorHandle:
         return f"Actor({self._minray_spec.class_name}, {self._actor_id.hex()})"
 
 
-class ActorMethod(msgspec.Struct, eq=False):
-    """One method of one actor. It is a Struct because one is made for every call, and a Struct is made fast."""
+class _Documentation:
+    """The ``__doc__`` of ``ActorMethod``: of a method of a handle that was made here, that of the user's method."""
 
-    _handle: ActorHandle
+    def __get__(self, method: ActorMethod | None, owner: type) -> str | None:
+        own = "One method of one actor: ``handle.method.remote(...)`` calls it."
+        return own if method is None else getattr(method._users, "__doc__", None) or own
+
+
+class ActorMethod(msgspec.Struct, eq=False):
+    # It is a Struct because one is made for every call, and a Struct is made fast.
+    __doc__ = _Documentation()
+
+    _handle: ActorHandle[Any]
     _method: MethodSpec
     _name: str
     """Name shown to people; empty means the class's and the method's name."""
+
+    @property
+    def _users(self) -> Any:
+        """The user's method; None if only its description has come here."""
+        return getattr(self._handle._minray_class, self._method.name, None)
+
+    @property
+    def __name__(self) -> str:
+        return self._method.name
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The parameters of the method, for ``inspect`` and for editors."""
+        return signature_of(self._users, self._method.parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         name = self._method.name
@@ -134,7 +166,7 @@ class ActorMethod(msgspec.Struct, eq=False):
         """Call the method; return an ObjectRef, a list of ``num_returns`` of them, or None for ``num_returns=0``.
 
         A generator method returns an ObjectRefGenerator. Raises TypeError for arguments that the method does not take,
-        PendingCallsLimitExceeded if the handle has ``max_pending_calls`` unfinished calls (G55).
+        PendingCallsLimitExceeded if the handle has ``max_pending_calls`` unfinished calls.
         """
         handle, method = self._handle, self._method
         if self._name:
@@ -144,24 +176,30 @@ class ActorMethod(msgspec.Struct, eq=False):
             prepared = handle._minray_prepared[method.name] = handle._minray_prepare(method, "")
         return handle._minray_call(prepared, args, kwargs)
 
-    def options(self, **options: Any) -> ActorMethod:
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Call the method with these arguments and options; Ray's name of ``options(...).remote(...)`` in one call."""
+        return (self.options(**options) if options else self).remote(*(args or ()), **(kwargs or {}))
+
+    @completes(METHOD_CHECKS)
+    def options(self, *, num_returns: int | str | None = None, **options: Unpack[OptionsOfMethod]) -> ActorMethod:
         """Return this method with these options changed. Raises ValueError for a concurrency group that the class lacks."""
-        check_method_options(options, at_call=True)
+        given = {"num_returns": num_returns, **options}
+        check_method_options(given, at_call=True)
         group, groups = options.get("concurrency_group"), self._handle._minray_spec.groups
         if group and group not in groups:
             name, there = self._handle._minray_spec.class_name, ", ".join(groups) or "none"
-            raise ValueError(f"actor class {name} has no concurrency group {group!r}; it has {there}")
+            raise ValueError(f"actor class {name} has no concurrency group {shown(group)}; it has {there}")
         name = options.get("name") or f"{self._handle._minray_spec.class_name}.{self._method.name}"
-        return ActorMethod(self._handle, with_method_options(self._method, options), name)
+        return ActorMethod(self._handle, with_method_options(self._method, given), name)
 
     def __repr__(self) -> str:
         return f"ActorMethod({self._handle._minray_spec.class_name}.{self._method.name})"
 
 
-def rebuild_handle(actor_id: bytes, spec: bytes, owner: bytes, ref: ObjectRef[Any] | None) -> ActorHandle:
+def rebuild_handle(actor_id: bytes, spec: bytes, owner: bytes, ref: ObjectRef[Any] | None) -> ActorHandle[Any]:
     return ActorHandle(actor_id, decode(HandleSpec, spec), decode(Address, owner), ref)
 
 
-def handle_of(info: ActorInfo, ref: ObjectRef[Any] | None) -> ActorHandle:
+def handle_of(info: ActorInfo, ref: ObjectRef[Any] | None) -> ActorHandle[Any]:
     """Make a handle from the gcs's record of an actor. Without a reference the handle does not keep the actor alive."""
     return ActorHandle(info.actor_id, decode(HandleSpec, info.handle), info.owner, ref)

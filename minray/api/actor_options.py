@@ -17,6 +17,7 @@ from minray import cloudpickle
 from minray.api.signature import parameters_of
 from minray.api.task_options import (
     BACKPRESSURE,
+    DYNAMIC,
     FALLBACK,
     STREAMING,
     check_bool,
@@ -32,6 +33,7 @@ from minray.api.task_options import (
 )
 from minray.api.task_options import CHECKS as TASK_CHECKS
 from minray.common.resources import CPU, GPU, resource_set
+from minray.common.shown import check_encodable, shown
 from minray.common.task_spec import ActorOptions, LeaseShape, RuntimeEnvInfo, SchedulingStrategy, TaskTemplate
 from minray.errors.tracebacks import hides_from_pytest
 from minray.protocol.actor import HandleSpec, MethodSpec
@@ -48,7 +50,7 @@ NOT_GIVEN = -2
 
 def _check_lifetime(name: str, value: Any) -> None:
     if value not in ("detached", "non_detached"):
-        raise ValueError(f"{name} must be 'detached', 'non_detached' or None, not {value!r}")
+        raise ValueError(f"{name} must be 'detached', 'non_detached' or None, not {shown(value)}")
 
 
 def _check_actor_name(name: str, value: Any) -> None:
@@ -59,9 +61,10 @@ def _check_actor_name(name: str, value: Any) -> None:
 
 def _check_groups(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(group, str) for group in value):
-        raise TypeError(f"{name} must be a dict from group name to how many calls it runs at once, not {value!r}")
+        raise TypeError(f"{name} must be a dict from group name to how many calls it runs at once, not {shown(value)}")
     for group, limit in value.items():
-        check_integer(1)(f"{name}[{group!r}]", limit)
+        check_encodable(f"a group of {name}", group)
+        check_integer(1)(f"{name}[{shown(group)}]", limit)
 
 
 def _check_pending(name: str, value: Any) -> None:
@@ -176,7 +179,7 @@ def _method_spec(
     options = dict(getattr(member, METHOD_OPTIONS, {}))
     group = options.get("concurrency_group") or ""
     if group and group not in groups:
-        raise ValueError(f"method {name} names the concurrency group {group!r}, which its class does not have")
+        raise ValueError(f"method {name} names the concurrency group {shown(group)}, which its class does not have")
     if options.get("num_returns") is None and (inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)):
         options["num_returns"] = STREAMING
     is_method = not inspect.ismethod(member) and not isinstance(inspect.getattr_static(actor_class, name), staticmethod)
@@ -192,18 +195,21 @@ def with_method_options(spec: MethodSpec, options: Mapping[str, Any]) -> MethodS
         classes = given["retry_exceptions"]
         retry = bool(classes)
         types = b"" if isinstance(classes, bool) or not classes else cloudpickle.dumps(tuple(classes))
-    num_returns = given.get("num_returns", STREAMING if spec.is_streaming else spec.num_returns)
+    own = DYNAMIC if spec.is_dynamic else STREAMING if spec.is_streaming else spec.num_returns
+    num_returns = given.get("num_returns", own)
+    is_dynamic, is_streaming = num_returns == DYNAMIC, num_returns in (DYNAMIC, STREAMING)
     return MethodSpec(
         name=spec.name,
-        num_returns=1 if num_returns == STREAMING else num_returns,
+        num_returns=1 if is_streaming else num_returns,
         max_task_retries=given.get("max_task_retries", spec.max_task_retries),
         retry_exceptions=retry,
         retry_exception_types=types,
         concurrency_group=given.get("concurrency_group", spec.concurrency_group),
-        is_streaming=num_returns == STREAMING,
-        most_unread=max(0, given.get(BACKPRESSURE, spec.most_unread)),
+        is_streaming=is_streaming,
+        most_unread=0 if is_dynamic else max(0, given.get(BACKPRESSURE, spec.most_unread)),
         parameters=spec.parameters,
         is_recorded=given.get("enable_task_events", spec.is_recorded),
+        is_dynamic=is_dynamic,
     )
 
 
@@ -269,4 +275,5 @@ def make_method_template(spec: HandleSpec, method: MethodSpec, name: str | None,
         most_unread=method.most_unread,
         is_recorded=method.is_recorded,
         function_name=function_name if name and name != function_name else "",
+        is_dynamic=method.is_dynamic,
     )

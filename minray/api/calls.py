@@ -17,9 +17,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, overload
 
+from minray.api.unserializable import PICKLING_ERRORS, explain_value
 from minray.common.bundles import without_bundles
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
+from minray.common.shown import a, shown
 from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
@@ -141,10 +143,10 @@ def get(object_refs: ObjectRefGenerator[T], *, timeout: float | None = None) -> 
 @overload
 def get(object_refs: Sequence[ObjectRef[T]], *, timeout: float | None = None) -> list[T]: ...
 def get(object_refs: Any, *, timeout: float | None = None) -> Any:
-    """Return the value of a reference, or the list of values of a list of references, in order (G5-G7).
+    """Return the value of a reference, or the list of values of a list of references, in order.
 
     Waits until all values exist, at most ``timeout`` seconds (None: without end; 0: do not wait). Raises the task's
-    exception, GetTimeoutError after ``timeout``, ValueError for anything but references. Returns a generator as it is (C3).
+    exception, GetTimeoutError after ``timeout``, ValueError for anything but references. Returns a generator as it is.
     """
     if type(object_refs) is ObjectRefGenerator:
         return object_refs
@@ -164,16 +166,19 @@ def get(object_refs: Any, *, timeout: float | None = None) -> Any:
 
 
 def put(value: T) -> ObjectRef[T]:
-    """Store a value, owned by this process (G57), and return its reference. Raises TypeError for an ObjectRef."""
+    """Store a value, owned by this process, and return its reference. Raises TypeError for an ObjectRef."""
     if type(value) is ObjectRef:
         raise TypeError("put of an ObjectRef is not allowed (the value would be a reference); put a list that contains it")
-    return current_api().put(value)
+    try:
+        return current_api().put(value)
+    except PICKLING_ERRORS:
+        explain_value(f"the put value {shown(value)}", "value", value)
 
 
 def wait(
     ray_waitables: list[Waitable], *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Waitable], list[Waitable]]:
-    """Wait until ``num_returns`` of the references are ready; return ``(ready, rest)``, both in input order (G8, G9).
+    """Wait until ``num_returns`` of the references are ready; return ``(ready, rest)``, both in input order.
 
     After ``timeout`` seconds (None: no limit) the first list may be shorter. A large value is ready when it is on this node,
     so it is fetched; with ``fetch_local=False`` it is ready when it exists on any node. A generator is ready when its next
@@ -196,7 +201,7 @@ def wait(
     if timeout is not None:
         check_timeout(timeout)
         if timeout < 0:
-            raise ValueError(f"timeout must not be negative, but is {timeout}")
+            raise ValueError(f"timeout must not be negative, but is {shown(timeout)}")
     try:
         found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
     except (RayError, KeyboardInterrupt) as error:
@@ -216,27 +221,27 @@ def check_timeout(timeout: Any) -> None:
 
 
 def cancel(ray_waitable: ObjectRef[Any] | ObjectRefGenerator[Any], *, force: bool = False, recursive: bool = True) -> None:
-    """Cancel the task that makes this object (G40-G48). Cancelling twice is the same as cancelling once.
+    """Cancel the task that makes this object. Cancelling twice is the same as cancelling once.
 
     A task that has not started never starts. A running task is interrupted with KeyboardInterrupt; with ``force=True`` its
     worker is killed. ``recursive`` cancels its child tasks too.
 
     An actor's running coroutine is cancelled. A running plain method of an actor finds ``is_canceled()`` true in its runtime
-    context (G45), and its result is dropped. Raises ValueError for ``force=True`` with an actor's call (G44)."""
+    context, and its result is dropped. Raises ValueError for ``force=True`` with an actor's call."""
     if type(ray_waitable) is ObjectRefGenerator:
         ray_waitable = ray_waitable.completed()
     if type(ray_waitable) is not ObjectRef:
         raise TypeError(f"cancel takes an ObjectRef or an ObjectRefGenerator, not {type(ray_waitable).__name__}")
     api = current_api()
     if force and ActorApi(api).is_call(ray_waitable):
-        raise ValueError("force=True does not apply to an actor's call: use minray.kill to end the actor (G44)")
+        raise ValueError("force=True does not apply to an actor's call: use minray.kill to end the actor")
     api.cancel(ray_waitable, force, recursive)
 
 
 def _check_refs(name: str, refs: list[Any], error: type[Exception] = ValueError) -> None:
     if set(map(type, refs)) - {ObjectRef}:
         wrong = next(ref for ref in refs if type(ref) is not ObjectRef)
-        raise error(f"{name} takes ObjectRefs, but the list has a {type(wrong).__name__}")
+        raise error(f"{name} takes ObjectRefs, but the list has {a(wrong)}")
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minray.api import calls as worker
+from minray.api.unserializable import PICKLING_ERRORS, explain_value
 from minray.core_worker.records.pending_task import FunctionExport
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
@@ -37,7 +38,8 @@ class Definition:
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__name__", repr(self.function)))
+        name = str(getattr(self.function, "__name__", None) or repr(self.function))
+        return name.encode(errors="backslashreplace").decode()
 
     def export_through(self, api: UserApi) -> FunctionExport:
         """Export the definition to the cluster, unless it is exported already; return the export.
@@ -58,8 +60,11 @@ class Definition:
             export = self._underway[thread] = FunctionExport(api.new_function_id(), False)
             try:
                 api.export(export, self.function)
+            except PICKLING_ERRORS:
+                kind = "actor class" if isinstance(self.function, type) else "function"
+                explain_value(f"the {kind} {self.name}", self.name, self.function)
             except Exception as error:
-                error.add_note(f"(raised while {self.name} was pickled; minray.util.inspect_serializability finds the part)")
+                error.add_note(f"(raised while {self.name} was serialized)")
                 raise
             finally:
                 del self._underway[thread]

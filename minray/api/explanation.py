@@ -20,7 +20,7 @@ from minray.values.object_ref import ObjectRef
 __tracebackhide__ = hides_from_pytest
 
 
-def why(thing: ObjectRef[Any] | ActorHandle | PlacementGroup) -> str:
+def why(thing: ObjectRef[Any] | ActorHandle[Any] | type[Any] | PlacementGroup) -> str:
     """Explain why this reference or placement group is not ready, or what this actor waits for or does.
 
     Raises TypeError for anything else.

@@ -4,10 +4,10 @@ Ray: python/ray/util/placement_group.py, docs "Placement Groups"
 
     group = placement_group([{"CPU": 4}, {"CPU": 4}], strategy="SPREAD")
 
-A group is made as a whole or not at all (G104); until then it waits and reserves nothing. Tasks run in it with
+A group is made as a whole or not at all; until then it waits and reserves nothing. Tasks run in it with
 ``scheduling_strategy=PlacementGroupSchedulingStrategy(group)``. A group ends when it is removed, or with the job that has
-made it (unless ``lifetime="detached"``). Its end kills all tasks and actors in it (G106). When a node dies, its bundles move
-to other nodes (G107).
+made it (unless ``lifetime="detached"``). Its end kills all tasks and actors in it. When a node dies, its bundles move
+to other nodes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from minray.common.bundles import STRATEGIES
 from minray.common.ids import PlacementGroupID
 from minray.common.labels import Term, parse_selector
 from minray.common.resources import resource_set, to_floats
+from minray.common.shown import check_encodable, cut, shown
 from minray.errors.tracebacks import hides_from_pytest
 from minray.protocol.placement_group import Bundle
 from minray.values.object_ref import ObjectRef
@@ -120,11 +121,13 @@ def placement_group(
     described = _check_bundles(bundles)
     selectors = _check_selectors(bundle_label_selector, len(described))
     if strategy not in STRATEGIES:
-        raise ValueError(f"Invalid placement group strategy {strategy}. Supported strategies are: {', '.join(STRATEGIES)}.")
+        supported = f"Supported strategies are: {', '.join(STRATEGIES)}."
+        raise ValueError(f"Invalid placement group strategy {shown(strategy)}. {supported}")
     if lifetime not in (None, "detached"):
-        raise ValueError(f"placement group `lifetime` argument must be either `None` or 'detached', not {lifetime!r}")
+        raise ValueError(f"placement group `lifetime` argument must be either `None` or 'detached', not {shown(lifetime)}")
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, not {type(name).__name__}")
+    check_encodable("name", name)
     api = worker.current_api()
     groups = api.placement_groups
     to_place = [Bundle(needs, labels=terms) for needs, terms in zip(described, selectors, strict=True)]
@@ -164,7 +167,7 @@ def _check_selectors(selectors: Any, count: int) -> list[tuple[Term, ...]]:
         raise ValueError(f"bundle_label_selector must have one dict for each of the {count} bundles, but is {selectors}")
     for selector in selectors:
         if not isinstance(selector, dict) or not all(isinstance(text, str) for pair in selector.items() for text in pair):
-            raise ValueError(f"bundle_label_selector must be a list of dicts from label to value, but has {selector!r}")
+            raise ValueError(f"bundle_label_selector must be a list of dicts from label to value, but has {shown(selector)}")
     return [parse_selector(selector) for selector in selectors]
 
 
@@ -195,10 +198,11 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
         raise TypeError(f"get_placement_group takes a name, not {type(placement_group_name).__name__}")
     if not placement_group_name:
         raise ValueError("Please supply a non-empty value to get_placement_group")
+    check_encodable("placement_group_name", placement_group_name)
     api = worker.current_api()
     group = api.run_on_loop(lambda: api.placement_groups.named(placement_group_name))
     if group is None:
-        raise ValueError(f"Failed to look up placement group with name: {placement_group_name}")
+        raise ValueError(f"Failed to look up placement group with name: {cut(placement_group_name)}")
     return PlacementGroup(PlacementGroupID(group.group_id), [to_floats(bundle.resources) for bundle in group.bundles])
 
 

@@ -12,6 +12,7 @@ for those of plugins; here they are errors, because a misspelled field would hav
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ from typing import Any
 
 from minray.common.environment_variables import is_environment
 from minray.common.package_uri import ARCHIVES, LOCAL, SCHEME, UPLOADED, WHEEL
+from minray.common.shown import check_encodable, shown
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.errors.tracebacks import hides_from_pytest
 
@@ -60,10 +62,10 @@ def _refuse_what_is_a_jobs(name: str, value: Mapping[str, Any]) -> None:
     paths = [value.get("working_dir"), *(modules if isinstance(modules, list | tuple) else ())]
     for path in filter(None, paths):
         if not isinstance(path, str) or not SCHEME.match(path):
-            shown = path.__name__ if isinstance(path, types.ModuleType) else path
+            named = path.__name__ if isinstance(path, types.ModuleType) else path
             raise ValueError(
-                f"{name}: {shown!r} is not a valid URI. Directories and modules are uploaded for whole jobs alone: pass "
-                f"them to minray.init(runtime_env=...), or write {LOCAL}/path for a directory that every node has"
+                f"{name}: {shown(named)} is not a valid URI. Directories and modules are uploaded for whole jobs alone: "
+                f"pass them to minray.init(runtime_env=...), or write {LOCAL}/path for a directory that every node has"
             )
 
 
@@ -76,9 +78,9 @@ def check_job_runtime_env(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
     for key in value:
         if key in REFUSED_FIELDS:
-            raise ValueError(f"{name} has the field {key!r}, which is not supported: {REFUSED_FIELDS[key]}")
+            raise ValueError(f"{name} has the field {shown(key)}, which is not supported: {REFUSED_FIELDS[key]}")
         if key not in RUNTIME_ENV_FIELDS:
-            raise ValueError(f"{name} has the unknown field {key!r}; fields are {', '.join(RUNTIME_ENV_FIELDS)}")
+            raise ValueError(f"{name} has the unknown field {shown(key)}; fields are {', '.join(RUNTIME_ENV_FIELDS)}")
     _check_hook(name, value.get(SETUP_HOOK))
     _check_env_vars(name, value.get("env_vars"))
     if value.get("working_dir"):
@@ -90,7 +92,7 @@ def check_job_runtime_env(name: str, value: Any) -> None:
         _check_module(name, module)
     excludes = value.get("excludes") or []
     if not isinstance(excludes, list | tuple) or not all(isinstance(pattern, str) for pattern in excludes):
-        raise TypeError(f"{name}: excludes must be a list of str, not {excludes!r}")
+        raise TypeError(f"{name}: excludes must be a list of str, not {shown(excludes)}")
     if value.get("config") is not None:
         checked_config(f"{name}['config']", value["config"])
     if not value.keys().isdisjoint(INSTALLERS):
@@ -100,21 +102,26 @@ def check_job_runtime_env(name: str, value: Any) -> None:
 
 
 def _check_env_vars(name: str, value: Any) -> None:
-    if value is None or is_environment(value):
+    if value is None:
+        return
+    if is_environment(value):
+        for text in itertools.chain(*value.items()):
+            check_encodable(f"{name}: a text of env_vars", text)
         return
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: env_vars must be a dict from str to str, not {type(value).__name__}")
     for key, text in value.items():
         if not isinstance(key, str):
-            raise TypeError(f"{name}: env_vars must be a dict from str to str, but has the key {key!r}")
+            raise TypeError(f"{name}: env_vars must be a dict from str to str, but has the key {shown(key)}")
         if not isinstance(text, str):
-            raise TypeError(f"{name}: env_vars must be a dict from str to str, but the value of {key!r} is {text!r}")
+            wrong = f"the value of {shown(key)} is {shown(text)}"
+            raise TypeError(f"{name}: env_vars must be a dict from str to str, but {wrong}")
 
 
 def _check_hook(name: str, hook: Any) -> None:
     if isinstance(hook, str):
         if "." not in hook or not all(part.isidentifier() for part in hook.split(".")):
-            raise ValueError(f"{name}: {SETUP_HOOK} {hook!r} is not a name such as module.function")
+            raise ValueError(f"{name}: {SETUP_HOOK} {shown(hook)} is not a name such as module.function")
     elif hook is not None and not callable(hook):
         raise TypeError(f"{name}: {SETUP_HOOK} must be a function or the name of one, not {type(hook).__name__}")
 
@@ -123,10 +130,11 @@ def _check_working_dir(name: str, path: Any) -> None:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{name}: working_dir must be a path, not {type(path).__name__}")
     path = os.fspath(path)
+    check_encodable(f"{name}: working_dir", os.fsdecode(path))
     if SCHEME.match(path):
         _check_uri(f"{name}: working_dir", path)
     elif not os.path.isdir(path) and not (os.path.isfile(path) and path.endswith(ARCHIVES)):
-        raise ValueError(f"{name}: working_dir {path!r} is not a directory here, and no {', '.join(ARCHIVES)} file")
+        raise ValueError(f"{name}: working_dir {shown(path)} is not a directory here, and no {', '.join(ARCHIVES)} file")
 
 
 def _check_module(name: str, module: Any) -> None:
@@ -139,9 +147,9 @@ def _check_module(name: str, module: Any) -> None:
     if path is not None and SCHEME.match(path):
         _check_uri(f"{name}: py_modules", path)
     elif path is None or not os.path.exists(path):
-        raise ValueError(f"{name}: py_modules names {path!r}, which does not exist here")
+        raise ValueError(f"{name}: py_modules names {shown(path)}, which does not exist here")
     elif not os.path.isdir(path) and not path.endswith((".py", WHEEL)):
-        raise ValueError(f"{name}: py_modules names {path!r}, which is no directory, no .py file and no {WHEEL} file")
+        raise ValueError(f"{name}: py_modules names {shown(path)}, which is no directory, no .py file and no {WHEEL} file")
 
 
 def module_path(module: Any) -> str | None:
@@ -156,14 +164,14 @@ def _check_uri(what: str, uri: str) -> None:
     path = uri.partition("://")[2]
     if uri.startswith(LOCAL):
         if not path.startswith("/"):
-            raise ValueError(f"{what} {uri!r} has no absolute path; write {LOCAL}/path/on/every/node")
+            raise ValueError(f"{what} {shown(uri)} has no absolute path; write {LOCAL}/path/on/every/node")
     elif not uri.startswith(UPLOADED):
         raise ValueError(
-            f"{what} {uri!r} would have to be downloaded, which minray does not do: pass a local path to "
+            f"{what} {shown(uri)} would have to be downloaded, which minray does not do: pass a local path to "
             f"minray.init(runtime_env=...), or {LOCAL}/path for a directory that every node has"
         )
     elif not re.fullmatch(r"\w[\w.-]*\.\w+", path):
-        raise ValueError(f"{what} {uri!r} does not name an uploaded package such as {UPLOADED}_ray_pkg_0123abcd.zip")
+        raise ValueError(f"{what} {shown(uri)} does not name an uploaded package such as {UPLOADED}_ray_pkg_0123abcd.zip")
 
 
 def checked_config(name: str, config: Any) -> dict[str, Any]:
@@ -181,7 +189,7 @@ def checked_config(name: str, config: Any) -> dict[str, Any]:
         raise TypeError(f"{name}: eager_install must be True or False, not {type(eager).__name__}")
     files = config.get("log_files") or []
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
-        raise TypeError(f"{name}: log_files must be a list of str, not {files!r}")
+        raise TypeError(f"{name}: log_files must be a list of str, not {shown(files)}")
     return {key: config[key] for key in CONFIG_FIELDS if key in config}
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from minray.common.labels import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Term, check_key, describe_terms
+from minray.common.shown import shown
 from minray.errors.tracebacks import hides_from_pytest
 
 __tracebackhide__ = hides_from_pytest
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NodeAffinitySchedulingStrategy:
-    """Run on one node (G102).
+    """Run on one node.
 
     ``node_id`` is the hexadecimal id from ``minray.nodes()`` or ``get_runtime_context().get_node_id()``. With ``soft=True``
     the task runs on another node if that one is dead or can never hold it. Otherwise ``get`` then raises
@@ -38,7 +39,8 @@ class NodeAffinitySchedulingStrategy:
         except ValueError:
             binary = b""
         if len(binary) != 16:
-            raise ValueError(f"node_id must be 32 hexadecimal digits, as in minray.nodes()[0]['NodeID'], not {node_id!r}")
+            example = "as in minray.nodes()[0]['NodeID']"
+            raise ValueError(f"node_id must be 32 hexadecimal digits, {example}, not {shown(node_id)}")
         if not isinstance(soft, bool):
             raise TypeError(f"soft must be True or False, not {type(soft).__name__}")
         self.node_id = node_id
@@ -86,7 +88,7 @@ class _Values:
 
     def __init__(self, *values: str) -> None:
         if not values or not all(isinstance(value, str) for value in values):
-            raise ValueError(f"{type(self).__name__} takes one or more strings, not {values!r}")
+            raise ValueError(f"{type(self).__name__} takes one or more strings, not {shown(values)}")
         self.values = tuple(sorted(values))
 
     def __repr__(self) -> str:
@@ -144,9 +146,10 @@ class NodeLabelSchedulingStrategy:
 
 def _terms(name: str, expressions: Any) -> tuple[Term, ...]:
     if not isinstance(expressions, Mapping):
-        raise ValueError(f"{name} must be a dict from label to In, NotIn, Exists or DoesNotExist, not {expressions!r}")
+        raise ValueError(f"{name} must be a dict from label to In, NotIn, Exists or DoesNotExist, not {shown(expressions)}")
     for key, value in expressions.items():
         if not isinstance(key, str) or not isinstance(value, In | NotIn | Exists | DoesNotExist):
-            raise ValueError(f"{name} maps labels to In, NotIn, Exists or DoesNotExist, but has {key!r}: {value!r}")
+            pair = f"{shown(key)}: {shown(value)}"
+            raise ValueError(f"{name} maps labels to In, NotIn, Exists or DoesNotExist, but has {pair}")
         check_key(key)
     return tuple(sorted((key, value.operator, value.values) for key, value in expressions.items()))

@@ -10,16 +10,18 @@ checked by ``inspect``, whose messages Python's users know.
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from minray.errors.tracebacks import hides_from_pytest
 from minray.protocol.actor import ParameterSpec
 
 __tracebackhide__ = hides_from_pytest
 
+F = TypeVar("F", bound=Callable[..., Any])
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ANYTHING = (
     ParameterSpec("args", int(inspect.Parameter.VAR_POSITIONAL)),
@@ -64,6 +66,17 @@ class Signature:
             return True
         return self._refused(args, kwargs) is None
 
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        """Return the arguments of a call that the function takes, with the names of their parameters."""
+        found: list[tuple[str, Any]] = []
+        for name, value in self._full.bind(*args, **kwargs).arguments.items():
+            kind = self._full.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                found += [(f"{name}[{index}]", one) for index, one in enumerate(value)]
+            else:
+                found += value.items() if kind is inspect.Parameter.VAR_KEYWORD else [(name, value)]
+        return found
+
     def refusal(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeError:
         """Make the TypeError for a call of ``name`` with arguments that it does not take."""
         taken = str(self._full).replace("=Ellipsis", "=...")
@@ -75,6 +88,31 @@ class Signature:
         except TypeError as error:
             return error
         return None
+
+
+def completes(*options: Iterable[str], but: Sequence[str] = ()) -> Callable[[F], F]:
+    """Make the signature of a function that takes ``**options`` name them, for ``help`` and for editors."""
+    names = [name for name in dict.fromkeys(itertools.chain(*options)) if name not in but]
+
+    def set_signature(function: F) -> F:
+        own = inspect.signature(function)
+        kept = [one for one in own.parameters.values() if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
+        named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
+        vars(function)["__signature__"] = own.replace(parameters=[*kept, *named])
+        return function
+
+    return set_signature
+
+
+def signature_of(method: Callable[..., Any] | None, parameters: tuple[ParameterSpec, ...]) -> inspect.Signature:
+    """Return the signature of a method without ``self``: of the method itself if it is here, else of its description."""
+    described = Signature(parameters)._full
+    try:
+        full = inspect.signature(method) if method is not None else described
+    except (TypeError, ValueError):
+        return described
+    kept = [one for one in full.parameters.values() if one.name in described.parameters]
+    return full.replace(parameters=kept)
 
 
 def _parameter(spec: ParameterSpec) -> inspect.Parameter:

@@ -11,6 +11,7 @@ A task in a placement group requests resources of the group instead of a node's;
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from minray.common.bundles import ANY_BUNDLE, within
 from minray.common.ids import PlacementGroupID
 from minray.common.labels import parse_selector
 from minray.common.resources import CPU, GPU, MEMORY, MOST_INTEGER, ResourceSet, resource_set, to_floats
+from minray.common.shown import check_encodable, shown
 from minray.common.task_spec import (
     DEFAULT_MAX_RETRIES,
     STRATEGY_AFFINITY,
@@ -40,7 +42,7 @@ from minray.common.task_spec import (
     SchedulingStrategy,
     TaskTemplate,
 )
-from minray.errors.tracebacks import hides_from_pytest
+from minray.errors.tracebacks import hides_from_pytest, users_level
 
 __tracebackhide__ = hides_from_pytest
 
@@ -49,6 +51,8 @@ FALLBACK = "fallback_strategy"
 """Ray's name of the option for label selectors that do where no node has room for ``label_selector``."""
 STREAMING = "streaming"
 """Value of ``num_returns`` for a generator: each item is an object of its own as soon as it is yielded."""
+DYNAMIC = "dynamic"
+"""Value of ``num_returns`` for a generator whose items are known when it has ended: its value refers to all of them."""
 BACKPRESSURE = "_generator_backpressure_num_objects"
 """Ray's name of the option for a generator's back-pressure: the most items that may be unread."""
 MOST_RETURNS = 1_000_000
@@ -75,9 +79,9 @@ def _check_resources(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a dict from resource name to amount, not {type(value).__name__}")
     for key, amount in value.items():
         if not isinstance(key, str) or not _is_number(amount):
-            raise TypeError(f"{name} maps names to numbers, but has {key!r}: {amount!r}")
+            raise TypeError(f"{name} maps names to numbers, but has {shown(key)}: {shown(amount)}")
         if key in (CPU, GPU):
-            raise ValueError(f"{name} must not have {key!r}: use num_{key.lower()}s instead")
+            raise ValueError(f"{name} must not have {shown(key)}: use num_{key.lower()}s instead")
     resource_set(value)
 
 
@@ -86,20 +90,22 @@ def check_integer(least: int) -> Callable[[str, Any], None]:
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be an int, not {type(value).__name__}")
         if value < least:
-            raise ValueError(f"{name} must be at least {least}, but is {value}")
+            raise ValueError(f"{name} must be at least {least}, but is {shown(value)}")
         if value > MOST_INTEGER:
-            raise ValueError(f"{name} must be at most {MOST_INTEGER}, but is {value}")
+            raise ValueError(f"{name} must be at most {MOST_INTEGER}, but is {shown(value)}")
 
     return check
 
 
 def _check_num_returns(name: str, value: Any) -> None:
-    if value == "dynamic":
-        raise ValueError(f'{name}="dynamic" is not supported: use {name}="streaming", the default of generator functions')
-    if value != STREAMING:
+    if value == DYNAMIC:
+        message = f'{name}="dynamic" is deprecated: use {name}="streaming", the default of generator functions'
+        warnings.warn(message, DeprecationWarning, stacklevel=users_level())
+    elif value != STREAMING:
         check_integer(0)(name, value)
         if value > MOST_RETURNS:
-            raise ValueError(f'{name} must be at most {MOST_RETURNS}, but is {value}; {name}="streaming" has no limit')
+            limit = f'{MOST_RETURNS}, but is {shown(value)}; {name}="streaming" has no limit'
+            raise ValueError(f"{name} must be at most {limit}")
 
 
 def _check_backpressure(name: str, value: Any) -> None:
@@ -113,12 +119,13 @@ def check_retry_exceptions(name: str, value: Any) -> None:
         return
     classes = isinstance(value, list | tuple) and all(isinstance(entry, type) for entry in value)
     if not classes or not all(issubclass(entry, Exception) for entry in value):
-        raise TypeError(f"{name} must be True, False, or a list of exception classes, not {value!r}")
+        raise TypeError(f"{name} must be True, False, or a list of exception classes, not {shown(value)}")
 
 
 def check_name(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    check_encodable(name, value)
 
 
 def _check_accelerator_type(name: str, value: Any) -> None:
@@ -130,7 +137,7 @@ def _check_accelerator_type(name: str, value: Any) -> None:
 def _check_strategy(name: str, value: Any) -> None:
     if isinstance(value, str):
         if value not in ("DEFAULT", "SPREAD"):
-            raise ValueError(f"{name} must be {STRATEGIES}, not {value!r}")
+            raise ValueError(f"{name} must be {STRATEGIES}, not {shown(value)}")
     elif not isinstance(
         value, NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy | PlacementGroupSchedulingStrategy
     ):
@@ -144,16 +151,17 @@ def _check_group(name: str, value: Any) -> None:
 
 def _check_selector(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
-        raise TypeError(f"{name} must be a dict from label to value, 'in(...)' or their opposites with '!', not {value!r}")
+        wanted = "a dict from label to value, 'in(...)' or their opposites with '!'"
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}")
     parse_selector(value)
 
 
 def _check_fallbacks(name: str, value: Any) -> None:
     if not isinstance(value, list | tuple):
-        raise TypeError(f"{name} must be a list of dicts such as {{'label_selector': {{...}}}}, not {value!r}")
+        raise TypeError(f"{name} must be a list of dicts such as {{'label_selector': {{...}}}}, not {shown(value)}")
     for number, option in enumerate(value):
         if not isinstance(option, Mapping) or option.keys() != {"label_selector"}:
-            raise ValueError(f"{name}[{number}] must be a dict with 'label_selector' and nothing else, not {option!r}")
+            raise ValueError(f"{name}[{number}] must be a dict with 'label_selector' and nothing else, not {shown(option)}")
         if not isinstance(option["label_selector"], Mapping):
             raise ValueError(f"{name}[{number}]: label_selector must be a dict, not {option['label_selector']!r}")
         _check_selector(f"{name}[{number}]: label_selector", option["label_selector"])
@@ -206,7 +214,7 @@ def check_each(
     for name, value in options.items():
         check = checks.get(name)
         if check is None or name == refused:
-            raise ValueError(f"{name!r} is not an option of {kind}; options are {', '.join(checks)}")
+            raise ValueError(f"{shown(name)} is not an option of {kind}; options are {', '.join(checks)}")
         if value is not None:
             check(name, value)
 
@@ -275,8 +283,9 @@ def make_template(
     given = given_options(options)
     retry_exceptions = given.get("retry_exceptions", False)
     types_of = tuple(retry_exceptions) if not isinstance(retry_exceptions, bool) else ()
-    is_streaming = given.get("num_returns") == STREAMING
-    most_unread = max(0, given.get(BACKPRESSURE, 0))
+    is_dynamic = given.get("num_returns") == DYNAMIC
+    is_streaming = is_dynamic or given.get("num_returns") == STREAMING
+    most_unread = 0 if is_dynamic else max(0, given.get(BACKPRESSURE, 0))
     shape = make_shape(resource_amounts(given), given, job_id, base_env, captured)
     if is_streaming and most_unread:
         shape = msgspec.structs.replace(shape, may_be_held_up=True)
@@ -294,6 +303,7 @@ def make_template(
         most_unread=most_unread,
         is_recorded=given.get("enable_task_events", True),
         function_name=function_name if name != function_name else "",
+        is_dynamic=is_dynamic,
     )
 
 

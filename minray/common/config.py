@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from minray.common.shown import shown
+
 MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
 """Largest argument, result or put, in bytes, that travels inside a message; larger ones go to the store (G76, C9)."""
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
@@ -161,7 +163,7 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         known = {entry.name for entry in msgspec.structs.fields(cls)}
         for name in overrides or {}:
             if name not in known:
-                raise ValueError(f"_system_config has no entry {name!r}; known are {', '.join(sorted(known))}")
+                raise ValueError(f"_system_config has no entry {shown(name)}; known are {', '.join(sorted(known))}")
         try:
             config = msgspec.convert(overrides or {}, cls)
         except msgspec.ValidationError as error:
@@ -172,9 +174,9 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"_system_config: {name} must be a number from {least}, not {value}")
         if config.object_spilling_compression not in ("", "zlib"):
             name = config.object_spilling_compression
-            raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {name!r}")
+            raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {shown(name)}")
         if config.transport not in ("stream", "grpc"):
-            raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {config.transport!r}")
+            raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {shown(config.transport)}")
         return config
 
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from minray.common.shown import shown
+
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "in", "!in", "exists", "!exists"
 Term = tuple[str, str, tuple[str, ...]]
 """One condition of a selector: the label, one of the four operators above, and the values."""
@@ -37,26 +39,26 @@ def _parse(key: str, value: str) -> Term:
     check_key(key)
     match = _SEVERAL.fullmatch(value) or _ONE.fullmatch(value)
     if match is None:
-        raise ValueError(f"label {key!r}: {value!r} is none of 'value', '!value', 'in(a,b)', '!in(a,b)'")
+        raise ValueError(f"label {shown(key)}: {shown(value)} is none of 'value', '!value', 'in(a,b)', '!in(a,b)'")
     return key, NOT_IN if match[1] else IN, tuple(sorted(part.strip() for part in match[2].split(",")))
 
 
 def check_key(key: str) -> None:
     """Raise ValueError for a text that cannot be the name of a label."""
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key!r} is not the name of a label: {SPELLING}, perhaps after 'prefix/'")
+        raise ValueError(f"{shown(key)} is not the name of a label: {SPELLING}, perhaps after 'prefix/'")
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
     """Raise TypeError or ValueError if these cannot be the labels of a node."""
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"labels must be a dict from str to str, but is {labels!r}")
+            raise TypeError(f"labels must be a dict from str to str, but is {shown(labels)}")
         check_key(key)
         if key == NODE_ID_LABEL:
-            raise ValueError(f"label {key!r} cannot be given to a node: it is the id that the node has anyway")
+            raise ValueError(f"label {shown(key)} cannot be given to a node: it is the id that the node has anyway")
         if not re.fullmatch(_WORD, value):
-            raise ValueError(f"label {key!r} cannot be {value!r}: {SPELLING}")
+            raise ValueError(f"label {shown(key)} cannot be {shown(value)}: {SPELLING}")
 
 
 def parse_labels(text: str) -> dict[str, str]:
@@ -65,9 +67,9 @@ def parse_labels(text: str) -> dict[str, str]:
     for pair in text.split(",") if text else ():
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
-            raise ValueError(f"{pair!r} is not a label such as zone=a")
+            raise ValueError(f"{shown(pair)} is not a label such as zone=a")
         if labels.get(key, value) != value:
-            raise ValueError(f"label {key!r} is given twice, as {labels[key]!r} and {value!r}: give it once")
+            raise ValueError(f"label {shown(key)} is given twice, as {shown(labels[key])} and {shown(value)}: give it once")
         labels[key] = value
     check_labels(labels)
     return labels

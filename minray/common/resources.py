@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from minray.common.shown import check_encodable, shown
+
 UNIT = 10_000
 """Integer for an amount of 1: resources are counted in ten-thousandths (Ray: kResourceUnitScaling)."""
 
@@ -33,18 +35,19 @@ def resource_set(amounts: Mapping[str, float]) -> ResourceSet:
     be encoded."""
     result: ResourceSet = {}
     for name, amount in amounts.items():
+        what = f"the amount of resource {shown(name)}"
         if amount < 0:
-            raise ValueError(f"the amount of resource {name!r} must not be negative, but is {amount}")
-        if not math.isfinite(amount):
-            raise ValueError(f"the amount of resource {name!r} must be finite, but is {amount}")
+            raise ValueError(f"{what} must not be negative, but is {shown(amount)}")
+        if isinstance(amount, float) and not math.isfinite(amount):
+            raise ValueError(f"{what} must be finite, but is {shown(amount)}")
+        if amount > MOST_INTEGER // UNIT:
+            raise ValueError(f"{what} must be at most {MOST_INTEGER // UNIT}, but is {shown(amount)}")
         fixed = round(amount * UNIT)
         if amount > 0 and fixed == 0:
-            raise ValueError(f"the amount of resource {name!r} is {amount}, less than the granularity of {1 / UNIT}")
-        if fixed > MOST_INTEGER:
-            raise ValueError(f"the amount of resource {name!r} must be at most {MOST_INTEGER // UNIT}, but is {amount}")
-        name.encode()
+            raise ValueError(f"{what} is {shown(amount)}, less than the granularity of {1 / UNIT}")
+        check_encodable("the name of a resource", name)
         if name == GPU and fixed > UNIT and fixed % UNIT:
-            raise ValueError(f"num_gpus above 1 must be a whole number, but is {amount}")
+            raise ValueError(f"num_gpus above 1 must be a whole number, but is {shown(amount)}")
         if fixed:
             result[name] = fixed
     return result

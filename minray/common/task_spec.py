@@ -114,6 +114,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, array_like=True):
     """Whether the worker records when the task ran, for ``timeline``."""
     function_name: str = ""
     """Name of the function if ``name`` is one that the user chose; else empty."""
+    is_dynamic: bool = False
+    """Streaming: whether the task's one value refers to all items, so that no generator is read."""
 
     def is_reconstructable(self) -> bool:
         """Tell whether a lost result may be reconstructed by running the task again (G67, G70)."""

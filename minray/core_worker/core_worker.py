@@ -53,6 +53,7 @@ from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_manager import ActorManager
 from minray.core_worker.submission.dependency_resolver import DependencyResolver
+from minray.core_worker.submission.dynamic_generators import AllGenerators
 from minray.core_worker.submission.generators import Generators
 from minray.core_worker.submission.lease_client import LeaseClient
 from minray.core_worker.submission.lease_policy import LocalityAwareLeasePolicy
@@ -219,8 +220,8 @@ class CoreWorker:
         """Make the parts that receive the items of generators, and make lost objects again."""
         process, references, store, objects = self.process, self.references, self.store, self.objects
         self.clients = ActorClients(references, self.borrowing)
-        self.generators = Generators(
-            process.platform.record, self.tasks, references, store, self.borrowing, self.directory, objects
+        self.generators: Generators = AllGenerators(
+            process.address, process.platform.record, self.tasks, references, store, self.borrowing, self.directory, objects
         )
         self.recovery = ObjectRecoveryManager(
             process,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import NamedTuple
 
+from minray.common.shown import cut
+
 PUBLIC_MODULE = "minray.exceptions"
 """Module from which users import the classes."""
 HOPS = 20
@@ -32,7 +34,7 @@ class TaskFailure(NamedTuple):
         if not self.pid:
             return self.traceback_str
         where = f"(pid={self.pid}, node={self.node_id[:12]}, ip={self.ip})"
-        return f"task {self.task_name} failed {where}\n{self.traceback_str}"
+        return f"task {cut(self.task_name)} failed {where}\n{self.traceback_str}"
 
 
 class Hops(NamedTuple):
@@ -48,7 +50,7 @@ class Hops(NamedTuple):
         return Hops(names if len(names) <= HOPS else names[: HOPS // 2] + names[HOPS // 2 + 1 :], self.total + 1)
 
     def lines(self) -> list[str]:
-        lines = [f"at least one argument of task {name} failed" for name in self.task_names]
+        lines = [f"at least one argument of task {cut(name)} failed" for name in self.task_names]
         if self.total > len(self.task_names):
             lines.insert(HOPS // 2, f"(and so did those of {self.total - len(self.task_names)} tasks in between)")
         return lines[::-1]
@@ -102,7 +104,7 @@ class SystemFailure(RayError):
                 words = [word for word in field.name.split("_") if word not in ("hex", "name")]
                 if words[-1] in ("bytes", "s"):
                     words, value = words[:-1], f"{value:,} {words[-1]}"
-                details.append(" ".join([*words, str(value)]))
+                details.append(" ".join([*words, cut(str(value))]))
         about = f" ({', '.join(details)})" if details else ""
         return "\n".join([f"{sentence}{about}{f': {self.reason}' if self.reason else ''}", *lines])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -55,6 +56,14 @@ def hides_from_pytest(raised: Any) -> bool:
     ``raised`` is pytest's ExceptionInfo. An assertion that fails in minray is minray's own bug, so its frames are shown.
     """
     return not raised.errisinstance(AssertionError)
+
+
+def users_level() -> int:
+    """Return the ``stacklevel`` with which the caller warns the user's line that has led to it."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and is_runtime(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def frames_of(error: BaseException, *, keep_ours: bool) -> tuple[Frame, ...]:

@@ -26,6 +26,7 @@ from minray.common.ids import LEASE_ID_BYTES, short, short_actor
 from minray.common.resources import ResourceSet, fits, lack_of
 from minray.common.task_set import TaskSet
 from minray.common.task_spec import STRATEGY_DEFAULT
+from minray.gcs.driver_lines import warn_owner
 from minray.gcs.gcs_actor_manager import ActorRow, worker_died
 from minray.platform.base import Platform, PlatformError
 from minray.protocol import actor as causes
@@ -299,7 +300,9 @@ class ActorScheduler:
     async def _choose_in_time(self, row: ActorRow) -> Address:
         try:
             while (chosen := self._choose(row)) is None:
-                self._without_node.add(row.info.actor_id)
+                if row.info.actor_id not in self._without_node:
+                    self._without_node.add(row.info.actor_id)
+                    warn_owner(self._peers, row.info, self.why(row), self._platform.host.time())
                 self._node_joined.clear()
                 await self._node_joined.wait()
         finally:

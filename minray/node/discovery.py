@@ -300,6 +300,10 @@ def given_token(token_file: str | None) -> bytes | None:
     return parse_token(text, "the environment variable MINRAY_TOKEN") if text else None
 
 
+own_heads: list[str] = []
+"""Session directories of the heads that this process has started with ``Cluster``, oldest first; some may have ended."""
+
+
 # --- addresses ---------------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +343,11 @@ def _plain(address: str) -> str:
     return f"{'127.0.0.1' if host == 'localhost' else host.replace('[', '').replace(']', '')}{colon}{port}"
 
 
+def _own_head() -> list[NodeFile]:
+    """Return the newest living head that this process has started with ``Cluster``, if there is one."""
+    return [file for file in find_nodes() if file.session_dir in own_heads][-1:] if own_heads else []
+
+
 def candidates(address: str | None) -> list[NodeFile]:
     """Return the nodes that ``init(address)`` may join, best first; empty means that it starts a cluster of its own.
 
@@ -348,7 +357,7 @@ def candidates(address: str | None) -> list[NodeFile]:
     if address == "local":
         return []
     if address is None or address == "auto":
-        started = started_nodes()
+        started = _own_head() or started_nodes()
         if not started and address is not None:
             raise ConnectionError("no running cluster was found on this machine; start one with: minray start --head")
         if len({file.gcs_address for file in started}) > 1:

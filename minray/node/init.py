@@ -5,7 +5,8 @@ Ray: ray.init in python/ray/_private/worker.py
 ``init()`` starts a cluster that ends with this process, or joins a running one. ``address`` decides: "local" starts one;
 "auto" joins the newest that ``minray start`` has started (ConnectionError if there is none); anything else names a cluster.
 None means ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local". A cluster that
-another program's ``init()`` has started is joined only by its address.
+another program's ``init()`` has started is joined only by its address. A ``Cluster`` that this process has made comes before
+those of ``minray start``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from minray.api.runtime_environment import SETUP_HOOK, check_job_runtime_env, me
 from minray.common.config import SystemConfig, WorkerConfig, store_endpoint
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
+from minray.common.shown import check_encodable, cut, shown
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.job_environment import pack_hook
@@ -225,7 +227,11 @@ def init(
     _node_name: str | None = None,
     **ignored: Any,
 ) -> RayContext:
-    """Start a cluster on this machine, or join one; the head of this file explains ``address``.
+    """Start a cluster on this machine, or join one.
+
+    ``address``: "local" starts a cluster that ends with this process. "auto" joins the ``Cluster`` of this process, or the
+    newest cluster that ``minray start`` has started. An address or a session directory names one. None means
+    ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local".
 
     Options of a node that is started (ValueError when joining): ``num_cpus`` (default: this machine's), ``num_gpus``
     (logical, 0), ``resources``, ``labels``, ``object_store_memory`` (bytes), ``_system_config`` and
@@ -238,9 +244,9 @@ def init(
     cluster's addresses that is also a context manager. Until ``shutdown``, SIGTERM ends the program with ``sys.exit``, if
     this is the main thread and the program has no handler for that signal.
 
-    Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``) or a node cannot be started,
-    ConnectionError if the cluster cannot be reached or refuses the token, ValueError and TypeError for wrong arguments.
-    Raises RuntimeEnvSetupError if a directory cannot be uploaded.
+    Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``), a node cannot start, or an
+    argument is unknown; ConnectionError if the cluster cannot be reached or refuses the token; ValueError and TypeError for
+    wrong arguments; RuntimeEnvSetupError if a directory cannot be uploaded.
     """
     global _connection
     _set_aside_inherited()
@@ -250,6 +256,7 @@ def init(
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_labels(labels or {})
+    check_encodable("namespace", namespace or "")
     _set_level(logging_level)
     of_the_node: dict[str, Any] = {
         "num_cpus": num_cpus,
@@ -348,8 +355,11 @@ def _check_arguments(ignored: dict[str, Any]) -> None:
     for name, value in ignored.items():
         if name == "local_mode" and value:
             raise ValueError("local_mode is not supported; use init(num_cpus=1), which starts a cluster in a moment")
-        if name not in IGNORED_ARGUMENTS:
-            raise TypeError(f"init() got an unexpected argument {name!r}")
+    _check_types(_temp_dir=((directory := ignored.get("_temp_dir")), str))
+    if directory is not None and not os.path.isabs(directory):
+        raise ValueError(f"_temp_dir must be an absolute path or None, not {shown(directory)}")
+    if unknown := [name for name in ignored if name not in IGNORED_ARGUMENTS]:
+        raise RuntimeError(f"Unknown keyword argument(s): {', '.join(map(cut, unknown))}")
 
 
 def _set_level(level: int | str) -> None:

@@ -25,6 +25,7 @@ import msgspec
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
+from minray.common.shown import check_encodable, shown
 from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import (
     NODE_FILE,
@@ -159,9 +160,9 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     """
     for name in options.resources:
         if not isinstance(name, str):
-            raise TypeError(f"the name of a resource must be a str, not {name!r}")
+            raise TypeError(f"the name of a resource must be a str, not {shown(name)}")
         if name in (CPU, GPU, MEMORY, OBJECT_STORE_MEMORY):
-            raise ValueError(f"resource {name!r} has an argument of its own; it must not be in resources")
+            raise ValueError(f"resource {shown(name)} has an argument of its own; it must not be in resources")
     amounts: dict[str, float] = dict(options.resources)
     amounts[CPU] = host.cpu_count if options.num_cpus is None else options.num_cpus
     amounts[GPU] = options.num_gpus or 0
@@ -170,7 +171,7 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     amounts[f"node:{options.node_ip}"] = 1
     for name, amount in amounts.items():
         if not isinstance(amount, int | float):
-            raise TypeError(f"the amount of resource {name!r} must be a number, not {amount!r}")
+            raise TypeError(f"the amount of resource {shown(name)} must be a number, not {shown(amount)}")
     if options.head:
         amounts["node:__internal_head__"] = 1
     return resource_set(amounts)
@@ -180,7 +181,7 @@ def _store_bytes(given: float | None, host: Host) -> float:
     if given is None:
         return int(host.memory_bytes * 0.3)
     if not isinstance(given, int | float) or isinstance(given, bool):
-        raise TypeError(f"object_store_memory must be a number of bytes, not {given!r}")
+        raise TypeError(f"object_store_memory must be a number of bytes, not {shown(given)}")
     if not LEAST_STORE_BYTES <= given <= host.memory_bytes:
         most = f"{host.memory_bytes}, which is all that this machine has"
         raise ValueError(f"object_store_memory must be from {LEAST_STORE_BYTES} bytes to {most}, not {given}")
@@ -190,7 +191,7 @@ def _store_bytes(given: float | None, host: Host) -> float:
 def _check_texts(options: NodeOptions) -> None:
     """Check texts of the options. Raises TypeError for anything but str, ValueError for text that UTF-8 cannot encode."""
     if not is_environment(options.env_vars):
-        raise TypeError(f"env_vars must be a dict from str to str, not {options.env_vars!r}")
+        raise TypeError(f"env_vars must be a dict from str to str, not {shown(options.env_vars)}")
     texts = {
         "node_name": options.node_name,
         "the node's ip address": options.node_ip,
@@ -199,11 +200,8 @@ def _check_texts(options: NodeOptions) -> None:
     }
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise TypeError(f"{name} must be a str, not {text!r}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{name} cannot be encoded as UTF-8: {error}") from None
+            raise TypeError(f"{name} must be a str, not {shown(text)}")
+        check_encodable(name, text)
 
 
 def start_node(options: NodeOptions) -> Node:

@@ -186,7 +186,8 @@ class LinePrinter:
         now = self._clock()
         lines = [(name, text) for name, text in message.lines if self._is_new(text, source, now)]
         if lines:
-            shown = [f"({name or 'worker'} pid={message.pid}) {text}" for name, text in lines]
+            pid = f" pid={message.pid}" if message.pid else ""
+            shown = [f"({name or 'worker'}{pid}) {text}" for name, text in lines]
             self._print("\n".join(shown), message.is_stderr)
         self.flush_repetitions(now)
 

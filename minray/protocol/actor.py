@@ -302,6 +302,8 @@ class MethodSpec(Record, frozen=True):
     """Parameters of the method, without ``self``."""
     is_recorded: bool = True
     """See ``TaskTemplate``."""
+    is_dynamic: bool = False
+    """See ``TaskTemplate``."""
 
 
 class HandleSpec(Record, frozen=True):

@@ -387,6 +387,8 @@ class LeaseBroker:
             for request in [request for request in assignment.infeasible if not request.shape.strategy.group_id]:
                 why = self.cluster.why_infeasible(request)
                 logger.warning("lease %s waits for a node to join: it %s", short(request.lease_id), why)
+                asker = "an actor" if request.for_actor else "a task"
+                self._log_monitor.warn(request.shape.job_id, f"{asker} waits for a node to join: it {why}")
             for request in assignment.allocated:
                 self.arguments.pin(request.lease_id)
                 binding = request.shape.job_id, request.shape.runtime_env

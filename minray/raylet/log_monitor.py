@@ -34,6 +34,8 @@ MAX_CHARACTERS_PER_BATCH = 1 << 20
 """Most characters in one ``PrintLines`` that has more than one line."""
 MAX_UNACKNOWLEDGED_BATCHES = 16
 """Most ``PrintLines`` to one driver that are under way at a time."""
+MAX_WARNINGS = 100
+"""Most warnings of a raylet to one job; each is kept, so that it is not repeated."""
 MAX_WAITING_LINES = 20_000
 """Most lines that wait for one job's driver; lines beyond are not forwarded (they are in the files)."""
 
@@ -90,8 +92,14 @@ class _Outbox:
     gone: bool = False
     """Whether the driver is dead or the job over, so that nothing is forwarded any more."""
     is_scheduled: bool = False
+    warnings: set[str] = field(default_factory=set)
+    """Warnings that the driver has been told."""
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
     """Futures that are resolved when no line waits and no batch is under way."""
+
+
+_RAYLET = _Source(_WorkerStream(b"", False, "raylet"), _WorkerStream(b"", True, "raylet"))
+"""Source of the raylet's own lines to drivers; it has no process id, and its lines are in the raylet's log already."""
 
 
 class LogMonitor:
@@ -140,6 +148,13 @@ class LogMonitor:
             if stream.sink is not None:
                 with suppress(OSError):
                     stream.sink.close()
+
+    def warn(self, job_id: bytes, text: str) -> None:
+        """Tell a job's driver about its own requests, once for each text."""
+        outbox = self._outboxes.setdefault(job_id, _Outbox())
+        if text not in outbox.warnings and len(outbox.warnings) < MAX_WARNINGS:
+            outbox.warnings.add(text)
+            self._queue(_RAYLET, _RAYLET.stderr, text, job_id)
 
     def task_name(self, worker_id: bytes) -> str:
         """Return the task that the worker named last; empty if it has named none."""
@@ -192,8 +207,8 @@ class LogMonitor:
             outbox.waiters.append(waiter)
             await waiter
 
-    def _queue(self, source: _Source, stream: _WorkerStream, line: str) -> None:
-        outbox = self._outboxes.setdefault(source.job_id, _Outbox())
+    def _queue(self, source: _Source, stream: _WorkerStream, line: str, job_id: bytes = b"") -> None:
+        outbox = self._outboxes.setdefault(job_id or source.job_id, _Outbox())
         if outbox.gone or len(outbox.lines) >= MAX_WAITING_LINES:
             outbox.dropped += 1
             outbox.dropped_of = source.pid, stream

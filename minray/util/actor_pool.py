@@ -17,6 +17,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from minray.api.calls import get, wait
 
+__all__ = ["ActorPool"]
+
 V = TypeVar("V")
 
 Call = Callable[[Any, V], Any]

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 from minray import exceptions
 from minray.actor import kill
 from minray.api.calls import cluster_resources, connect, connected_api, current_process_api
+from minray.common.shown import shown
 from minray.remote_function import remote
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Crew:
         workers' actors. ``finishes``: submitted calls are finished before the program ends; otherwise they are ended then.
         """
         if initializer is not None and not callable(initializer):
-            raise TypeError(f"initializer must be callable, but is {initializer!r}")
+            raise TypeError(f"initializer must be callable, but is {shown(initializer)}")
         connect()
         self.size = size if size is not None else cluster_cpus()
         self.finishes = finishes

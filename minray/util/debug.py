@@ -8,6 +8,8 @@ key again after some time.
 
 from __future__ import annotations
 
+__all__ = ["log_once"]
+
 _said: set[str] = set()
 
 

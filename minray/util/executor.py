@@ -20,13 +20,20 @@ from functools import partial
 from numbers import Integral
 from typing import Any, TypeVar, cast
 
+from minray.common.shown import shown
 from minray.util.crew import Crew, call_each_starred, chunks
+
+__all__ = ["Executor"]
 
 T = TypeVar("T")
 
 
 class Executor(futures.Executor):
-    """Runs calls in processes of the cluster; the head of this file describes it."""
+    """Runs calls in processes of the cluster: a ``concurrent.futures.Executor`` like ``ProcessPoolExecutor``.
+
+    Functions may be lambdas and closures, and references among the arguments arrive as their values. ``remote_args`` are
+    options of the workers' actors. ``max_workers`` is by default the number of CPUs of the cluster.
+    """
 
     def __init__(
         self,
@@ -88,6 +95,6 @@ def _check_positive(name: str, value: int | None) -> None:
     if value is None:
         return
     if not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, but is {value!r}")
+        raise TypeError(f"{name} must be an integer, but is {shown(value)}")
     if value <= 0:
-        raise ValueError(f"{name} must be greater than 0, but is {value}")
+        raise ValueError(f"{name} must be greater than 0, but is {shown(value)}")

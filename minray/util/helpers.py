@@ -15,6 +15,8 @@ from typing import Any
 
 from minray.api.calls import get, wait
 
+__all__ = ["as_completed", "map_unordered"]
+
 DEFAULT_CHUNK_SIZE = 10
 DEFAULT_BACKPRESSURE_SIZE = 100
 

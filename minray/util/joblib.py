@@ -26,6 +26,8 @@ import minray as ray
 from minray.api.calls import connect
 from minray.util.crew import Crew, cluster_cpus
 
+__all__ = ["register_minray", "register_ray"]
+
 CALLBACKS_TIMEOUT_S = 5.0
 LARGE_BYTES = 100 * 1024
 """Arguments larger than this many bytes are put into the object store once; smaller ones travel with each call."""

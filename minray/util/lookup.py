@@ -15,6 +15,8 @@ from minray.actor import named_actors
 from minray.api.calls import connected_api, nodes
 from minray.runtime_context import get_runtime_context
 
+__all__ = ["get_node_instance_id", "get_node_ip_address", "list_named_actors"]
+
 
 def list_named_actors(all_namespaces: bool = False) -> list[Any]:
     """Return the names of all living named actors in this namespace.

@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from minray.api.calls import ask_cluster
+from minray.common.shown import a, check_encodable, shown
 from minray.core_worker.introspection.metric_registry import MetricDefinition, registry
 from minray.observability.prometheus_text import prometheus_text
 from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
@@ -51,8 +52,9 @@ class Metric:
                 raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
         if not isinstance(description, str):
             raise TypeError(f"description must be a string, not {type(description).__name__}")
-        for text in (description, *tag_keys):
-            text.encode()
+        check_encodable("description", description)
+        for key in tag_keys:
+            check_encodable("a tag key", key)
         self._definition = MetricDefinition(self._kind, name, description, tuple(_boundaries))
         self._is_discarded = _is_discarded(self._definition)
         self._tag_keys = tag_keys
@@ -63,7 +65,7 @@ class Metric:
         key."""
         for key, value in default_tags.items():
             if key not in self._tag_keys:
-                raise ValueError(f"{key!r} is not one of the tag keys {self._tag_keys}")
+                raise ValueError(f"{shown(key)} is not one of the tag keys {self._tag_keys}")
             _check_tag(key, value)
         self._default_tags = dict(default_tags)
         return self
@@ -182,7 +184,7 @@ def _is_discarded(metric: MetricDefinition) -> bool:
         problem = "this process has another kind of metric with this name, or one with other boundaries"
     else:
         return False
-    warnings.warn(f"the metric {name!r} is discarded: {problem}", UserWarning, stacklevel=4)
+    warnings.warn(f"the metric {shown(name)} is discarded: {problem}", UserWarning, stacklevel=4)
     return True
 
 
@@ -190,8 +192,8 @@ def _check_tag(key: str, value: str) -> None:
     if not isinstance(key, str):
         raise TypeError(f"tag keys must be strings, not {type(key).__name__}")
     if not isinstance(value, str):
-        raise TypeError(f"values of tags must be strings, but that of {key!r} is a {type(value).__name__}")
-    value.encode()  # Raises UnicodeEncodeError here, and not when the metrics are collected.
+        raise TypeError(f"values of tags must be strings, but that of {shown(key)} is {a(value)}")
+    check_encodable(f"the value of tag {shown(key)}", value)  # The error comes here, and not when the metrics are collected.
 
 
 def _remade(kind: type[Metric], arguments: dict[str, Any], default_tags: dict[str, str]) -> Metric:

@@ -18,7 +18,10 @@ from typing import Any
 
 from minray.actor import kill
 from minray.api import calls
+from minray.common.shown import shown
 from minray.remote_function import remote
+
+__all__ = ["Empty", "Full", "Queue"]
 
 
 class Empty(queue.Empty):
@@ -119,7 +122,7 @@ class Queue:
         if not isinstance(num_items, int):
             raise TypeError(f"num_items must be an int, not {type(num_items).__name__}")
         if num_items < 0:
-            raise ValueError(f"num_items must not be negative, but is {num_items}")
+            raise ValueError(f"num_items must not be negative, but is {shown(num_items)}")
         size, batch = calls.get(self._open_actor.get_batch.remote(num_items))
         if batch is None:
             raise Empty(f"{num_items} items were wanted from a queue that has {size}")
@@ -157,7 +160,7 @@ def _given_up_together(answer: Any) -> Iterator[None]:
 
 def _check(timeout: float | None, block: bool) -> None:
     if block and timeout is not None and timeout < 0:
-        raise ValueError(f"timeout must not be negative, but is {timeout}")
+        raise ValueError(f"timeout must not be negative, but is {shown(timeout)}")
 
 
 def _first(items: list[Any]) -> Any:

@@ -12,6 +12,10 @@ import copyreg
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from minray.common.shown import shown
+
+__all__ = ["deregister_serializer", "register_serializer"]
+
 T = TypeVar("T")
 State = TypeVar("State")
 
@@ -23,10 +27,10 @@ def register_serializer(cls: type[T], *, serializer: Callable[[T], State], deser
     to everything in this process that pickles. Raises TypeError if ``cls`` is no class or a function cannot be called.
     """
     if not isinstance(cls, type):
-        raise TypeError(f"register_serializer takes a class, not {cls!r}")
+        raise TypeError(f"register_serializer takes a class, not {shown(cls)}")
     for name, function in (("serializer", serializer), ("deserializer", deserializer)):
         if not callable(function):
-            raise TypeError(f"{name} must be a function of one argument, not {function!r}")
+            raise TypeError(f"{name} must be a function of one argument, not {shown(function)}")
 
     def reduce(value: T) -> tuple[Callable[[State], T], tuple[State]]:
         return deserializer, (serializer(value),)

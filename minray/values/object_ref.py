@@ -130,7 +130,7 @@ class ObjectRef(Generic[T]):
         return JobID(job_of(self._id))
 
     def owner_address(self) -> Any:
-        """Return the address record of the process that owns the object (G57)."""
+        """Return the address record of the process that owns the object."""
         return self._owner
 
     def call_site(self) -> str:

@@ -97,7 +97,7 @@ class ObjectRefGenerator(Generic[T]):
         return ref
 
     def completed(self) -> ObjectRef[None]:
-        """Return a reference that is ready when the task has ended; ``get`` of it raises the task's error, if any (G96)."""
+        """Return a reference that is ready when the task has ended; ``get`` of it raises the task's error, if any."""
         return self._completed
 
     def next_ready(self) -> bool:

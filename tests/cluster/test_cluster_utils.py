@@ -55,6 +55,19 @@ def test_labels_that_ray_defines_lead_tasks_to_their_nodes(ray_start_cluster: Cl
     assert labels == {"ray.io/accelerator-type": "A100", "ray.io/market-type": "spot"}
 
 
+def test_a_program_finds_the_cluster_that_it_has_made(ray_start_cluster: Cluster) -> None:
+    assert (ray_start_cluster.address, ray_start_cluster.gcs_address) == (None, None)
+    with pytest.raises(RuntimeError, match="no head yet"):
+        ray_start_cluster.connect()
+    ray_start_cluster.add_node(num_cpus=3)
+    for address in ("auto", None):
+        with minray.init(address) as context:
+            assert context["gcs_address"] == ray_start_cluster.address and minray.cluster_resources()["CPU"] == 3
+    ray_start_cluster.shutdown()
+    with pytest.raises(ConnectionError, match="no running cluster"):
+        minray.init("auto")
+
+
 def test_waiting_for_nodes_ends_in_time(ray_start_cluster: Cluster) -> None:
     ray_start_cluster.add_node()
     node = ray_start_cluster.add_node()

@@ -60,7 +60,7 @@ def test_amounts_are_kept_to_the_granularity(amount: float) -> None:
         ("memory", math.inf, "'memory' must be finite, but is inf"),
         ("CPU", math.nan, "must be finite"),
         ("memory", 10**18, "'memory' must be at most 922337203685477, but is 1000000000000000000"),
-        ("no\udc80text", 1, "can't encode"),
+        ("no\udc80text", 1, "cannot be encoded as UTF-8"),
     ],
 )
 def test_amounts_that_make_no_sense_are_refused(name: str, amount: float, complaint: str) -> None:

@@ -15,6 +15,7 @@ IN_PLACE = ROOT / "tests" / "conformance" / "in_place"
 FILES = (
     "actors",
     "cancellation",
+    "dynamic_generators",
     "generators",
     "options",
     "placement_groups",

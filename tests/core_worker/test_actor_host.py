@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from minray.common.task_spec import ActorOptions
-from minray.core_worker.execution.actor_host import LOOK_AGAIN_S, ActorHost
+from minray.core_worker.execution.actor_host import CUT_OFF_S, LOOK_AGAIN_S, ActorHost
 from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.exceptions import RaySystemError
 from minray.protocol.actor import ReportActorEnding, ReportActorExit
@@ -43,12 +43,14 @@ class Home:
         """Events, in order."""
         self.calls_run = False
         self.is_needed = False
+        self.wants_exit = ""
+        self.heeds_cancellation = False
         self._then: list[Callable[[], None]] = []
         others: Any = self
         self.host = ActorHost(self.process, others, others, self)
         receiver: Any = self.host.receiver
         receiver.stop_beginning, receiver.is_idle, receiver.on_death = self.stop_beginning, self.is_idle, self.on_death
-        receiver.on_executed = self.on_executed
+        receiver.on_executed, receiver.unanswered = self.on_executed, self.unanswered
 
     @property
     def actor(self) -> Any:
@@ -79,6 +81,22 @@ class Home:
     def is_through(self) -> bool:
         return not self.is_needed
 
+    def unanswered(self) -> list[ReceivedTask]:
+        return [self.running] if self.calls_run else []
+
+    def make_leave(self, calls: list[ReceivedTask]) -> None:
+        self.log.append(("leave", calls))
+
+    def on_cancelled(self, task: ReceivedTask) -> None:
+        self.log.append(("cancelled", task))
+        self.calls_run = not self.heeds_cancellation
+
+    def pack(self, task: ReceivedTask, error: Exception) -> bytes:
+        return str(error).encode()
+
+    def answer_error(self, task: ReceivedTask, status: int, error: bytes) -> None:
+        self.log.append((task, status, error.decode()))
+
     def lend_cpus(self) -> None:
         self.log.append("lends its CPUs")
 
@@ -93,8 +111,12 @@ class Home:
 
     # --- what happens
 
+    def task(self, name: str, **options: Any) -> ReceivedTask:
+        return received(template(name, **options), actor_id=ACTOR_ID, lease_tag=1)
+
     def construct(self) -> ReceivedTask:
-        task = received(template("A.__init__", actor=ActorOptions()), actor_id=ACTOR_ID, lease_tag=1)
+        task = self.task("A.__init__", actor=ActorOptions())
+        self.running = self.task("A.work")
         self.host.run_constructor(task, lambda _task: self.log.append("constructed"))
         return task
 
@@ -144,8 +166,8 @@ async def test_g27_c2_an_actor_ends_step_by_step() -> None:
     home.calls_run = home.is_needed = True
     home.host.end_actor("there is no handle of it any more")
     assert home.log == ["begins no more"] and home.actor.is_ending
-    await pass_time(5 * GRACE_S)
-    assert home.log == ["begins no more"], "running calls may take as long as they like"
+    await pass_time(GRACE_S / 2)
+    assert home.log == ["begins no more"], "running calls may finish"
     home.calls_run = False
     await pass_time(2 * LOOK_AGAIN_S)
     assert home.log == ["begins no more", "lends its CPUs"]
@@ -184,6 +206,82 @@ async def test_g28_those_who_depend_on_it_are_waited_for_only_so_long() -> None:
     assert home.log == ["begins no more", "lends its CPUs"]
     await pass_time(0.2)
     assert home.log[2:] == ["clean-up"]
+
+
+@in_virtual_time
+async def test_g28_c2_a_coroutine_that_never_ends_is_cancelled_and_the_end_goes_on() -> None:
+    home = Home()
+    home.live()
+    home.calls_run = home.heeds_cancellation = True
+    home.host.end_actor("exit_actor")
+    await pass_time(GRACE_S - 0.1)
+    assert home.log == ["begins no more"]
+    await pass_time(0.2)
+    assert home.log[1:] == [("leave", [home.running]), ("cancelled", home.running), "clean-up"]
+
+
+@in_virtual_time
+async def test_g28_c2_a_thread_that_never_ends_goes_with_its_process_which_cleans_up_nothing(caplog: Any) -> None:
+    home = Home()
+    home.live()
+    home.calls_run = True
+    home.host.end_actor("exit_actor")
+    await pass_time(GRACE_S + CUT_OFF_S + 0.1)
+    home.asked.take(ReportActorExit).answer(DONE)
+    await turns()
+    assert home.log[-2:] == [("cancelled", home.running), "exit 0"]
+    assert f"ends A.work, which has not finished within {GRACE_S} s" in caplog.text
+
+
+@in_virtual_time
+async def test_g28_a_constructor_that_never_ends_goes_with_its_process() -> None:
+    home = Home()
+    home.construct()
+    home.host.end_actor("exit_actor")
+    await pass_time(GRACE_S + CUT_OFF_S + 0.1)
+    home.asked.take(ReportActorExit).answer(DONE)
+    await turns()
+    assert home.log[-1] == "exit 0" and "clean-up" not in home.log
+
+
+@in_virtual_time
+async def test_g28_a_clean_up_that_never_ends_is_broken_off(caplog: Any) -> None:
+    home = Home()
+    home.live()
+    home.host.end_actor("exit_actor")
+    await pass_time(GRACE_S + 0.1)
+    home.asked.take(ReportActorExit).answer(DONE)
+    await turns()
+    assert home.log[-2:] == ["clean-up", "exit 0"] and "the clean-up of an actor has not finished" in caplog.text
+
+
+@in_virtual_time
+async def test_c2_calls_that_come_too_late_fail_when_the_gcs_knows_that_the_actor_exits() -> None:
+    home = Home()
+    home.live()
+    home.calls_run, home.wants_exit = True, "exit_actor was called"
+    home.host.end_actor(home.wants_exit)
+    queued, late = home.task("A.queued"), home.task("A.late")
+    home.host.refuse(queued)
+    await turns()
+    assert home.log == ["begins no more"]
+    home.asked.take(ReportActorEnding).answer(DONE)
+    await turns()
+    home.host.refuse(late)
+    assert [(task, status) for task, status, _ in home.log[1:]] == [(queued, FAILED), (late, FAILED)]
+    assert all("exit_actor was called" in error for _, _, error in home.log[1:])
+
+
+@in_virtual_time
+async def test_calls_of_an_actor_without_handles_are_not_answered() -> None:
+    """The gcs tells the callers how the actor has ended."""
+    home = Home()
+    home.live()
+    home.calls_run = True
+    home.host.end_actor("there is no handle of it any more")
+    home.host.refuse(home.task("A.late"))
+    await turns()
+    assert home.log == ["begins no more"]
 
 
 @in_virtual_time

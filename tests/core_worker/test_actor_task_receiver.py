@@ -73,6 +73,8 @@ class Actor(Worker):
         self.ended: list[str] = []
         self.announced: list[Callable[[], None]] = []
         """Callbacks for the time when the gcs has heard that the actor is about to end."""
+        self.refused: list[int] = []
+        """Sequence numbers of the calls that will never begin."""
         self.asked_about: list[Address] = []
         constructor = received(template("A.__init__", actor=options), actor_id=ACTOR)
         myself: Any = self
@@ -95,6 +97,9 @@ class Actor(Worker):
 
     def ask_about(self, caller: Address) -> None:
         self.asked_about.append(caller)
+
+    def refuse(self, task: Any) -> None:
+        self.refused.append(task.sequence)
 
     def announce_end(self, then: Callable[[], None]) -> None:
         self.announced.append(then)
@@ -538,6 +543,7 @@ def test_c2_an_actor_that_exits_begins_nothing_any_more(actor: Actor) -> None:
     assert leaving.status == FAILED and actor.ended == ["it has exited"]
     after = actor.call(3)
     assert (queued.status, after.status, actor.arrive(repeated).status) == (None, None, None)
+    assert actor.refused == [2, 3, 2], "they fail when the gcs knows that the actor exits"
     assert isinstance(leaving.value, ActorDiedError)
     assert actor.calls.is_idle() and actor.log == []
 
@@ -556,6 +562,7 @@ def test_c2_what_an_actor_that_ends_has_not_begun_is_let_go_and_nothing_is_waite
     actor.call(2, "other")
     assert actor.timers() == 1
     actor.act(lambda: actor.end_actor("it was told to"))
+    assert sorted(actor.refused) == [1, 2]
     assert actor.freed == [object_id("a")] and actor.timers() == 0 and actor.calls.is_idle()
 
 

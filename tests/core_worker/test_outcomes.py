@@ -183,8 +183,9 @@ class Owner:
         self.log.append("stream begins")
         task.stream = ObjectRefStream()
 
-    def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
+    def on_ended(self, task: PendingTask, value: StoredObject | None) -> StoredObject | None:
         self.log.append("stream ends")
+        return value
 
     def is_wanted(self, task_id: bytes) -> bool:
         return self.is_read

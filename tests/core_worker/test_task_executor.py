@@ -16,9 +16,10 @@ import cloudpickle
 import pytest
 
 from minray.common.task_spec import ActorOptions, TaskTemplate
+from minray.core_worker.execution.actor_instance import method_of
 from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import BrokenOff
-from minray.core_worker.execution.task_executor import MARKS, TaskExecutor, method_of
+from minray.core_worker.execution.task_executor import MARKS, TaskExecutor
 from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import unpack_exception
@@ -532,6 +533,33 @@ def test_an_attribute_of_an_instance_hides_no_method(kind: type[Hides]) -> None:
     assert actor.plain == "the attribute plain"
     called = [method_of(actor, name)() for name in ("plain", "of_class", "static", "wrapped", "builtin", "added")]
     assert called == [actor, kind, "static", actor, {}, "the attribute added"]
+
+
+class AnswersAll:
+    """Has any attribute that is asked for, as stand-ins and proxies do, and one of its own that hides a method."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.__dict__["held"] = "the attribute"
+
+    def __getattr__(self, name: str) -> object:
+        self.asked.append(name)
+        return lambda: f"any {name}"
+
+    @property
+    def word(self) -> str:
+        return "a property"
+
+    def held(self) -> object:
+        return self.word
+
+
+def test_what_an_instance_answers_is_not_taken_for_a_method_of_its_class() -> None:
+    machine = Machine()
+    actor = machine.executor.actor = AnswersAll()
+    assert machine.of(None, method="held").values == ["a property"]
+    machine.executor.shut_down_actor()
+    assert actor.asked == [] and machine.cleaned == 1
 
 
 def test_g27_an_actor_is_destroyed_when_the_exit_handlers_have_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import atexit
+import inspect
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import minray as ray
-from minray.actor import ActorClassInheritanceException, named_actors
+from minray.actor import ActorClassInheritanceException
 from minray.exceptions import (
     ActorAlreadyExistsError,
     ActorDiedError,
@@ -25,6 +26,7 @@ from minray.exceptions import (
     RayTaskError,
     TaskCancelledError,
 )
+from minray.util import list_named_actors
 from tests.helpers import wait_for_condition
 from tests.real.support import POLL_S, Files, Journal, Signal, api, echo, is_alive, run_driver, words
 
@@ -38,13 +40,34 @@ class Hides:
 
     def __init__(self) -> None:
         self.done = False  # type: ignore[assignment,method-assign]
+        self.static = self.of_class = "an attribute"  # type: ignore[assignment,method-assign]
 
     def done(self) -> object:
-        return self.done
+        return self.done, self.word
+
+    @property
+    def word(self) -> str:
+        return "a property"
+
+    @staticmethod
+    def static() -> str:
+        return "static"
+
+    @classmethod
+    def of_class(cls) -> str:
+        return cls.__name__
+
+    def __getattr__(self, name: str) -> object:
+        return lambda: name
 
 
 def test_an_attribute_hides_no_method_of_its_name() -> None:
-    assert ray.get(Hides.remote().done.remote()) is False
+    hides: Any = Hides.remote()
+    assert ray.get([hides.done.remote(), hides.static.remote()]) == [(False, "a property"), "static"]
+    assert ray.get(hides.of_class.remote()) == "Hides"
+    for name in ("word", "anything"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(hides, name)
 
 
 class Base:
@@ -304,9 +327,61 @@ def test_a_class_of_an_imported_module_is_one_class_with_its_methods() -> None:
     assert ray.get(Counter.remote().twice_or_thrice.remote(2)) == 6
 
 
-def test_a_method_is_no_attribute_of_an_actor_class() -> None:
-    with pytest.raises(AttributeError, match="is a method of actor class"):
-        getattr(Counter, "twice_or_thrice")  # noqa: B009
+def tagged(tag: str) -> Any:
+    """Mark a method, as libraries do that bind methods by what is written on them."""
+
+    def mark(function: Any) -> Any:
+        function.tag = tag
+        return function
+
+    return mark
+
+
+class Tagging:
+    @tagged("inherited")
+    async def inherited(self) -> None: ...
+
+    def overridden(self) -> None: ...
+
+
+@ray.remote(num_cpus=0)
+class Tagged(Tagging):
+    LIMIT = 7
+
+    @tagged("own")
+    def own(self, number: int, /, *, times: int = 2) -> str:
+        """Say the number a few times."""
+        return str(number) * times
+
+    @tagged("overridden")
+    def overridden(self) -> None: ...
+
+
+def test_methods_are_attributes_of_an_actor_class() -> None:
+    actor_class: Any = Tagged
+    assert {"own", "inherited", "LIMIT", "remote", "options"} <= set(dir(actor_class))
+    tags = {name: getattr(actor_class, name).tag for name in dir(actor_class) if hasattr(getattr(actor_class, name), "tag")}
+    assert tags == {"own": "own", "inherited": "inherited", "overridden": "overridden"}
+    assert list(inspect.signature(actor_class.own).parameters)[:2] == ["number", "times"]
+    own = actor_class.own
+    assert (own.__name__, own.__doc__, own.__qualname__) == ("own", "Say the number a few times.", "Tagged.own")
+    assert callable(own) and not hasattr(actor_class, "missing")
+    assert ray.get(actor_class.remote().own.remote(3)) == "33"
+
+
+def test_a_method_of_an_actor_class_is_called_on_a_handle() -> None:
+    with pytest.raises(TypeError, match=r"'own' is a method of actor class Tagged; call it on a handle: handle.own.remote"):
+        Tagged.own(Tagged, 3)  # type: ignore[attr-defined]
+
+
+def test_an_actor_class_knows_the_class_that_it_was_made_of() -> None:
+    actor_class: Any = Tagged
+    plain = actor_class.__ray_actor_class__
+    assert plain().own(3) == "33" and plain.__mro__[1] is Tagging
+    assert issubclass(actor_class.__ray_metadata__.modified_class, Tagging)
+    assert actor_class.__ray_metadata__.class_name == "Tagged"
+    derived = ray.remote(num_cpus=0)(type("Derived", (actor_class.__ray_metadata__.modified_class,), {}))
+    assert ray.get(derived.remote().own.remote(4)) == "44"
 
 
 def test_g24_g27_an_actor_without_handles_cleans_up_and_ends(files: Files) -> None:
@@ -359,7 +434,7 @@ def test_g33a_a_named_actor_that_is_let_go_and_obtained_again_answers() -> None:
         del counter
     with pytest.raises(ValueError, match="no actor named 'again'"):
         ray.get_actor("again")
-    assert ("tests", "again") not in named_actors(all_namespaces=True)
+    assert {"namespace": "tests", "name": "again"} not in list_named_actors(all_namespaces=True)
 
 
 def test_g33a_a_handle_that_was_found_by_name_keeps_its_actor() -> None:
@@ -469,6 +544,71 @@ def test_g34_a_constructor_that_raises() -> None:
     with pytest.raises(ActorDiedError, match="cannot be made") as caught:
         ray.get(Failing.remote().work.remote())
     assert caught.value.actor_init_failed
+
+
+class Gate:
+    """Opened while its coroutine constructor waits at it."""
+
+    async def __init__(self, opened: Signal, attempts: Journal, fails: bool = False) -> None:
+        attempts.note(os.getpid())
+        await asyncio.to_thread(opened.wait)
+        if fails:
+            raise KeyError("cannot be made")
+        self.loop = asyncio.get_running_loop()
+        self.meeting = asyncio.Event()
+
+    def is_on_its_loop(self) -> bool:
+        """In an actor with a coroutine constructor plain methods run on the event loop too."""
+        return asyncio.get_running_loop() is self.loop
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Bridge(Gate):
+    """The constructor and a ``__new__`` are inherited; other methods are coroutines."""
+
+    def __new__(cls, *_args: Any) -> Bridge:
+        return super().__new__(cls)
+
+    async def meet(self) -> str:
+        await self.meeting.wait()
+        return "met"
+
+    async def come(self) -> None:
+        self.meeting.set()
+
+
+@pytest.mark.parametrize("kind", [Gate, Bridge])
+def test_a_constructor_may_be_a_coroutine(kind: type, files: Files) -> None:
+    opened, attempts = files.signal(), files.journal()
+    actor: Any = ray.remote(num_cpus=0, max_restarts=1)(kind).remote(opened, attempts)
+    first = actor.is_on_its_loop.remote()
+    wait_for_condition(lambda: len(attempts.lines()) == 1)
+    assert ray.wait([first], timeout=0) == ([], [first]), "calls wait for the constructor"
+    opened.set()
+    assert ray.get(first) is True
+    if kind is Bridge:
+        assert ray.get([actor.meet.remote(), actor.come.remote()]) == ["met", None]
+    ray.kill(actor, no_restart=False)
+    wait_for_condition(lambda: len(set(attempts.lines())) == 2)
+    wait_for_condition(lambda: _answer(actor) is True, message="the new process has awaited its constructor too")
+
+
+def _answer(actor: Any) -> object:
+    try:
+        return ray.get(actor.is_on_its_loop.remote())
+    except ActorUnavailableError:
+        return None
+
+
+def test_g34_a_constructor_that_is_a_coroutine_may_raise(files: Files) -> None:
+    opened, attempts = files.signal(), files.journal()
+    opened.set()
+    actor: Any = ray.remote(num_cpus=0, max_restarts=3)(Gate).remote(opened, attempts, True)
+    with pytest.raises(ActorDiedError, match="cannot be made") as caught:
+        ray.get(actor.pid.remote())
+    assert caught.value.actor_init_failed and len(attempts.lines()) == 1
 
 
 # --- concurrency
@@ -746,6 +886,7 @@ def test_wrong_uses_say_what_to_do() -> None:
         (lambda: counter.missing, AttributeError, "actor class Counter has no method 'missing'"),
         (lambda: ray.kill(counter.add.remote()), ValueError, "use cancel for tasks"),
         (lambda: ray.get_actor(""), ValueError, "takes the name"),
+        (lambda: ray.get_actor(None), ValueError, "neither empty nor None"),  # type: ignore[arg-type]
         (ray.actor.exit_actor, TypeError, "in an actor's method only"),
         (lambda: ray.method(3), (ValueError, AssertionError), "takes options only"),
         (lambda: Counter.remote(1, 2, 3), TypeError, r"Counter.remote: too many positional arguments; .* takes \("),
@@ -760,3 +901,25 @@ def test_wrong_options_of_a_method_are_errors_at_once() -> None:
         counter.add.options(max_retries=1)
     with pytest.raises(ValueError, match="no concurrency group 'io'; it has none"):
         counter.add.options(concurrency_group="io")
+
+
+class Documented:
+    def add(self, number: int, /, *more: int, times: int = 2) -> int:
+        """Add numbers."""
+        return number
+
+    @classmethod
+    def shared(cls, number: int) -> int:
+        """Belongs to the class."""
+        return number
+
+
+def test_a_method_of_a_handle_has_the_documentation_and_signature_of_the_users() -> None:
+    handle: Any = ray.remote(num_cpus=0)(Documented).remote()
+    assert (handle.add.__doc__, handle.add.__name__) == ("Add numbers.", "add")
+    assert str(inspect.signature(handle.add)) == "(number: 'int', /, *more: 'int', times: 'int' = 2) -> 'int'"
+    assert handle.shared.__doc__ == "Belongs to the class."
+    assert str(inspect.signature(handle.shared)) == "(number: 'int') -> 'int'"
+    (sent,) = ray.get(ray.put([handle]))
+    assert list(inspect.signature(sent.add).parameters) == ["number", "more", "times"]
+    assert "handle.method.remote" in sent.add.__doc__ and "handle.method.remote" in (ray.actor.ActorMethod.__doc__ or "")

@@ -132,7 +132,7 @@ def test_an_unknown_option_is_a_value_error(name: str) -> None:
         ({"num_returns": "two"}, TypeError),
         ({"num_returns": 1.0}, TypeError),
         ({"num_returns": -1}, ValueError),
-        ({"num_returns": "dynamic"}, ValueError),
+        ({"num_returns": "dynamics"}, TypeError),
         ({"num_returns": 10**9}, ValueError),
         ({"_generator_backpressure_num_objects": 0}, ValueError),
         ({"_generator_backpressure_num_objects": -2}, ValueError),
@@ -256,6 +256,55 @@ def test_names_and_contexts() -> None:
     assert worker_id != here.get_worker_id()
     assert ray.get(who.remote())[0] == "who"
     assert here.get_task_id() is None and here.get_assigned_resources() == {}
+
+
+def ids_of_context() -> tuple[list[str | None], list[str | None]]:
+    """The ids as hex, from the deprecated properties and from the methods; each property warns."""
+    context = ray.get_runtime_context()
+    found = []
+    for name in ("job_id", "node_id", "task_id", "actor_id"):
+        with pytest.warns(DeprecationWarning, match=f"get_{name}"):
+            value = getattr(context, name)
+        found.append(None if value is None else value.hex())
+    return found, [context.get_job_id(), context.get_node_id(), context.get_task_id(), context.get_actor_id()]
+
+
+def test_the_deprecated_properties_of_the_context_have_the_ids() -> None:
+    class Actor:
+        def ids(self) -> Any:
+            return ids_of_context()
+
+    for found, expected in ray.get([ray.remote(ids_of_context).remote(), ray.remote(Actor).remote().ids.remote()]):
+        assert found == expected and None not in found[:3]
+    with pytest.warns(DeprecationWarning, match="get_node_id"):
+        assert ray.get_runtime_context().node_id == ray.NodeID.from_hex(ray.get_runtime_context().get_node_id())
+    with pytest.warns(DeprecationWarning, match="get_placement_group_id"):
+        group = ray.get_runtime_context().current_placement_group_id
+        assert group is None or group.is_nil()
+
+
+def test_one_call_takes_arguments_and_options() -> None:
+    """``_remote`` is what libraries for Ray call. As with ``options``, None is the default of a function's option."""
+
+    @ray.remote(num_returns=2)
+    def pair(first: object, second: object = "default") -> Any:
+        return first, second
+
+    @ray.remote(num_cpus=0)
+    class Pairs:
+        def __init__(self, first: object, second: object = "default") -> None:
+            self.pair = first, second
+
+        def named(self, *, third: object = None) -> Any:
+            return *self.pair, third, ray.get_runtime_context().get_task_name()
+
+    assert ray.get(pair._remote(args=(1,), kwargs={"second": 2}, num_returns=None, name="")) == (1, 2)
+    assert ray.get(pair._remote([3], num_returns=2, max_retries=0)) == [3, "default"]
+    pairs: Any = Pairs._remote(args=(4,), kwargs={"second": 5}, max_restarts=1, name=None)
+    assert ray.get(pairs.named._remote(num_returns=None, name=""))[:3] == (4, 5, None)
+    first, *_, name = ray.get(pairs.named._remote(kwargs={"third": 6}, num_returns=4, name="a name"))
+    assert (first, name) == (4, "a name")
+    assert pair._function(7) == (7, "default")
 
 
 def test_the_context_as_a_dictionary_has_ids() -> None:

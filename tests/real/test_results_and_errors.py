@@ -250,6 +250,30 @@ def test_the_remote_traceback_has_the_users_frames_only() -> None:
     assert [frame.name for frame in traceback.extract_tb(error.cause.__traceback__)] == ["outer", "inner"]
 
 
+class Stop(BaseException):
+    """A user's own, to pass handlers of Exception."""
+
+
+def test_g2_a_base_exception_of_the_users_own_is_raised_as_itself() -> None:
+    def stop() -> None:
+        raise Stop("here")
+
+    class Stopping:
+        def stop(self) -> None:
+            stop()
+
+    class AsyncStopping:
+        async def stop(self) -> None:
+            stop()
+
+    actors: list[Any] = [ray.remote(num_cpus=0)(kind).remote() for kind in (Stopping, AsyncStopping)]
+    refs = [ray.remote(stop).remote(), *(actor.stop.remote() for actor in actors)]
+    for ref in (*refs, echo.remote(refs[0])):
+        with pytest.raises(Stop) as caught:
+            ray.get(ref)
+        assert isinstance(caught.value, RayTaskError) and isinstance(caught.value, Exception)
+
+
 def test_an_error_that_the_user_calls_an_interrupt_or_an_exit_ends_nobody_else() -> None:
     @ray.remote
     def interrupt() -> None:

@@ -21,7 +21,8 @@ from minray.util import (
 )
 from minray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from minray.util.queue import Empty, Full, Queue
-from tests.real.support import ON_RAY
+from tests.helpers import wait_for_condition
+from tests.real.support import ON_RAY, core
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -177,14 +178,64 @@ def test_arguments_of_the_wrong_kind_are_named() -> None:
     remove_placement_group(group)
 
 
-def test_what_cannot_be_pickled_is_named_in_a_note() -> None:
+lock_of_the_module = threading.Lock()
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.name, self.lock = "holder", threading.Lock()
+
+
+def test_what_cannot_be_serialized_is_named() -> None:
     lock = threading.Lock()
 
-    class Holder:
-        def hold(self) -> Any:
+    def uses(number: int) -> object:
+        return number, lock
+
+    class Uses:
+        def use(self) -> object:
             return lock
 
-    with pytest.raises(TypeError, match="cannot pickle") as caught:
-        minray.remote(Holder).remote()
-    (note,) = caught.value.__notes__
-    assert note.startswith("(raised while Holder was pickled; minray.util.inspect_serializability")
+    class Takes:
+        def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+        def take(self, first: object, *others: object) -> None: ...
+
+    def takes(first: object, *, second: object = None) -> None: ...
+
+    taking: Any = minray.remote(num_cpus=0)(Takes).remote()
+    uses_of: list[tuple[Any, ...]] = [
+        (lambda: minray.remote(uses).remote(1), "Could not serialize the function uses", "lock = <unlocked"),
+        (lambda: minray.remote(Uses).remote(), "Could not serialize the actor class Uses", "lock = <unlocked"),
+        (lambda: minray.remote(takes).remote(lock), "the argument <unlocked", "for a task or actor", "parameter first"),
+        (lambda: minray.remote(takes).remote(1, second=Holder()), "parameter second", "lock = <unlocked", "(in <"),
+        (lambda: minray.remote(Takes).remote(1, Holder()), "(Takes.remote, parameter args[1])", "lock = <unlocked"),
+        (lambda: taking.take.remote(1, 2, {"key": [lock]}), "Takes.take.remote, parameter others[1]", "[0] = <unlocked"),
+        (lambda: taking.take.options(name="n").remote(lock), "parameter first"),
+        (lambda: minray.put([1, lock]), "Could not serialize the put value [1, <unlocked", "[1] = <unlocked"),
+    ]
+    for use, *said in uses_of:
+        with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object") as caught:
+            use()
+        assert [words for words in said if words not in str(caught.value)] == [], str(caught.value)
+        assert "Make it where it is needed" in str(caught.value) and isinstance(caught.value.__cause__, TypeError)
+
+
+class Picky:
+    def __reduce__(self) -> Any:
+        raise ValueError("not today")
+
+
+def test_errors_of_calls_that_are_not_about_values_stay_as_they_are() -> None:
+    with pytest.raises(ValueError, match="not today"):
+        minray.remote(lambda value: value).remote(Picky())
+    with pytest.raises(TypeError, match="put a list that contains it"):
+        minray.put(minray.put(1))
+
+
+def test_a_search_for_what_cannot_be_serialized_pins_no_references() -> None:
+    ref = minray.put(bytes(200_000))
+    with pytest.raises(TypeError, match="parameter value"):
+        minray.remote(lambda value: value).remote([ref, threading.Lock()])
+    wait_for_condition(lambda: core().references.get(ref.binary()) is not None)
+    assert not core().references.get(ref.binary()).pinned

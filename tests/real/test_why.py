@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -216,3 +217,38 @@ def test_actors_and_their_calls(files: Files) -> None:
     ray.get([first, second])
     ray.kill(clerk)
     explains(clerk, "is dead: it was killed")
+
+
+def test_a_get_whose_time_is_up_names_references_and_their_cause() -> None:
+    waiting = [echo.options(resources={"unobtainium": 2}).remote(number) for number in range(5)]
+    begun_at = time.monotonic()
+    with pytest.raises(ray.exceptions.GetTimeoutError) as caught:
+        ray.get([ray.put(1), *waiting], timeout=1)
+    said = str(caught.value)
+    assert time.monotonic() - begun_at < 3 and "(timeout 1 s)" in said
+    assert [ref.hex() in said for ref in waiting] == [True, True, True, False, False] and "and 2 more" in said
+    assert "echo" in said and "no node has unobtainium" in said
+    for timeout in (0, 0.001):
+        with pytest.raises(ray.exceptions.GetTimeoutError, match=f"not ready: {waiting[0].hex()}"):
+            ray.get(waiting[0], timeout=timeout)
+    for ref in waiting:
+        ray.cancel(ref)
+
+
+def test_what_no_node_can_ever_run_is_said_at_once() -> None:
+    done = run_driver(
+        """
+        ray.init(num_cpus=2, logging_level="ERROR")
+        @ray.remote(num_cpus=1000)
+        class Huge:
+            pass
+        tasks = [ray.remote(num_cpus=100 + number // 2)(lambda: 1).remote() for number in range(4)]
+        actor = Huge.remote()
+        ray.wait(tasks, timeout=2)
+        """
+    )
+    assert sorted(done.stderr.splitlines()) == [
+        "(gcs) an actor of class Huge waits for a node to join: it needs {CPU: 1000}; the most that a node has is {CPU: 2}",
+        "(raylet) a task waits for a node to join: it needs {CPU: 100}; the most that a node has is {CPU: 2}",
+        "(raylet) a task waits for a node to join: it needs {CPU: 101}; the most that a node has is {CPU: 2}",
+    ]

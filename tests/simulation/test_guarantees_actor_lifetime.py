@@ -171,8 +171,7 @@ def test_g24_g110_an_actor_whose_handles_are_dropped_around_a_restart_of_the_gcs
     assert result == 1 and deaths(cluster) == [protocol.OUT_OF_SCOPE]
 
 
-@minray.remote(max_restarts=-1)
-class Leaver:
+class Leaving:
     """Ends itself, and keeps that to itself."""
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -193,6 +192,9 @@ class Leaver:
         return 1
 
 
+Leaver = minray.remote(max_restarts=-1)(Leaving)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g34_c2_an_actor_that_keeps_its_exit_to_itself_ends_all_the_same(seed: int) -> None:
     def body() -> list[Any]:
@@ -203,6 +205,62 @@ def test_g34_c2_an_actor_that_keeps_its_exit_to_itself_ends_all_the_same(seed: i
 
     result, cluster = judged(body, seed=seed)
     assert result == [DEAD, 1, DEAD, DEAD, DEAD] and deaths(cluster) == [protocol.EXITED] * 3
+
+
+@minray.remote(max_restarts=-1, concurrency_groups={"io": 2})
+class Hanging(Leaving):
+    """Has coroutines that never end; what they do when they are cancelled is told to ``Counter``s."""
+
+    async def hang(self, told: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await told.add.remote("cancelled")
+
+    @minray.method(concurrency_group="io")
+    async def hang_in_group(self, told: Any) -> None:
+        await self.hang(told)
+
+    async def wait(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "waited"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("end", ["leave", "swallow", "__ray_terminate__"])
+def test_c2_g28_coroutines_that_never_end_do_not_keep_an_actor_that_exits(end: str, seed: int) -> None:
+    def body() -> list[Any]:
+        actor, told = Hanging.remote(), Counter.remote()
+        hanging = [actor.hang.remote(told), actor.hang_in_group.remote(told), actor.wait.remote(10.0)]
+        minray.get(actor.call.remote())
+        begun_at = time.time()
+        ends = outcome_of(getattr(actor, end).remote(*([0.1] if end == "leave" else [])))
+        later = outcome_of(actor.call.remote())
+        assert time.time() - begun_at < 5, "later calls fail at once"
+        outcomes = [outcome_of(ref) for ref in hanging]
+        assert 30 < time.time() - begun_at < 35
+        return [ends, later, *outcomes, minray.get(told.add.remote("asked"))]
+
+    assert judged(body, seed=seed)[0] == [DEAD, DEAD, DEAD, DEAD, "waited", 3]
+
+
+@minray.remote(max_concurrency=3)
+class Blocked:
+    def hang(self) -> None:
+        while True:
+            time.sleep(3600)
+
+    def leave(self) -> None:
+        minray.actor.exit_actor()
+
+
+def test_c2_g28_threads_that_never_end_do_not_keep_an_actor_that_exits() -> None:
+    def body() -> list[Any]:
+        actor = Blocked.remote()
+        hanging = actor.hang.remote()
+        return [outcome_of(ref) for ref in (actor.leave.remote(), actor.leave.remote(), hanging)]
+
+    assert judged(body)[0] == [DEAD] * 3
 
 
 # --- G25, G26: owners, and detached ones

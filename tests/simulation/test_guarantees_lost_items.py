@@ -127,6 +127,19 @@ def test_g93_g94_items_that_are_lost_while_their_task_runs_come_again(seed: int)
     assert values == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.filterwarnings("ignore:.*dynamic:DeprecationWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_g74_g94_lost_items_that_came_in_one_value_are_made_again(seed: int) -> None:
+    def body() -> list[Any]:
+        generator = minray.get(large.options(num_returns="dynamic").remote(3))
+        refs = list(generator)
+        ask_for_a_strike()
+        return [first_of(ref) for ref in (refs[2], refs[0], refs[1])]
+
+    values, _ = judged(body, lose_copies, nodes=NODES, seed=seed, faults=FAULTY)
+    assert values == [3, 1, 2]
+
+
 def test_g70_lost_items_without_retries_say_why() -> None:
     def body() -> tuple[list[Any], str]:
         generator = large.options(max_retries=0).remote(3)

@@ -117,15 +117,15 @@ def test_a_name_that_is_something_else_already_is_discarded(make: Any) -> None:
         (lambda: Counter("a", tag_keys=["x"]), TypeError, "tag_keys must be a tuple, not list"),  # type: ignore[arg-type]
         (lambda: Counter("a", tag_keys=(1,)), TypeError, "tag keys must be strings, not int"),  # type: ignore[arg-type]
         (lambda: Counter("a").set_default_tags({"b": "1"}), ValueError, "'b' is not one of the tag keys"),
-        (lambda: Counter("a", tag_keys=("b",)).set_default_tags({"b": 1}), TypeError, "that of 'b' is a int"),  # type: ignore[dict-item]
+        (lambda: Counter("a", tag_keys=("b",)).set_default_tags({"b": 1}), TypeError, "that of 'b' is an int"),  # type: ignore[dict-item]
         (lambda: Counter("a").inc("1"), TypeError, "value must be an int or a float, not str"),  # type: ignore[arg-type]
         (lambda: Counter("a").inc(0), ValueError, "value must be positive, not 0"),
         (lambda: Counter("a").inc(-1), ValueError, "value must be positive, not -1"),
         (lambda: Counter("a", tag_keys=("x", "y")).inc(tags={"y": "1"}), ValueError, "no value for the tag keys x$"),
-        (lambda: Counter("a").inc(tags={"x": 1}), TypeError, "that of 'x' is a int"),  # type: ignore[dict-item]
+        (lambda: Counter("a").inc(tags={"x": 1}), TypeError, "that of 'x' is an int"),  # type: ignore[dict-item]
         (lambda: Counter("a").inc(tags={1: "x"}), TypeError, "tag keys must be strings, not int"),  # type: ignore[dict-item]
-        (lambda: Counter("a").inc(tags={"x": "\udc80"}), UnicodeEncodeError, "surrogates not allowed"),
-        (lambda: Counter("a", "\udc80"), UnicodeEncodeError, "surrogates not allowed"),
+        (lambda: Counter("a").inc(tags={"x": "\udc80"}), ValueError, "value of tag 'x' cannot be encoded as UTF-8"),
+        (lambda: Counter("a", "\udc80"), ValueError, "description cannot be encoded as UTF-8"),
         (lambda: Gauge("a").set("1"), TypeError, "value must be"),  # type: ignore[arg-type]
         (lambda: Histogram("a"), ValueError, "boundaries are needed"),
         (lambda: Histogram("a", boundaries=[]), ValueError, "boundaries are needed"),

@@ -5,17 +5,18 @@ Ray: CoreWorker::Exit and its drain in src/ray/core_worker/core_worker.cc, grace
 A worker becomes an actor's process when it runs the constructor, and it ends with the actor. An actor may end by itself, or
 because no handle of it is left. Its process then takes these steps:
 
-  * It begins no more calls, and lets the running ones finish (C2).
+  * It begins no more calls, and lets the running ones finish (C2). Calls that come too late fail. Running calls have
+    ``actor_graceful_shutdown_timeout_ms``; coroutines are then cancelled. If a call goes on even so, the process ends
+    without the steps that follow (G28).
   * It waits until no process depends on objects that it owns. It does not wait for its own actors, which end with it (G25).
-    It waits no longer than ``actor_graceful_shutdown_timeout_ms`` (G28): a dependant may wait for a call of this actor that
-    never begins. Meanwhile it lends its CPUs.
+    It waits no longer than that time (G28): a dependant may wait for a call of this actor that never begins. Meanwhile it
+    lends its CPUs.
   * It runs the user's clean-up (G27), tells the gcs, and exits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.ground.process import Process
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.packed_exception import describe_packed
+from minray.exceptions import ActorDiedError
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ReportActorEnding, ReportActorExit
 from minray.protocol.base import Address
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.01
 """Seconds between two looks of an ending actor at whether it may end. Nothing signals that; a look costs little."""
+CUT_OFF_S = 1.0
+"""Seconds that coroutines get to handle their cancellation when their actor's time is up: enough for a ``finally``."""
 
 
 class Dependants(Protocol):
@@ -60,7 +64,12 @@ class ActorHost:
         self._process = process
         self._executor = executor
         self._dependants = dependants
+        self._intake = intake
         self.cancel_children = dependants.cancel_children
+        self._refused: list[ReceivedTask] = []
+        """Calls that never begin, until they are answered."""
+        self._is_announced = False
+        """Whether the gcs knows that the actor exits, so that calls may fail for it."""
         max_wait_s = process.config.system_config.actor_scheduling_queue_max_reorder_wait_seconds
         self.receiver = ActorTaskReceiver(process.platform, executor, intake, self, max_wait_s)
 
@@ -102,21 +111,67 @@ class ActorHost:
         self.receiver.stop_beginning()
         self._process.begin(self._end(actor, reason), f"end_actor({short_actor(actor.actor_id)})")
 
+    def refuse(self, task: ReceivedTask) -> None:
+        """Fail a call that will never begin because the actor exits, as soon as the gcs knows that it does."""
+        self._refused.append(task)
+        if self._is_announced:
+            self._fail_refused()
+
+    def _on_announced(self) -> None:
+        self._is_announced = True
+        self._fail_refused()
+
+    def _fail_refused(self) -> None:
+        refused, self._refused = self._refused, []
+        for task in refused:
+            error = ActorDiedError(actor_id=task.actor_id.hex(), reason=self._executor.wants_exit)
+            self._intake.answer_error(task, FAILED, self._intake.pack(task, error))
+
     async def _end(self, actor: ActorProcess, reason: str) -> None:
-        process, dependants = self._process, self._dependants
-        while actor.constructor.reply is None or not self.receiver.is_idle():
-            await asyncio.sleep(LOOK_AGAIN_S)
-        if not dependants.is_through():
-            dependants.lend_cpus()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(process.config.system_config.actor_graceful_shutdown_timeout_ms / 1000):
-                while not dependants.is_through():
-                    await asyncio.sleep(LOOK_AGAIN_S)
-        shut_down = asyncio.Event()
-        actor.shut_down(shut_down.set)
-        await shut_down.wait()
+        process = self._process
+        if self._executor.wants_exit:
+            self.announce_end(self._on_announced)
+        grace_s = process.config.system_config.actor_graceful_shutdown_timeout_ms / 1000
+        ends_at = asyncio.get_running_loop().time() + grace_s
+        if await self._until(lambda: self._is_idle(actor), ends_at) or await self._cut_off(actor, grace_s):
+            if not self._dependants.is_through():
+                self._dependants.lend_cpus()
+                await self._until(self._dependants.is_through, ends_at)
+            await self._clean_up(actor, grace_s)
         try:
             await process.gcs.call(ReportActorExit(actor.actor_id, process.config.worker_id, reason))
         except PlatformError as error:
             logger.warning("the gcs could not be told that an actor ends: %s", error)
         process.platform.processes.exit(0)
+
+    def _is_idle(self, actor: ActorProcess) -> bool:
+        """Whether neither the constructor nor a call runs."""
+        return actor.constructor.reply is not None and self.receiver.is_idle()
+
+    @staticmethod
+    async def _until(is_so: Callable[[], bool], ends_at: float) -> bool:
+        """Wait for a condition; return whether it came true before the time ``ends_at`` of the loop's clock."""
+        while not is_so():
+            if asyncio.get_running_loop().time() >= ends_at:
+                return False
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return True
+
+    async def _cut_off(self, actor: ActorProcess, grace_s: float) -> bool:
+        """Cancel the coroutines that still run; return whether they have ended. Threads cannot be ended."""
+        calls = self.receiver.unanswered()
+        names = ", ".join(sorted({task.header.template.name for task in calls})) or "its constructor"
+        logger.warning("an actor that exits ends %s, which has not finished within %g s", names, grace_s)
+        self._executor.make_leave(calls)
+        for task in calls:
+            actor.cancel(task)
+        return await self._until(lambda: self._is_idle(actor), asyncio.get_running_loop().time() + CUT_OFF_S)
+
+    async def _clean_up(self, actor: ActorProcess, grace_s: float) -> None:
+        shut_down = asyncio.Event()
+        actor.shut_down(shut_down.set)
+        try:
+            async with asyncio.timeout(grace_s):
+                await shut_down.wait()
+        except TimeoutError:
+            logger.warning("the clean-up of an actor has not finished within %g s, and is broken off", grace_s)

@@ -64,6 +64,9 @@ class ActorSurroundings(Protocol):
     def end_actor(self, reason: str) -> None:
         """Begin no more calls, and end the process when the running ones have been answered."""
 
+    def refuse(self, task: ReceivedTask) -> None:
+        """Fail a call that will never begin, as soon as the gcs knows that the actor exits by itself."""
+
     def announce_end(self, then: Callable[[], None]) -> None:
         """Tell the gcs that the actor is about to end, then call ``then``."""
 
@@ -185,9 +188,10 @@ class ActorTaskReceiver:
                 known.repeat(call)
             return None
         stream.forget(request.acknowledged, request.answered)
-        if actor.is_ending:
-            return None
         task = ReceivedTask.of(request, header, call, 0, actor.gpu_ids)
+        if actor.is_ending:
+            self._surroundings.refuse(task)
+            return None
         stream.tasks[task.sequence] = task
         in_order = request.in_order and request.sequence >= stream.next  # below ``next`` it fills a hole that was given up
         task.keeps_place = in_order
@@ -362,7 +366,7 @@ class ActorTaskReceiver:
             self._maybe_forget(stream)
 
     def stop_beginning(self) -> None:
-        """Drop all calls that have not begun, because the actor ends. Their callers hear from the gcs that it is dead."""
+        """Drop all calls that have not begun, because the actor ends. If it exits by itself they fail."""
         for stream in self._streams.values():
             if stream.hole_timer is not None:
                 stream.hole_timer.cancel()
@@ -370,6 +374,7 @@ class ActorTaskReceiver:
                 if task.claim():
                     del stream.tasks[sequence]
                     self._intake.release(task)
+                    self._surroundings.refuse(task)
 
     def is_idle(self) -> bool:
         """Whether every received call has been answered."""

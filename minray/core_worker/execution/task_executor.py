@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from minray import cloudpickle
 from minray.common.clock import Clock
+from minray.core_worker.execution.actor_instance import construct, method_of, words_of
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.execution.outgoing_stream import StreamingTask
@@ -58,8 +59,6 @@ CLEAN_UP = "__ray_shutdown__"
 """Name of the user's method that is called before the process of an actor ends; it is Ray's name."""
 _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", default=None)
 """The actor call that runs in this thread or coroutine; None for a task that the main thread alone runs."""
-MOST_WORDS = 100
-"""Characters at which the ``repr`` of an actor is cut: it is shown before the actor's output."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 UNNOTED = "the end of a task could not be recorded"
 Speaker = tuple[int, bytes]
@@ -144,6 +143,10 @@ class TaskExecutor:
             task = self._in_main
         if task is not None:
             self._leaving.append(task)
+
+    def make_leave(self, tasks: list[ReceivedTask]) -> None:
+        """Make running calls end without a value, because their actor's time is up."""
+        self._leaving += tasks
 
     def mark(self, task: ReceivedTask) -> None:
         """Mark that a task begins, so that the raylet knows it after this process's death."""
@@ -279,7 +282,7 @@ class TaskExecutor:
 
     def shut_down_actor(self) -> None:
         """Run the user's clean-up method, then the steps of an interpreter's end: exit handlers, the destructor (G27)."""
-        clean_up = method_of(self.actor, CLEAN_UP) if hasattr(self.actor, CLEAN_UP) else None
+        clean_up = method_of(self.actor, CLEAN_UP) if hasattr(type(self.actor), CLEAN_UP) else None
         if clean_up is not None:
             try:
                 if inspect.iscoroutine(cleaning := clean_up()):
@@ -314,11 +317,13 @@ class TaskExecutor:
         function = self._functions.load(template.function_id)
         return (function if template.actor is None else partial(self._construct, function)), args, kwargs
 
-    def _construct(self, actor_class: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _construct(self, actor_class: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._birthplace = threading.get_ident()
-        self.actor = actor_class(*args, **kwargs)
-        self._actor_words = _words_of(self.actor)
-        self.title.become(self.actor)
+        return construct(actor_class, args, kwargs, self._on_constructed)
+
+    def _on_constructed(self, actor: Any) -> None:
+        self.actor, self._actor_words = actor, words_of(actor)
+        self.title.become(actor)
 
     def _method(self, name: str) -> Callable[..., Any]:
         if name == CALL_METHOD:
@@ -470,33 +475,6 @@ def _values_at_fault(error: BaseException) -> str:
         return ""
     error.__traceback__ = entry
     return found
-
-
-def method_of(actor: Any, name: str) -> Callable[..., Any]:
-    """Return the method of that name of the actor's class, bound to the actor.
-
-    As in Ray, an instance attribute does not hide the method of the same name: ``self.done = False`` leaves ``done()``.
-    """
-    if name in getattr(actor, "__dict__", ()):
-        for each in type(actor).__mro__:
-            if name in vars(each):
-                found = vars(each)[name]
-                bind = getattr(type(found), "__get__", None)
-                method: Callable[..., Any] = found if bind is None else bind(found, actor, type(actor))
-                return method
-    method = getattr(actor, name)
-    return method
-
-
-def _words_of(actor: Any) -> str:
-    kind: Any = type(actor)
-    if kind.__repr__ is object.__repr__:
-        return ""
-    try:
-        return " ".join(repr(actor).split())[:MOST_WORDS]
-    except Exception:
-        logger.exception("the actor's __repr__ raised an exception")
-        return ""
 
 
 def _us_since(started_ns: int) -> int:

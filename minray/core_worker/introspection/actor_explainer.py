@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from minray.common.ids import actor_of, creation_task_of, return_id, short, short_actor
+from minray.common.shown import cut
 from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.records.pending_task import PUSHED, WAITING, ActorClient, CallStream, PendingTask
 from minray.core_worker.records.received_task import ReceivedTask
@@ -197,7 +198,7 @@ def describe_call(task: PendingTask) -> str:
     """Name a task, a call or a constructor for a user."""
     template = task.prepared.template
     kind = "call" if task.prepared.client is not None else "constructor" if template.actor is not None else "task"
-    return f"{kind} {template.name} ({short(task.task_id)})"
+    return f"{kind} {cut(template.name)} ({short(task.task_id)})"
 
 
 def is_of_actor(task: PendingTask) -> bool:
@@ -231,6 +232,6 @@ def _only(running: list[ReceivedTask]) -> ReceivedTask | None:
 def _named(running: list[ReceivedTask]) -> str:
     if not running:
         return "no call runs"
-    names = ", ".join(task.header.template.name for task in running[:MAX_NAMED])
+    names = ", ".join(cut(task.header.template.name) for task in running[:MAX_NAMED])
     others = f" and {len(running) - MAX_NAMED} more" if len(running) > MAX_NAMED else ""
     return f"{names}{others} run{'s' if len(running) == 1 else ''}"

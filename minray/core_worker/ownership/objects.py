@@ -32,7 +32,7 @@ from minray.values.object_ref import ObjectRef
 
 logger = logging.getLogger(__name__)
 
-UNSEEN = "unhandled error of a task (RAY_IGNORE_UNHANDLED_ERRORS=1 hides such messages)"
+UNSEEN = "unhandled error of a task (MINRAY_IGNORE_UNHANDLED_ERRORS=1 hides such messages)"
 
 
 class Objects:

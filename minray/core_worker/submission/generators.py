@@ -183,13 +183,17 @@ class Generators:
         reason = self.streams.contradiction(task.task_id)
         return StreamingGeneratorReplayInconsistentError(reason=reason) if reason else None
 
-    def on_ended(self, task: PendingTask, value: StoredObject | None) -> None:
-        """End the stream of a task that is over; ``value`` is its error, or a value that is none (G92, G93)."""
+    def on_ended(self, task: PendingTask, value: StoredObject | None) -> StoredObject | None:
+        """End the stream of a task that is over; ``value`` is its error, or a value that is none (G92, G93).
+
+        Return the value that is still to be stored for the task itself.
+        """
         if self.streams.is_open(task.task_id):
             assert value is not None
             self._end(task, value)
         if task.items_lost:
             self._give_up(task, value)
+        return value
 
     def _give_up(self, task: PendingTask, value: StoredObject | None) -> None:
         """Store an error for each lost item that an attempt has not made again (G95)."""

@@ -263,7 +263,7 @@ class TaskOutcomes:
         held = task.held_ids()
         self._recovery.remember(task, values)
         if task.stream is not None:
-            self._streams.on_ended(task, values[0])
+            values = [self._streams.on_ended(task, values[0])]
         for index, stored in enumerate(values, 1):
             if stored is not None:
                 self._objects.on_result(return_id(task.task_id, index), stored)  # if it is lost by now, the task runs again

@@ -48,7 +48,8 @@ class Streams(Protocol):
     def is_wanted(self, task_id: bytes) -> bool:
         """Whether a user may still read items."""
 
-    def on_ended(self, task: PendingTask, value: StoredObject | None) -> None: ...
+    def on_ended(self, task: PendingTask, value: StoredObject | None) -> StoredObject | None:
+        """End the stream; return the value that is still to be stored for the task itself."""
 
 
 class Recovery(Protocol):

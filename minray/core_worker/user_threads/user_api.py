@@ -31,6 +31,7 @@ from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.user_threads.generator_reader import GeneratorReader
 from minray.core_worker.user_threads.port import UserPort
+from minray.core_worker.user_threads.timeouts import timed_out
 from minray.errors.packed_exception import for_coroutines, unpack_exception
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError, RaySystemError
@@ -174,7 +175,7 @@ class UserApi:
         if self._call_sites is not None:
             self._call_sites.note([return_id(task_id, index) for index in range(1, num_returns + 1)], "task call")
         self._post(self._submit, task)
-        if prepared.template.is_streaming:
+        if prepared.template.is_streaming and not prepared.template.is_dynamic:
             return self._generators.new(task_id)
         if num_returns == 1:
             return ObjectRef(task_id + b"\0\0\0\1", self._own, self._drop_ref)
@@ -233,9 +234,9 @@ class UserApi:
         values = self._known(refs)
         left_s = timeout_s
         while None in values:  # a loop, because a value that has come may be lost before this thread goes on
-            if left_s is not None and left_s < 0:
-                raise GetTimeoutError(timeout_s=timeout_s)
             missing = [ref for ref, stored in zip(refs, values, strict=True) if stored is None]
+            if left_s is not None and left_s < 0:
+                raise timed_out(self, missing, timeout_s)
             self._wait(missing, len(missing), True, left_s)
             values = self._known(refs)
             left_s = None if deadline is None else deadline - self._user_code.time() or -1.0
@@ -263,7 +264,7 @@ class UserApi:
         found = self._fetcher.get(wanted, left_s, _held_up(self._executor.current))
         for index, value in zip(large, found, strict=True):
             if value is None:
-                raise GetTimeoutError(timeout_s=timeout_s)
+                raise timed_out(self, [refs[index]], timeout_s)
             values[index].is_fetched = True
             values[index] = value
         return values
@@ -454,7 +455,7 @@ class UserApi:
                 async with asyncio.timeout(timeout_s):
                     return await self.port.locator.locate(objects)
             except TimeoutError:
-                raise GetTimeoutError(timeout_s=timeout_s) from None
+                raise GetTimeoutError(timeout_s=timeout_s, reason="not all owners of the objects have answered") from None
 
         locations: dict[bytes, Location] = self.run_on_loop(locate)
         return locations

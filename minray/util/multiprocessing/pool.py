@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 import minray as ray
+from minray.common.shown import shown
 from minray.util.crew import Crew, call_each_starred, chunks
 
 T = TypeVar("T")
@@ -183,7 +184,11 @@ class IMapIterator(Iterator[T]):
 
 
 class Pool:
-    """A pool of workers; the head of this file says how it differs from the standard library's."""
+    """A pool of workers with the interface of ``multiprocessing.pool.Pool``; its workers are actors.
+
+    When a worker dies, its calls fail with ActorDiedError, and another worker takes its place. ``terminate`` fails
+    unfinished calls with RuntimeError. The iterable of ``imap`` is read only as far ahead as keeps the workers busy.
+    """
 
     def __init__(
         self,
@@ -203,7 +208,7 @@ class Pool:
         """
         for name, number in (("processes", processes), ("maxtasksperchild", maxtasksperchild)):
             if number is not None and (not isinstance(number, int) or number < 1):
-                raise ValueError(f"{name} must be a positive int, or None, but is {number!r}")
+                raise ValueError(f"{name} must be a positive int, or None, but is {shown(number)}")
         if not ray.is_initialized():
             ray.init(address=ray_address)
         self._crew = Crew(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from minray.common.shown import shown
+
 Filter = tuple[str, str, str | bool | int | float]
 """(name of a field, ``=`` or ``!=``, value)"""
 T = TypeVar("T")
@@ -29,21 +31,21 @@ def check(state: type[Any], filters: Sequence[Filter] | None) -> None:
         raise TypeError(f"filters must be a list of filters, not {type(filters).__name__}")
     for one in filters or ():
         if not isinstance(one, list | tuple) or len(one) != 3:
-            raise ValueError(f'a filter is a tuple such as ("state", "=", "ALIVE"), not {one!r}')
+            raise ValueError(f'a filter is a tuple such as ("state", "=", "ALIVE"), not {shown(one)}')
         name, predicate, _ = one
         known = [one.name for one in fields(state)]
         if name not in known:
             what = state.__name__.removesuffix("State").lower()
-            raise ValueError(f"{what}s have no {name!r} to filter by; they have {', '.join(known)}")
+            raise ValueError(f"{what}s have no {shown(name)} to filter by; they have {', '.join(known)}")
         if predicate not in ("=", "!="):
-            raise ValueError(f"a filter compares by = or !=, not by {predicate!r}")
+            raise ValueError(f"a filter compares by = or !=, not by {shown(predicate)}")
 
 
 def parse(text: str) -> Filter:
     """Parse ``state=ALIVE`` or ``state!=DEAD``. Raises ValueError for other text."""
     name, sign, value = text.partition("=")
     if not sign or not name.rstrip("!"):
-        raise ValueError(f"{text!r} is not a filter such as state=ALIVE or state!=DEAD")
+        raise ValueError(f"{shown(text)} is not a filter such as state=ALIVE or state!=DEAD")
     return (name[:-1].strip(), "!=", value.strip()) if name.endswith("!") else (name.strip(), "=", value.strip())
 
 

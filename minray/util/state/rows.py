@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from minray.common.ids import job_of, job_of_actor
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
+from minray.common.shown import shown
 from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.protocol.actor import KINDS_OF_DEATH, ActorInfo
 from minray.protocol.gcs import DRIVER_LEFT, JobInfo, NodeInfo, WorkerDeath
@@ -53,7 +54,7 @@ def plain_id(text: str) -> str:
     try:
         return bytes.fromhex(text).hex()
     except ValueError:
-        raise ValueError(f"{text!r} is no id: an id has hexadecimal digits only") from None
+        raise ValueError(f"{shown(text)} is no id: an id has hexadecimal digits only") from None
 
 
 async def actors(reader: StateReader, timeout_s: float, id: str | None) -> Listing:

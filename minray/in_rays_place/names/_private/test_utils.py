@@ -77,7 +77,7 @@ def wait_for_assertion(
             time.sleep(retry_interval_ms / 1000)
 
 
-def kill_actor_and_wait_for_failure(actor: ActorHandle, timeout: float = 10, retry_interval_ms: float = 100) -> None:
+def kill_actor_and_wait_for_failure(actor: ActorHandle[Any], timeout: float = 10, retry_interval_ms: float = 100) -> None:
     """Kill an actor, which is not restarted, and wait until its calls fail. Raises RuntimeError after ``timeout``."""
     kill(actor)
 
