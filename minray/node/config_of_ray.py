@@ -11,7 +11,6 @@ Three mean something under another name: ``object_spilling_config``, whose direc
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from typing import Any
@@ -132,7 +131,7 @@ def without_entries_of_ray(overrides: dict[str, Any]) -> dict[str, Any]:
 def _spilling_directory(text: Any) -> str:
     """Return the places for spill files that Ray's JSON names, as one text."""
     try:
-        config = json.loads(text) if isinstance(text, str | bytes) else text
+        config = msgspec.json.decode(text) if isinstance(text, str | bytes) else text
         params = config.get("params") or {}
         places = params["directory_path" if config["type"] == "filesystem" else "uri"]
     except (ValueError, KeyError, AttributeError, TypeError):
