@@ -170,8 +170,8 @@ class LinePrinter:
         """Recent lines by text and stream, in the order in which their windows began and end."""
         self._sequences: dict[Source, int] = {}
         """Number of the last batch shown for each stream, so that a repeated message is not shown again."""
-        self._context = contextvars.Context()
-        """Context in which lines are printed: in a notebook, it names the cell that they belong to."""
+        self._context: contextvars.Context | None = None
+        """Context in which lines are printed: in a notebook, it names the cell that they belong to. None: the caller's."""
 
     def show_in(self, context: contextvars.Context) -> None:
         """Print lines in this context from now on."""
@@ -194,7 +194,8 @@ class LinePrinter:
     def _print(self, text: str, is_stderr: bool) -> None:
         """Print lines, and ignore a closed pipe (``| head``): only the driver's own output raises an error for that."""
         stream = sys.stderr if is_stderr else sys.stdout
-        write = self._context.copy().run  # a copy, because only one thread at a time can be in a context
+        context = self._context or contextvars.copy_context()
+        write = context.copy().run  # a copy, because only one thread at a time can be in a context
         with suppress(OSError, ValueError):
             try:
                 write(print, text, file=stream, flush=True)

@@ -40,8 +40,8 @@ SHELL = """
             shell.events.trigger("pre_run_cell")
             work()
             shell.events.trigger("post_run_cell")
-            text = [(where, text.split(") ")[1]) for where, text in sys.stdout.pieces if text.strip()]
-            print(name, text, file=terminal)
+            lines = [(where, line) for where, text in sys.stdout.pieces for line in text.splitlines()]
+            print(name, [(where, line.split(") ")[1]) for where, line in lines if line], file=terminal)
             sys.stdout.pieces.clear()
 
         @ray.remote

@@ -219,9 +219,10 @@ MISTAKES = {
             Mutation(
                 "minray.core_worker.execution.actor_host",
                 "ActorHost._end",
-                "process.config.system_config.actor_graceful_shutdown_timeout_ms / 1000",
-                "None",
+                "await self._until(self._dependants.is_through, ends_at)",
+                "await self._until(self._dependants.is_through, 1e300)",
             ),
+            Mutation("minray.core_worker.execution.actor_host", "ActorHost._end", "self._executor.wants_exit", "False"),
         ),
     ),
     "failed_call_kept_who_had_waited": Mistake(
@@ -288,7 +289,7 @@ MISTAKES = {
                 "TaskOutcomes._finish",
                 """
                 if task.stream is not None:
-                    self._streams.on_ended(task, values[0])
+                    values = [self._streams.on_ended(task, values[0])]
                 for index, stored in enumerate(values, 1):
                     if stored is not None:
                         self._objects.on_result(return_id(task.task_id, index), stored)
@@ -348,6 +349,7 @@ MISTAKES = {
                 "execution is not None and execution.ends_actor",
                 "False",
             ),
+            Mutation("minray.core_worker.execution.actor_host", "ActorHost._end", "self._executor.wants_exit", "False"),
         ),
     ),
     "let_go_and_obtained_again": Mistake(
