@@ -256,6 +256,24 @@ def test_an_import_of_ray_brings_its_private_modules() -> None:
 
 
 @pytest.mark.usefixtures("without_ray")
+def test_a_part_is_named_however_it_is_imported() -> None:
+    before = set(vars(minray))
+    with minray_as_ray(pretend=["ray.data"]):
+        for statement in ("from ray import tune", "from ray.experimental import channel", "import ray.tune as tune"):
+            with pytest.raises(ModuleNotFoundError, match=r"ray\.\S+ is not part of minray, which stands in Ray's place"):
+                exec(statement, {})
+        found: dict[str, Any] = {}
+        exec("from ray import data; import ray.data as same; from ray.experimental import tqdm_ray, internal_kv", found)
+        exec("from ray._private import state, test_utils; from ray._common.utils import env_bool", found)
+        exec("from ray import util", found)
+        assert found["data"] is found["same"] and found["tqdm_ray"].tqdm and found["util"] is minray.util
+        assert found["state"].state and found["test_utils"].wait_for_condition and found["internal_kv"]
+        with pytest.raises(ImportError, match="no_such_name"):
+            exec("from minray.util.queue import no_such_name", {})
+    assert set(vars(minray)) == before and "minray.data" not in sys.modules
+
+
+@pytest.mark.usefixtures("without_ray")
 def test_pretended_names_can_do_everything_but_be_called() -> None:
     with minray_as_ray(pretend=["ray.data", "ray.train"]):
         data: Any = importlib.import_module("ray.data")

@@ -17,16 +17,17 @@ Rules
     import it again under that name and bind it to its parent package again. That could replace a function of the same
     name (``ray.util.placement_group``).
   * Modules that are packages in Ray and files here get an empty search path. So this finder is asked for their parts.
+  * ``from ray import tune`` makes Python look for ``minray.tune``, because that is the name of the package. So this finder
+    also answers for names in minray that minray does not have.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 import minray
@@ -51,21 +52,27 @@ class RayFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith("ray."):
+        if fullname.startswith("minray.") and _file_of(fullname) is None:
+            ray_name = fullname.removeprefix("min")
+        elif fullname.startswith("ray."):
+            ray_name = fullname
+        else:
             return None
-        own = _spec_of(fullname)
+        own = _spec_of(ray_name)
         if own is not None:
             return ModuleSpec(fullname, self, is_package=own.submodule_search_locations is not None)
-        if is_pretended(fullname):
+        if is_pretended(ray_name):
             return ModuleSpec(fullname, self, is_package=True)
         if sys._getframe(2).f_code.co_name == IMPORTING:
-            raise ModuleNotFoundError(f"{fullname} is not part of minray, which stands in Ray's place", name=fullname)
+            raise ModuleNotFoundError(f"{ray_name} is not part of minray, which stands in Ray's place", name=ray_name)
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        own = _spec_of(spec.name)
+        ray_name = f"ray.{spec.name.partition('.')[2]}"
+        own = _spec_of(ray_name)
         if own is None:
-            return PretendedModule(spec.name)
+            known = sys.modules.get(ray_name)
+            return known if known is not None else sys.modules.setdefault(ray_name, PretendedModule(ray_name))
         module = importlib.import_module(own.name)
         self._own_specs[spec.name] = module.__spec__
         return module
@@ -80,14 +87,17 @@ class RayFinder(MetaPathFinder, Loader):
 def _spec_of(ray_name: str) -> ModuleSpec | None:
     """Return the spec of the module of minray that a name in Ray means; None if there is none."""
     path = ray_name.removeprefix("ray.")
-    for name in (f"{minray.__name__}.{path}", f"{names.__name__}.{path}"):
-        try:
-            spec = importlib.util.find_spec(name)
-        except ModuleNotFoundError:  # its parent is in the other place
-            continue
-        if spec is not None:
-            return spec
-    return None
+    return _file_of(f"{minray.__name__}.{path}") or _file_of(f"{names.__name__}.{path}")
+
+
+def _file_of(name: str) -> ModuleSpec | None:
+    """Return the spec of a file of minray, found without this finder; None if there is none."""
+    package = name.rpartition(".")[0]
+    loaded = sys.modules.get(package)
+    if loaded is not None and loaded.__name__ == package:
+        return PathFinder.find_spec(name, getattr(loaded, "__path__", []))
+    found = _file_of(package)
+    return PathFinder.find_spec(name, found.submodule_search_locations or []) if found is not None else None
 
 
 def share_modules() -> None:
@@ -122,12 +132,14 @@ def install() -> None:
 def uninstall() -> None:
     """Take back ``install``, and remove what it has bound to the packages of minray. Do nothing if it was not called."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, RayFinder)]
-    for ray_name in [name for name in sys.modules if name == "ray" or name.startswith("ray.")]:
-        module, (package, _, name) = sys.modules.pop(ray_name), ray_name.rpartition(".")
-        parent = sys.modules.get(f"min{package}")
-        own_name = f"min{ray_name}"
-        if parent is not None and own_name not in sys.modules and getattr(parent, name, None) is module:
-            delattr(parent, name)
+    for name, module in list(sys.modules.items()):
+        is_own = name.startswith("minray.") and module.__name__ == name
+        if name == "ray" or name.startswith(("ray.", "minray.")) and not is_own:
+            del sys.modules[name]
+            package, _, attribute = name.rpartition(".")
+            parent = sys.modules.get(package if package.startswith("min") else f"min{package}")
+            if f"min{name.removeprefix('min')}" not in sys.modules and getattr(parent, attribute, None) is module:
+                delattr(parent, attribute)
     for name in PACKAGES_IN_RAY:
         if f"minray.{name}" in sys.modules:
             vars(sys.modules[f"minray.{name}"]).pop("__path__", None)

@@ -1,10 +1,10 @@
 """A ``TaskExecutor`` that also notes when a task has its arguments, and when its function has returned.
 
-Ray: the profile events of execute_task in python/ray/_raylet.pyx, with RAY_PROFILING=1
+Ray: the profile events of execute_task in python/ray/_raylet.pyx
 
 ``minray.timeline`` shows the phases ``task:deserialize_arguments``, ``task:execute`` and ``task:store_outputs``. The notes
 cost each task about a microsecond. Hence processes use this class only with the entry ``record_task_phases`` of the
-system config, for which ``RAY_PROFILING=1`` stands as in Ray.
+system config, for which ``RAY_PROFILING=1`` stands. Ray always records them.
 
 A task whose function raises has no third phase, and one whose arguments cannot be unpickled has only the first.
 """
