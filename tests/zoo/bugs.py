@@ -218,7 +218,7 @@ BUGS = [
                 """,
                 """
                 task.sequence = task.sequence or stream.next_sequence
-                stream.next_sequence = max(connection.next_sequence, task.sequence) + 1
+                stream.next_sequence = max(stream.next_sequence, task.sequence) + 1
                 """,
             ),
         ),
