@@ -95,7 +95,7 @@ def test_the_title_of_a_worker_says_what_it_runs() -> None:
 
 
 def test_a_worker_without_a_task_is_idle() -> None:
-    pid = ray.get(ray.remote(os.getpid).remote())
+    pid = ray.get(ray.remote(lambda: os.getpid()).remote())
     with contextlib.suppress(psutil.NoSuchProcess):  # idle workers end
         wait_for_condition(lambda: title(pid) == "ray::IDLE")
 
