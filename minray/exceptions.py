@@ -265,8 +265,8 @@ class RayActorError(_SystemFailure):
 
     def _describe(self) -> str:
         sentence = (type(self).__doc__ or "").partition("\n")[0].rstrip(".")
-        about = f"{self.actor_id}{f', class {self.class_name}' if self.class_name else ''}"
-        return f"{sentence} (actor {about}){f': {self.reason}' if self.reason else ''}"
+        about = f" (actor {self.actor_id}{f', class {self.class_name}' if self.class_name else ''})" if self.actor_id else ""
+        return f"{sentence}{about}{f': {self.reason}' if self.reason else ''}"
 
 
 class ActorDiedError(RayActorError):

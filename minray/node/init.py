@@ -323,9 +323,10 @@ def _node_options(
 
 
 def _job_config(namespace: str | None, runtime_env: dict[str, Any] | None) -> JobConfig:
+    working_dir = _working_directory()  # first, since the path may be relative to it
     return JobConfig(
         sys_path=import_path(),
-        working_dir=_working_directory(),
+        working_dir=working_dir,
         namespace=namespace or "",
         entrypoint=_entrypoint(),
         setup_hook=pack_hook((runtime_env or {}).get(SETUP_HOOK)),

@@ -87,7 +87,7 @@ def test_init_twice_is_an_error_unless_it_may_be_ignored() -> None:
 @pytest.mark.usefixtures("shutdown_only")
 def test_an_init_that_fails_leaves_no_thread() -> None:
     before = threading.enumerate()
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(ValueError, match="namespace cannot be encoded as UTF-8"):
         ray.init(num_cpus=1, namespace="\udc80")
     assert threading.enumerate() == before and not ray.is_initialized()
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minray.exceptions import ActorDiedError
 from tests.helpers import wait_for_condition
 from tests.real.support import Files
 
@@ -57,7 +58,7 @@ def test_what_an_aborted_call_has_left_is_not_told(backend: None, files: Files) 
     crew = workers._crew
     assert crew is not None
     workers.abort_everything()
-    with pytest.raises(RuntimeError, match="terminated before"):
+    with pytest.raises(ActorDiedError, match="The actor is dead: the workers were terminated before"):
         left.result(timeout=10)
     crew.join()
     assert told == [], "its thread has ended, and calls nobody back any more"
