@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from minray.cli import main as cli
 from minray.cli.state import ask
+from minray.cli.status import cluster_facts, describe_cluster
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import Address
 from minray.protocol.gcs import NodeInfo, NodeResources
@@ -56,8 +57,13 @@ def test_a_node_that_has_joined_since_the_nodes_were_listed_is_left_out() -> Non
     reports = {
         node_id: NodeResources(node_id, 1, {"CPU": 10_000}, {"CPU": 0}, waiting) for node_id in (here.node_id, b"n" * 16)
     }
-    text = cli.describe_cluster("there", [here], reports, {})
+    text = describe_cluster("there", [here], reports, {})
     assert [line.split() for line in text.splitlines() if "CPU: 2" in line] == [["CPU:", "2", "3", "here"]]
+    facts = cluster_facts("there", [here], reports, {})
+    assert facts["waiting"] == [{"node_id": here.node_id.hex(), "resources": {"CPU": 2.0}, "count": 3}]
+    [node] = facts["nodes"]
+    assert (node["node_id"], node["state"], node["answers"]) == (here.node_id.hex(), "ALIVE", False)
+    assert (node["resources_total"], node["resources_available"]) == ({"CPU": 1.0}, {"CPU": 0.0})
 
 
 @pytest.mark.parametrize("timeout", ["nan", "inf"])

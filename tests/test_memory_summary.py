@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
-from minray.observability.memory_summary import View, memory_summary
+from minray.observability.memory_summary import View, memory_facts, memory_summary
 from minray.observability.state_reader import ClusterObjects
 from minray.protocol.base import Address
 from minray.protocol.core_worker import CoreWorkerStats, ObjectRefInfo
@@ -121,3 +123,13 @@ def test_what_went_to_disk_is_told_in_one_line() -> None:
     stores = {key: msgspec.structs.replace(one, spill=spill) for key, one in found.stores.items()}
     text = memory_summary(found._replace(stores=stores), View(stats_only=True, units="MB"))
     assert text.splitlines()[-1] == "Spilled 3 MB (2 objects), restored 1 MB (1 objects), sent 0 MB from disk."
+
+
+def test_programs_get_whole_ids_and_numbers() -> None:
+    facts = memory_facts(objects(), View(num_entries=1))
+    [largest] = facts["references"]
+    assert largest["size"] == max(use.size for use in objects().uses())
+    assert len(largest["object_id"]) == 2 * len(next(iter(objects().uses())).object_id)
+    assert [store["node_id"] for store in facts["stores"]] == [node_id.hex() for node_id in objects().stores]
+    assert json.loads(json.dumps(facts)) == facts
+    assert memory_facts(objects(), View(stats_only=True))["references"] == []

@@ -25,7 +25,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,11 @@ from minray._version import __version__
 from minray.cli.errors import errors_for_people
 from minray.cli.processes import process_commands
 from minray.cli.state import state_commands
+from minray.cli.status import cluster_facts, describe_cluster
 from minray.cli.stop import stop
 from minray.common.config import SystemConfig
 from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.labels import parse_labels
-from minray.common.resources import OBJECT_STORE_MEMORY, to_floats
-from minray.common.text_table import table
 from minray.node.cluster_client import ClusterClient, end_gracefully
 from minray.node.discovery import (
     TABLES_FILE,
@@ -60,13 +58,13 @@ from minray.node.discovery import (
     write_token,
 )
 from minray.node.node import Node, NodeOptions, start_node
-from minray.observability.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_summary
+from minray.observability.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_facts, memory_summary
 from minray.platform.storage.private_paths import remove_tree
 from minray.platform.transport.endpoints import check_free, free_port, own_address
-from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeInfo, NodeResources
-from minray.protocol.raylet import NodeStats
+from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION
 
 LOOPBACK = "127.0.0.1"
+FORMAT = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
 class JsonObject(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
@@ -404,14 +402,18 @@ def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
 @click.option(
     "--token-file", metavar="FILE", help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN."
 )
-def status(address: str | None, token_file: str | None) -> None:
+@FORMAT
+def status(address: str | None, token_file: str | None, form: str) -> None:
     """Show a cluster's nodes, resources in use, tasks that wait for resources, and workers."""
     with errors_for_people(), _client(address, token_file) as client:
         nodes = client.nodes()
         reports = client.resources()
         stats = client.node_stats([info.address for info in nodes if info.alive])
-        click.echo(describe_cluster(client.address, nodes, reports, stats))
         others = _other_clusters(client.address)
+        if form == "json":
+            click.echo(json.dumps(cluster_facts(client.address, nodes, reports, stats), indent=2))
+            return
+        click.echo(describe_cluster(client.address, nodes, reports, stats))
         if others:
             click.echo(f"\nOther clusters run on this machine: {', '.join(others)}; see: minray status --address=...")
 
@@ -436,6 +438,7 @@ def status(address: str | None, token_file: str | None) -> None:
 @click.option("--units", type=click.Choice(list(UNITS)), default="B", show_default=True, help="Unit of sizes.")
 @click.option("--stats-only", is_flag=True, help="Show only the object stores, without references.")
 @click.option("-n", "--num-entries", type=click.IntRange(1), help="Most references shown of each group. Default: all.")
+@FORMAT
 def memory(
     address: str | None,
     token_file: str | None,
@@ -444,11 +447,13 @@ def memory(
     units: str,
     stats_only: bool,
     num_entries: int | None,
+    form: str,
 ) -> None:
     """Show the object stores. Also show which processes refer to which objects, why, and from which line of code."""
     view = View(group_by=group_by, sort_by=sort_by, units=units, num_entries=num_entries, stats_only=stats_only)
     with errors_for_people(), _client(address, token_file) as client:
-        click.echo(memory_summary(client.objects(), view))
+        objects = client.objects()
+        click.echo(json.dumps(memory_facts(objects, view), indent=2) if form == "json" else memory_summary(objects, view))
 
 
 def _client(address: str | None, token_file: str | None) -> ClusterClient:
@@ -473,84 +478,3 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
 
 for _command in [stop, *state_commands(_client), *process_commands(_client)]:
     main.add_command(_command)
-
-
-def describe_cluster(
-    address: str, nodes: Sequence[NodeInfo], reports: dict[bytes, NodeResources], stats: dict[bytes, NodeStats]
-) -> str:
-    """Return the text of ``minray status``. Reports of nodes that are not in ``nodes`` are left out."""
-    alive = [info for info in nodes if info.alive]
-    names = {info.node_id: info.name for info in nodes}
-    parts = [f"Cluster {address}; nodes alive: {len(alive)}, dead: {len(nodes) - len(alive)}"]
-    parts += table(
-        ("NODE", "NAME", "ADDRESS", "STATE", "WORKERS", "CPU IN USE", "REMARK"),
-        [
-            (
-                info.node_id.hex()[:8],
-                info.name,
-                info.ip,
-                "alive" if info.alive else "dead",
-                str(len(stats[info.node_id].workers)) if info.node_id in stats else "",
-                _cpu_in_use(info, reports.get(info.node_id)),
-                _remark(info, info.node_id in stats),
-            )
-            for info in nodes
-        ],
-    )
-    parts += table(("RESOURCE", "IN USE", "TOTAL"), _resource_rows(alive, reports))
-    known = [report for report in reports.values() if report.node_id in names]
-    pending = [(need, count, names[report.node_id]) for report in known for need, count in report.pending]
-    parts += table(
-        ("WAITING TASKS NEED", "COUNT", "AT NODE"), [(_describe_need(need), str(count), at) for need, count, at in pending]
-    )
-    parts += table(
-        ("WORKER", "NODE", "PID", "STATE", "JOB"),
-        [
-            (
-                worker.worker_id.hex()[:8],
-                names[node_id],
-                str(worker.pid),
-                f"{worker.state.lower()}{', blocked' if worker.blocked else ''}",
-                worker.job_id.hex(),
-            )
-            for node_id, node in stats.items()
-            for worker in node.workers
-        ],
-    )
-    return "\n".join(parts)
-
-
-def _cpu_in_use(info: NodeInfo, report: NodeResources | None) -> str:
-    if report is None:
-        return ""
-    total, available = to_floats(report.total), to_floats(report.available)
-    return f"{total.get('CPU', 0) - available.get('CPU', 0):g} of {total.get('CPU', 0):g}"
-
-
-def _remark(info: NodeInfo, answers: bool) -> str:
-    if not info.alive:
-        return info.death_cause
-    leaving = f"draining: {info.drain.message}" if info.drain is not None else ""
-    return ", ".join(filter(None, ["head" if info.is_head else "", leaving, "" if answers else "does not answer"]))
-
-
-def _resource_rows(alive: Sequence[NodeInfo], reports: dict[bytes, NodeResources]) -> list[tuple[str, str, str]]:
-    total: dict[str, float] = {}
-    used: dict[str, float] = {}
-    for info in alive:
-        report = reports.get(info.node_id)
-        available = to_floats(report.available if report is not None else info.resources_total)
-        for name, amount in to_floats(info.resources_total).items():
-            if amount and not name.startswith("node:"):
-                total[name] = total.get(name, 0) + amount
-                used[name] = used.get(name, 0) + amount - available.get(name, 0)
-    in_use = {name: _amount(name, amount) for name, amount in used.items()} | {OBJECT_STORE_MEMORY: "see: minray memory"}
-    return [(name, in_use[name], _amount(name, total[name])) for name in sorted(total)]
-
-
-def _amount(name: str, amount: float) -> str:
-    return f"{amount / 2**30:.1f} GiB" if name.endswith("memory") else f"{amount:g}"
-
-
-def _describe_need(need: dict[str, int]) -> str:
-    return ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in to_floats(need).items()) or "nothing"

@@ -10,7 +10,7 @@ most important ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minray.common.text_table import table
 from minray.observability.state_reader import (
@@ -86,6 +86,32 @@ def memory_summary(objects: ClusterObjects, view: View) -> str:
         lines += ["", f"{left_out} references or copies are not shown: each process and node reports only its largest ones."]
     lines += ["", *(f"{name} does not answer." for name in objects.silent)] if objects.silent else []
     return "\n".join(lines)
+
+
+def memory_facts(objects: ClusterObjects, view: View) -> dict[str, Any]:
+    """Return what ``memory_summary`` tells, for programs: ids whole and in hexadecimal, sizes in bytes (-1: not known)."""
+    uses = [] if view.stats_only else sorted(objects.uses(), key=ORDERS[view.sort_by])[: view.num_entries]
+    return {
+        "stores": [
+            {
+                "node_id": node_id.hex(),
+                "node_ip": objects.nodes[node_id].ip,
+                "used": store.used,
+                "capacity": store.capacity,
+                "largest_hole": store.largest_hole,
+                "on_disk": store.fallback_used,
+                "objects": store.total,
+            }
+            for node_id, store in objects.stores.items()
+        ],
+        "references": [{name: _plain(value) for name, value in use._asdict().items()} for use in uses],
+        "left_out": objects.left_out(),
+        "silent": objects.silent,
+    }
+
+
+def _plain(value: bytes | str | int) -> str | int:
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def _stores(objects: ClusterObjects, view: View) -> list[str]:
