@@ -55,6 +55,8 @@ from minray.protocol.object_store import (
 )
 from minray.rpc.service import Call
 
+LOOK_AGAIN_S = 0.5
+"""Most seconds until waiting requests are looked at again: each time, processes may be asked to collect garbage."""
 TOP_HOLDERS = 5
 """Number of largest objects that the explanation of a full store names."""
 
@@ -388,7 +390,7 @@ class ObjectStore:
                 self._timer.cancel()
                 self._timer = None
             if again_at is not None:
-                self._timer = loop.call_at(again_at, self._advance)
+                self._timer = loop.call_at(min(again_at, loop.time() + LOOK_AGAIN_S), self._advance)
         spilling.maybe_spill(self._queue.waiting_bytes)
 
     def why_full(self, size: int) -> str:

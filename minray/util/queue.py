@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -137,15 +137,10 @@ class Queue:
         """
         if self.actor is None:
             return
-        if force or not self._ends_within(grace_period_s):
-            kill(self.actor, no_restart=True)
+        if not force:
+            calls.wait([self.actor.until_unused.remote()], timeout=grace_period_s)
+        kill(self.actor, no_restart=True)
         self.actor = None
-
-    def _ends_within(self, grace_period_s: float) -> bool:
-        """Ask the actor to end after its calls; return whether it has. If it has, a later call fails."""
-        calls.wait([self.actor.__ray_terminate__.remote()], timeout=grace_period_s)
-        ended, _ = calls.wait([self.actor.qsize.remote()], timeout=grace_period_s)
-        return bool(ended)
 
 
 @contextmanager
@@ -175,6 +170,25 @@ class _QueueActor:
     def __init__(self, maxsize: int) -> None:
         self._maxsize = maxsize
         self._queue: asyncio.Queue[Any] = asyncio.Queue(maxsize)
+        self._waiting = 0
+        """Number of calls that wait for an item, or for room."""
+        self._unused = asyncio.Event()
+        """Set while no call waits."""
+        self._unused.set()
+
+    async def until_unused(self) -> None:
+        """Return when no call waits any more."""
+        await self._unused.wait()
+
+    async def _wait_for(self, step: Coroutine[Any, Any, Any], timeout: float | None) -> Any:
+        self._waiting += 1
+        self._unused.clear()
+        try:
+            return await asyncio.wait_for(step, timeout)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._unused.set()
 
     async def qsize(self) -> int:
         return self._queue.qsize()
@@ -185,7 +199,7 @@ class _QueueActor:
             if timeout == 0:
                 self._queue.put_nowait(item)
             else:
-                await asyncio.wait_for(self._queue.put(item), timeout)
+                await self._wait_for(self._queue.put(item), timeout)
         except (asyncio.QueueFull, TimeoutError):
             return False
         return True
@@ -195,7 +209,7 @@ class _QueueActor:
         try:
             if timeout == 0:
                 return [self._queue.get_nowait()]
-            return [await asyncio.wait_for(self._queue.get(), timeout)]
+            return [await self._wait_for(self._queue.get(), timeout)]
         except (asyncio.QueueEmpty, TimeoutError):
             return []
 

@@ -16,12 +16,12 @@ import os
 
 @ray.remote
 def look(*modules):
-    return os.getcwd(), sorted(os.listdir(".")), [__import__(name).value for name in modules]
+    return os.getcwd(), sorted(set(os.listdir(".")) - {"__pycache__"}), [__import__(name).value for name in modules]
 
 @ray.remote
 class Looker:
     def look(self, *modules):
-        return os.getcwd(), sorted(os.listdir(".")), [__import__(name).value for name in modules]
+        return os.getcwd(), sorted(set(os.listdir(".")) - {"__pycache__"}), [__import__(name).value for name in modules]
 """
 
 
