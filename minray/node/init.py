@@ -338,9 +338,8 @@ def _packed(runtime_env: dict[str, Any] | None) -> PackedEnvironment | None:
     if not runtime_env:
         return None
     check_job_runtime_env("runtime_env", runtime_env)
-    from minray.node.packages import (
-        pack,  # It imports much, which a program without a runtime environment need not wait for.
-    )
+    # Imported here, because it imports much that a program without a runtime environment does not need.
+    from minray.node.packages import pack
 
     return pack(runtime_env)
 

@@ -10,8 +10,8 @@ gcs does not have to send it to each of them.
 Tasks run in the unpacked copy, on the driver's node as well, as in Ray. They do not see what changes in the original after
 ``init``, and what they write is not in the original.
 
-What we do not like yet: a large package ends with its driver. A detached actor that outlives it cannot start again on a node
-that has not unpacked the package.
+A large package ends with its driver, which we do not like yet. A detached actor that outlives its driver cannot restart on a
+node that has not unpacked the package.
 """
 
 from __future__ import annotations
@@ -131,5 +131,5 @@ def _ignore_files() -> Sequence[str]:
 
 
 def _variable(name: str, default: str) -> str:
-    """Return an environment variable that has the prefix of minray or of Ray."""
+    """Return an environment variable that has the prefix of minray or of Ray; unlike in ``setting``, an empty one counts."""
     return os.environ.get(f"MINRAY_{name}", os.environ.get(f"RAY_{name}", default))

@@ -35,7 +35,7 @@ class Death:
     """Describes how a worker process ended."""
 
     pid: int
-    """ChildProcess id; 0 if no process was ever started."""
+    """Process id; 0 if no process was ever started."""
     status: ExitStatus | None
     """Exit status; None: the process could not be started."""
     marks: bytes

@@ -3,7 +3,7 @@
 Ray: python/ray/util/multiprocessing/pool.py (PoolActor, and how Pool hands out its batches)
 
 Rules
-  * Of minray only the public API is used.
+  * Of minray only the public API is used, and ``shown`` for messages.
   * One thread, the foreman, schedules all calls. Everything that happens is an event in its queue: a call came, a result
     came, the crew was closed. So its tables need no lock, and no caller waits for another.
   * A call waits with the foreman until a worker is idle, and can be cancelled until then. A worker has one call at a time:
@@ -398,7 +398,7 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def call_each_starred(function: Callable[..., T], calls: Iterable[Iterable[Any]]) -> list[T]:
-    """CrewCall ``function(*args)``, in the worker, for each of several calls that were sent together."""
+    """Call ``function(*args)``, in the worker, for each of several calls that were sent together."""
     return [function(*args) for args in calls]
 
 
@@ -408,7 +408,7 @@ def _tell_if_cancelled(events: queue.SimpleQueue[Callable[[_Foreman], None]], fu
 
 
 def _tell(tell: Callable[..., object], *outcome: Any) -> None:
-    """CrewCall ``tell``, a method of a future, and log what the future's callbacks raise."""
+    """Call ``tell``, a method of a future, and log what the future's callbacks raise."""
     try:
         tell(*outcome)
     except BaseException:

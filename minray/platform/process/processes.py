@@ -470,7 +470,7 @@ class ZygoteProcess:
             self._loop.call_later(DRAIN_S, self._stop_reading)
 
     def abandon(self) -> None:
-        """KillChild the process and close its pipes: its caller does not want it any more."""
+        """Kill the process and close its pipes: its caller does not want it any more."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []

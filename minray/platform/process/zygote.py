@@ -182,7 +182,7 @@ class Zygote:
         return None
 
     def end(self) -> None:
-        """KillChild and reap every descendant, then empty the session directory. Does nothing in a forked child."""
+        """Kill and reap every descendant, then empty the session directory. Does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
         while True:
@@ -463,7 +463,7 @@ def _open_log(path: str) -> int:
 
 
 def _kill_group(pid: int) -> None:
-    """KillChild the processes that a dead child has left in its group. macOS reports EPERM where only zombies are left."""
+    """Kill the processes that a dead child has left in its group. macOS reports EPERM where only zombies are left."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 

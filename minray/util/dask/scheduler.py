@@ -20,7 +20,6 @@ from dask.callbacks import local_callbacks
 from dask.core import flatten
 
 import minray as ray
-from minray.common.shown import shown
 
 from .callbacks import Listeners, local_ray_callbacks
 from .futures import Future
@@ -94,7 +93,7 @@ class DaskScheduler:
         if most is not None and (not isinstance(most, int) or isinstance(most, bool)):
             raise TypeError(f"num_workers must be an int, not {type(most).__name__}")
         if most is not None and most < 1:
-            raise ValueError(f"num_workers must be at least 1, but is {shown(most)}")
+            raise ValueError(f"num_workers must be at least 1, but is {most}")
         return most
 
     def __repr__(self) -> str:
