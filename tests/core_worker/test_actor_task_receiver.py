@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minray.common.task_spec import ActorOptions
-from minray.core_worker.execution import actor_task_receiver
 from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.execution.actor_task_receiver import OVER_S, SILENT_S, ActorTaskReceiver
 from minray.exceptions import ActorDiedError, TaskCancelledError
@@ -296,8 +295,8 @@ def test_what_is_remembered_of_answered_calls_does_not_grow_with_their_number(ac
     assert len(stream.done) == 0 and stream.tasks.keys() == {9, 10}
 
 
-def test_only_so_many_headers_are_kept(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actor_task_receiver, "MAX_HEADERS", 2)
+def test_only_so_many_headers_are_kept(actor: Actor) -> None:
+    actor.calls._headers.most = 2
     kept = []
     for caller in "abcd":
         actor.call(1, caller)

@@ -16,7 +16,6 @@ import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.task_spec import ActorOptions, TaskTemplate
-from minray.core_worker.execution import task_receiver
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_executor import MARKS, TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
@@ -789,8 +788,8 @@ def test_headers_are_decoded_once(worker: Worker) -> None:
     assert tasks[1].header is tasks[2].header and tasks[1].header.template.function_id == id_of("a")
 
 
-def test_only_so_many_headers_are_kept(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_receiver, "MAX_HEADERS", 2)
+def test_only_so_many_headers_are_kept(worker: Worker) -> None:
+    worker.receiver._headers.most = 2
     kept = []
     for sequence, name in enumerate("abcd", 1):
         worker.push(name, sequence)

@@ -33,23 +33,23 @@ from minray.common.sequence_ranges import SequenceRanges
 from minray.common.tombstones import remember
 from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.execution.task_executor import TaskExecutor
+from minray.core_worker.execution.task_headers import TaskHeaders
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.exceptions import TaskCancelledError
 from minray.platform.base import Platform
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
-from minray.protocol.base import DONE, Address, Done, decode
+from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (
     CANCELLED,
     CancelTask,
     CancelTaskReply,
     PushTaskReply,
-    TaskHeader,
 )
 from minray.rpc.service import Call
 
 MAX_HEADERS = 10_000
-"""Number of decoded task headers kept; a bound on memory. Beyond it all are dropped and decoded again as needed."""
+"""Number of decoded task headers kept (see ``TaskHeaders``)."""
 SILENT_S = 30.0
 """Seconds of silence after which the gcs is asked whether a caller is dead; long enough for the question to be rare."""
 OVER_S = 120.0
@@ -160,8 +160,7 @@ class ActorTaskReceiver:
 
         A stream stays here while its calls run. If its answers contain references, it stays until the caller has said which
         answers it received, but at most ``OVER_S`` after the caller's last message."""
-        self._headers: dict[bytes, TaskHeader] = {}
-        """Decoded task headers, by their encoded form."""
+        self._headers = TaskHeaders(MAX_HEADERS)
         self._dead: OrderedDict[bytes, None] = OrderedDict()
         """Worker ids of callers that died and whose state was dropped: their late calls are refused."""
 
@@ -177,7 +176,7 @@ class ActorTaskReceiver:
         if actor is None or actor.actor_id != request.actor_id:
             call.fail("no-such-actor", "another actor, or none, lives in this process")
             return None
-        header = self._header(request.header)
+        header = self._headers[request.header]
         stream = self._stream(header.owner, request.stream)
         if stream is None:
             call.fail("stale-stream", "this caller has begun another stream, or is dead")
@@ -209,14 +208,6 @@ class ActorTaskReceiver:
             stream.unbegun[task.sequence] = task
             self._pump(stream)
         return None
-
-    def _header(self, encoded: bytes) -> TaskHeader:
-        header = self._headers.get(encoded)
-        if header is None:
-            if len(self._headers) >= MAX_HEADERS:
-                self._headers.clear()
-            header = self._headers[encoded] = decode(TaskHeader, encoded)
-        return header
 
     def _stream(self, caller: Address, number: int) -> CallerStream | None:
         """Return this stream, new if need be; None if its caller has begun a later one or is dead."""

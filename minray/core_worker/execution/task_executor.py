@@ -84,6 +84,7 @@ class TaskExecutor:
         self._make_refs = make_refs
         self._returns = returns
         self._generators = generators
+        self._profile = profile
         self._note = profile.note
         """Function called once for each recorded task when it is over. ``execute`` calls it directly, not through ``_end``,
         because another function call costs time."""

@@ -24,11 +24,12 @@ from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.omp_threads import OmpThreads
 from minray.core_worker.execution.task_executor import TaskExecutor
+from minray.core_worker.execution.task_headers import TaskHeaders
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError
 from minray.platform.base import Platform
-from minray.protocol.base import DONE, Done, decode
+from minray.protocol.base import DONE, Done
 from minray.protocol.core_worker import (
     CANCELLED,
     ENVIRONMENT_FAILED,
@@ -37,14 +38,13 @@ from minray.protocol.core_worker import (
     PushTask,
     PushTaskReply,
     ReclaimTasks,
-    TaskHeader,
 )
 from minray.rpc.service import Call
 
 MAX_PAST_LEASES = 10_000
 """Number of ended leases remembered, to refuse their late pushes; a bound on memory."""
 MAX_HEADERS = 1_000
-"""Number of decoded task headers kept; a bound on memory. Beyond it all are dropped and decoded again as needed."""
+"""Number of decoded task headers kept (see ``TaskHeaders``)."""
 
 
 class WorkerSurroundings(Protocol):
@@ -90,8 +90,7 @@ class TaskReceiver:
         """Sequence number up to which the owner has received all replies of the current lease."""
         self._past_leases: OrderedDict[bytes, None] = OrderedDict()
         """Ids of leases that are over, oldest first."""
-        self._headers: dict[bytes, TaskHeader] = {}
-        """Decoded task headers, by their encoded form."""
+        self._headers = TaskHeaders(MAX_HEADERS)
         self._waiting: deque[ReceivedTask] = deque()
         """Tasks not yet handed to the user thread, oldest first: the first of them lacks something."""
         self._environment_ready = False
@@ -108,15 +107,14 @@ class TaskReceiver:
                 call.fail("stale-lease", f"lease {short(request.lease_id)} of this worker is over")
                 return None
             self._begin_lease(request.lease_id)
-            self._omp_threads.on_lease(self._header_of(request.header).template.shape)
+            self._omp_threads.on_lease(self._headers[request.header].template.shape)
         known = self._tasks.get(request.sequence)
         if known is not None or request.sequence <= self._acknowledged:
             if known is not None:
                 known.repeat(call)
             return None
         self._forget_acknowledged(request.acknowledged)
-        header = self._headers.get(request.header) or self._header_of(request.header)
-        task = ReceivedTask.of(request, header, call, lease_tag(request.lease_id), request.gpu_ids)
+        task = ReceivedTask.of(request, self._headers[request.header], call, lease_tag(request.lease_id), request.gpu_ids)
         self._tasks[task.sequence] = task
         if self._exiting or self._blocked:
             self._give_back(task)
@@ -129,14 +127,6 @@ class TaskReceiver:
         else:
             self._start(task)
         return None
-
-    def _header_of(self, encoded: bytes) -> TaskHeader:
-        header = self._headers.get(encoded)
-        if header is None:
-            if len(self._headers) >= MAX_HEADERS:
-                self._headers.clear()
-            header = self._headers[encoded] = decode(TaskHeader, encoded)
-        return header
 
     def _begin_lease(self, lease_id: bytes) -> None:
         if self._lease_id:

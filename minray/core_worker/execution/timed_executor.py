@@ -15,15 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from minray.common.config import SystemConfig
-from minray.core_worker.execution.function_manager import FunctionManager
-from minray.core_worker.execution.generator_executor import GeneratorExecutor
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.records.received_task import ReceivedTask, Result
-from minray.core_worker.records.stored_object import StoredObject
-from minray.platform.base import Platform
-from minray.values.object_ref import ObjectRef
 
 
 class _TimedReturns(ReturnValues):
@@ -41,20 +36,10 @@ class _TimedReturns(ReturnValues):
 class TimedExecutor(TaskExecutor):
     """Runs tasks, and notes their phases in the profile."""
 
-    def __init__(
-        self,
-        platform: Platform,
-        functions: FunctionManager,
-        make_refs: Callable[[StoredObject], list[ObjectRef[Any]]],
-        returns: ReturnValues,
-        generators: GeneratorExecutor,
-        profile: TaskProfile,
-        node_id_hex: str,
-        node_ip: str,
-    ) -> None:
-        timed = _TimedReturns(returns, profile)
-        super().__init__(platform, functions, make_refs, timed, generators, profile, node_id_hex, node_ip)
-        self._profile = profile
+    def __init__(self, *parts: Any) -> None:
+        """``parts`` are those of ``TaskExecutor``."""
+        super().__init__(*parts)
+        self._returns = _TimedReturns(self._returns, self._profile)
 
     def _prepare(self, task: ReceivedTask) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         prepared = super()._prepare(task)
