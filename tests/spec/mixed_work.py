@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -28,6 +27,7 @@ import psutil
 import minray as ray
 from minray.cluster_utils import Cluster
 from tests.helpers import wait_for_condition
+from tests.spec.until_stopped import UntilStopped
 
 GET_S = 120.0
 """Seconds that a ``get`` may take. One that takes longer counts as one that never ends."""
@@ -113,20 +113,14 @@ def mortal_actors(dice: Random) -> None:
 KINDS: tuple[Callable[[Random], None], ...] = (tasks, large_values, lasting_actors, mortal_actors)
 
 
-class Killer:
+class Killer(UntilStopped):
     """Kills processes of a cluster until it is told to stop."""
 
     def __init__(self, cluster: Cluster, dice: Random) -> None:
         self.deaths: Counter[str] = Counter()
         self._cluster = cluster
         self._dice = dice
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
+        super().__init__()
 
     def _run(self) -> None:
         while not self._over.wait(self._dice.expovariate(2.0)):

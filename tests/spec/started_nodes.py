@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -34,6 +33,7 @@ from minray.node.discovery import NodeFile, find_nodes, read_node_file
 from tests import leaks
 from tests.helpers import wait_for_condition
 from tests.spec.mixed_work import EXPLAINED, GET_S, KINDS, Lasting, is_at_rest
+from tests.spec.until_stopped import UntilStopped
 
 CONFIG = (
     '{"health_check_timeout_ms": 2000, "health_check_failure_threshold": 3, "health_check_period_ms": 1000,'
@@ -109,7 +109,7 @@ class Nodes:
         return found
 
 
-class Strikes:
+class Strikes(UntilStopped):
     """Strikes processes until it is told to stop."""
 
     def __init__(self, nodes: Nodes, dice: Random) -> None:
@@ -119,13 +119,7 @@ class Strikes:
         self.trouble: list[str] = []
         self._nodes = nodes
         self._dice = dice
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
+        super().__init__()
 
     def _run(self) -> None:
         try:
@@ -163,7 +157,7 @@ class Strikes:
             self.last_at = time.monotonic()
 
 
-class Programs:
+class Programs(UntilStopped):
     """Short programs, one after the other, that join at the head's machine."""
 
     def __init__(self, nodes: Nodes, strikes: Strikes) -> None:
@@ -171,13 +165,7 @@ class Programs:
         self.wrong: list[str] = []
         self._nodes = nodes
         self._strikes = strikes
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
+        super().__init__()
 
     def _run(self) -> None:
         number = 0
