@@ -409,11 +409,11 @@ def status(address: str | None, token_file: str | None, form: str) -> None:
         nodes = client.nodes()
         reports = client.resources()
         stats = client.node_stats([info.address for info in nodes if info.alive])
-        others = _other_clusters(client.address)
         if form == "json":
             click.echo(json.dumps(cluster_facts(client.address, nodes, reports, stats), indent=2))
             return
         click.echo(describe_cluster(client.address, nodes, reports, stats))
+        others = _other_clusters(client.address)
         if others:
             click.echo(f"\nOther clusters run on this machine: {', '.join(others)}; see: minray status --address=...")
 

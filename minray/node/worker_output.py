@@ -194,8 +194,8 @@ class LinePrinter:
     def _print(self, text: str, is_stderr: bool) -> None:
         """Print lines, and ignore a closed pipe (``| head``): only the driver's own output raises an error for that."""
         stream = sys.stderr if is_stderr else sys.stdout
-        context = self._context or contextvars.copy_context()
-        write = context.copy().run  # a copy, because only one thread at a time can be in a context
+        # A copy, because only one thread at a time can be in a context.
+        write = (contextvars.copy_context() if self._context is None else self._context.copy()).run
         with suppress(OSError, ValueError):
             try:
                 write(print, text, file=stream, flush=True)
