@@ -102,7 +102,7 @@ class Explanations:
                 worker_id=worker.worker_id,
                 pid=worker.pid,
                 state=pool.state(worker.worker_id),
-                job_id=worker.binding[0] if worker.binding is not None else b"",
+                job_id=worker.binding.job_id if worker.binding is not None else b"",
                 lease_id=worker.lease_id,
                 blocked=worker.lease_id in leases and leases[worker.lease_id].blocked,
                 address=worker.address,

@@ -48,7 +48,7 @@ from minray.raylet.lease_machines import argument_limit_bytes, make_cluster_view
 from minray.raylet.log_monitor import LogMonitor
 from minray.raylet.memory_monitor import Candidate
 from minray.raylet.refusals import IN_REMOVED_GROUP, Refusals
-from minray.raylet.worker_pool import DYING, IDLE, LEASED, Worker
+from minray.raylet.worker_pool import DYING, IDLE, LEASED, Binding, Worker
 from minray.raylet.worker_processes import Death, WorkerProcesses
 from minray.rpc.connection import Peers
 from minray.rpc.service import Call
@@ -391,7 +391,7 @@ class LeaseBroker:
                 self._log_monitor.warn(request.shape.job_id, f"{asker} waits for a node to join: it {why}")
             for request in assignment.allocated:
                 self.arguments.pin(request.lease_id)
-                binding = request.shape.job_id, request.shape.runtime_env
+                binding = Binding(request.shape.job_id, request.shape.runtime_env, request.for_actor)
                 self.pool.request(request.lease_id, binding)
                 self.pool.expect(min(request.backlog, self.free_cpus()), binding)
             actions = self.pool.assign(now)

@@ -5,14 +5,14 @@ Ray: src/ray/raylet/worker_pool.h
 Pure: events in, effects out; ``assign`` is called after every change. ``worker_processes`` starts, asks and kills.
 
 Rules
-  * A worker is unspecialised until its first lease. That binds it for good to a job and a runtime environment; it never
-    serves another such pair. Among the suitable idle workers, the one that became idle last is taken: it is warm, and the
-    others can be reaped.
+  * A worker is unspecialised until its first lease. That binds it for good to a job, a runtime environment, and either
+    tasks or one actor: an actor never finds what tasks have left in a process. Among the suitable idle workers, the one
+    that became idle last is taken: it is warm, and the others can be reaped.
   * At most one worker per CPU (at least two) is starting at once. A failed start (no process, no registration, death
     before it) delays the next one. After five in a row, leases that no living worker can serve fail with the reason.
     After ``patience_s`` of failures, workers of actors and blocked workers do not count as living: they may never be free.
   * A leased worker that dies before it has begun any task uses up no retries, so the pool must limit this. The same rule
-    as for failed starts holds per pair, since a setup hook or a path may be what kills the workers.
+    as for failed starts holds per binding, since a setup hook or a path may be what kills the workers.
   * Reaping is a request: a worker that owns objects refuses, and then counts as newly idle (G64). Workers of a finished
     job cannot refuse.
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import RuntimeEnvInfo
@@ -50,8 +51,15 @@ BACKOFF_MAX_S = 5.0
 ASK_AGAIN_S = 1.0
 """Seconds before a retired worker that refused to end is asked again."""
 
-Binding = tuple[bytes, RuntimeEnvInfo]
-"""The job and the runtime environment to which a worker is bound."""
+
+class Binding(NamedTuple):
+    """The work that a worker may serve, decided by its first lease."""
+
+    job_id: bytes
+    runtime_env: RuntimeEnvInfo
+    for_actor: bool
+    """Whether the worker serves actors; else it serves tasks."""
+
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +73,7 @@ class Worker:
     address: Address | None = None
     """Address of the worker; None until it has registered."""
     binding: Binding | None = None
-    """Job and runtime environment; None: unspecialised. It never changes once it is set."""
+    """The work that it may serve; None: unspecialised. It never changes once it is set."""
     lease_id: bytes = b""
     """Lease that the worker serves, or served when it was doomed."""
     leased_at: float = 0.0
@@ -237,7 +245,7 @@ class WorkerPool:
         elif worker.binding is not None:
             if is_excused:
                 self._first_tasks.pop(worker.binding, None)
-            elif state == LEASED and not self.is_over(worker.binding[0]):
+            elif state == LEASED and not self.is_over(worker.binding.job_id):
                 self._first_tasks.setdefault(worker.binding, Failures()).add(worker.leased_at, cause, now)
         self._idle.pop(worker_id, None)
         self._starting.pop(worker_id, None)
@@ -253,7 +261,7 @@ class WorkerPool:
     def on_job_finished(self, job_id: bytes) -> None:
         """Note that a job has finished: the next ``reap`` ends its workers, and it gets no new leases."""
         remember(self._finished_jobs, job_id, None)
-        for binding in [binding for binding in self._first_tasks if binding[0] == job_id]:
+        for binding in [binding for binding in self._first_tasks if binding.job_id == job_id]:
             del self._first_tasks[binding]
 
     def is_over(self, job_id: bytes) -> bool:
@@ -384,7 +392,7 @@ class WorkerPool:
         return [(worker, self._is_orphan(worker)) for worker in orphans + asked + retired]
 
     def _is_orphan(self, worker: Worker) -> bool:
-        return worker.binding is not None and self.is_over(worker.binding[0])
+        return worker.binding is not None and self.is_over(worker.binding.job_id)
 
     def describe_wait(self, lease_id: bytes, node: str) -> str:
         """Explain for users what a lease without a worker waits for."""

@@ -514,7 +514,7 @@ class Finder:
         return hasattr(os, "left")
 
 
-@pytest.mark.ray_issue(ray="right", minray="not yet: an actor may take over a worker that has run tasks of its job")
+@pytest.mark.ray_issue(ray="right")
 def test_ray_28773_an_actor_has_a_process_of_its_own() -> None:
     """An actor is made in a process that has run tasks before, with what they have left in it."""
     get([leave.remote() for _ in range(4)])

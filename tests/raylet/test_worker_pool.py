@@ -23,8 +23,10 @@ from minray.raylet.worker_pool import (
     WorkerPool,
 )
 
-PLAIN, OTHER_JOB = (b"job1", RuntimeEnvInfo()), (b"job2", RuntimeEnvInfo())
-OTHER_ENV = (b"job1", RuntimeEnvInfo(working_dir="/x"))
+PLAIN = Binding(b"job1", RuntimeEnvInfo(), for_actor=False)
+OTHER_JOB = PLAIN._replace(job_id=b"job2")
+OTHER_ENV = PLAIN._replace(runtime_env=RuntimeEnvInfo(working_dir="/x"))
+AN_ACTOR = PLAIN._replace(for_actor=True)
 
 
 class Pool:
@@ -97,6 +99,14 @@ def test_a_worker_serves_one_job_and_environment_for_good() -> None:
     assert pool.lease(b"2", OTHER_ENV) is not worker
     assert pool.lease(b"3", OTHER_JOB) is not worker
     assert pool.lease(b"4") is worker
+
+
+def test_an_actor_does_not_take_over_a_worker_that_has_run_tasks() -> None:
+    pool = Pool()
+    worker = pool.lease(b"1")
+    pool.release(worker)
+    assert pool.lease(b"2", AN_ACTOR) is not worker
+    assert pool.lease(b"3") is worker
 
 
 def test_the_newest_idle_worker_is_taken_first() -> None:
@@ -323,7 +333,7 @@ def test_leases_whose_environment_has_a_living_worker_wait_for_the_next_try() ->
 def test_what_is_remembered_of_such_deaths_ends_with_the_job() -> None:
     pool = Pool()
     die_before_first_tasks(pool, 1, OTHER_JOB)
-    pool.machine.on_job_finished(OTHER_JOB[0])
+    pool.machine.on_job_finished(OTHER_JOB.job_id)
     assert pool.machine._first_tasks == {}
 
 
@@ -455,13 +465,13 @@ STEPS = st.lists(
 @given(STEPS)
 def test_a_worker_has_at_most_one_lease_and_no_lease_is_forgotten(steps: list[tuple[str, int]]) -> None:
     pool, waiting, numbers, asked = Pool(), {}, count(1), list[Worker]()
-    bindings = [PLAIN, OTHER_ENV, OTHER_JOB]
+    bindings = [PLAIN, OTHER_ENV, OTHER_JOB, AN_ACTOR]
     for step, number in steps:
         workers = list(pool.machine.workers.values())
         worker = workers[number % len(workers)] if workers else None
         if step == "request":
             lease_id = next(numbers).to_bytes(4, "big")
-            waiting[lease_id] = bindings[number % 3]
+            waiting[lease_id] = bindings[number % 4]
             pool.machine.request(lease_id, waiting[lease_id])
         elif step == "register" and pool.started:
             pool.register(pool.started[number % len(pool.started)])

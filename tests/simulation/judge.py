@@ -149,11 +149,11 @@ def _workers_of_the_past(cluster: SimCluster, alive: Container[str]) -> list[str
     """Processes that have outlived their jobs (L7)."""
     gcs: Any = cluster.gcs
     return [
-        f"raylet/{name}: a worker of job {short(worker.binding[0])}, which is over"
+        f"raylet/{name}: a worker of job {short(worker.binding.job_id)}, which is over"
         for name, raylet in cluster.raylets.items()
         if f"raylet/{name}" in alive
         for worker in raylet._broker.pool.workers.values()
-        if worker.binding is not None and gcs.job_is_over(worker.binding[0])
+        if worker.binding is not None and gcs.job_is_over(worker.binding.job_id)
     ]
 
 
