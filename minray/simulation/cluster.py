@@ -47,7 +47,7 @@ from minray.protocol.raylet import FlushLogs
 from minray.raylet.raylet import Raylet
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
-from minray.simulation.loop import Deadlock, Failure, ProcessGone, SimProcess, current_process, to_ticks
+from minray.simulation.loop import Failure, ProcessGone, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.trace import LOG, Trace
 from minray.simulation.user_code import SimUserCode, one_core
@@ -390,16 +390,7 @@ class SimCluster:
 
     def wait_until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         """Run the world until the condition is true. Raises Deadlock after ``limit_s`` virtual seconds."""
-
-        async def wait() -> None:
-            async with asyncio.timeout(limit_s):
-                while not condition():
-                    await asyncio.sleep(0.01)
-
-        try:
-            self.world.loop.run_until_complete(wait())
-        except TimeoutError:
-            raise Deadlock(f"not true after {limit_s:g} virtual seconds\n{self.world.loop.describe()}") from None
+        self.world.loop.run_until(condition, limit_s)
 
     def settle(self, seconds: float = SETTLE_S, collects: bool = True) -> None:
         """Stop all faults, mend the wire and let ``seconds`` pass, so that everything due happens.

@@ -36,6 +36,8 @@ MAX_STEPS_AT_ONE_INSTANT = 1_000_000
 """The largest number of steps without any time passing; more are a livelock."""
 MIN_CANCELLED_TIMERS = 500
 """Smallest number of cancelled timers that are swept out of the heap, once they are also more than half of it."""
+LOOK_TICKS = TICKS_PER_SECOND // 100
+"""Ticks between two looks of ``SimLoop.run_until`` at its condition."""
 WORLD = "world"
 """The process of everything that is no part of the cluster: the test itself, the faults."""
 
@@ -255,6 +257,8 @@ class Failure:
 
 Strike = Callable[[SimProcess, str, int], None]
 """Called before every step of a task with ``(process, task name, ordinal)``; may kill or stall the process."""
+Condition = Callable[[], bool]
+"""Awaited by the world: it only looks, and changes nothing."""
 Pace = Callable[[SimProcess], float]
 """Called after every callback of a process; returns how many seconds the callback has taken."""
 
@@ -293,6 +297,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._cancelled_timers = 0
         self._runnable: deque[SimProcess] = deque()
         self._step_of_last_instant = 0
+        self._condition: Condition | None = None
+        """Awaited by ``run_until``."""
+        self._next_look = 0
+        """The tick from which on the condition is looked at again."""
         self.processes: list[SimProcess] = []
         """All processes, dead ones too, in order of their start."""
         self.world = self.add_process(WORLD, node="", clock_offset_s=0)
@@ -437,6 +445,26 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # --- Running ---
 
+    def run_until(self, condition: Condition, limit_s: float) -> None:
+        """Run the world until the condition is true. Raises Deadlock after ``limit_s`` virtual seconds.
+
+        The world looks between two instants, every 10 ms of virtual time at most. This costs no step, and wakes no process.
+        """
+        if condition():
+            return
+        earlier_limit_ticks, self.limit_ticks = self.limit_ticks, self.ticks + to_ticks(limit_s)
+        self._condition, self._next_look = condition, self.ticks
+        try:
+            self.run_forever()
+        finally:
+            self._condition, self.limit_ticks = None, earlier_limit_ticks
+
+    def _is_awaited(self) -> bool:
+        """Tell whether the awaited condition has become true, at the end of an instant."""
+        assert self._condition is not None
+        self._next_look = self.ticks + LOOK_TICKS
+        return self._condition()
+
     def _run_once(self) -> None:
         """Run one turn of one process; if none is ready, move time to the next instant instead."""
         if not self._runnable:
@@ -499,6 +527,9 @@ class SimLoop(asyncio.BaseEventLoop):
         if not timers:
             raise Deadlock(f"nothing can ever happen again\n{self.describe()}")
         tick = timers[0][0]
+        if self._condition is not None and tick >= self._next_look and self._is_awaited():
+            self.stop()
+            return
         if tick > self.limit_ticks:
             raise Deadlock(f"not done after {self.limit_ticks / TICKS_PER_SECOND:.0f} virtual seconds\n{self.describe()}")
         if tick > self.ticks:

@@ -32,6 +32,7 @@ from _thread import allocate_lock, start_new_thread
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
+from pathlib import Path
 from types import FrameType
 from typing import Any, Never, TypeVar, TypeVarTuple
 
@@ -65,6 +66,8 @@ POLL_S = 0.000_1
 """Virtual seconds of each further zero-length wait: in a program that only polls, nothing else moves time."""
 UNWIND_S = 5.0
 """Real seconds that a thread gets to end when its world is closed; after that it is left behind."""
+PROCESSOR = 36
+"""Index of the field ``processor`` of ``/proc/thread-self/stat`` behind the command's name (proc_pid_stat(5))."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -572,13 +575,25 @@ def _change_nothing(*_: object) -> None:
 
 @contextlib.contextmanager
 def one_core() -> Generator[None, None, None]:
-    """Keep this thread, and those it starts, on one core, so that a hand-over need not wake another core."""
+    """Keep this thread, and those it starts, on one core, so that a hand-over need not wake another core.
+
+    It is the core on which the thread runs now: the system has chosen that, so that processes side by side share no core.
+    """
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+    os.sched_setaffinity(0, {_current_core(cores)})
     try:
         yield
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def _current_core(cores: list[int]) -> int:
+    """Return the core on which this thread runs; any of ``cores`` where the system does not say."""
+    try:
+        core = int(Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()[PROCESSOR])
+    except OSError:
+        core = os.getpid()
+    return core if core in cores else cores[core % len(cores)]

@@ -35,6 +35,8 @@ TIMERS = {
 """Role -> what its timers call: the ends of long polls and pauses, and of a driver's sleep."""
 MESSAGE = "Pipe._look"
 """The timer of a message on its way."""
+REPETITION = "SimWire._repeat"
+"""The timer of a request that arrives once more."""
 IDLE_WORDS = ("Poll", "CheckAlive", "ReportResources")
 """Requests of an idle cluster."""
 WINDOW_S = 5.0
@@ -60,6 +62,16 @@ def unrest(cluster: SimCluster) -> list[str]:
         *_talk(cluster, resting),
         *_wrong_views(cluster),
     ]
+
+
+def is_held_up(cluster: SimCluster) -> bool:
+    """Tell whether faults still hold something up: a message comes in more than a second, or a process stands still."""
+    loop = cluster.world.loop
+    soon = loop.ticks + TICKS_PER_SECOND
+    return any(process.alive and process.stalled_until > loop.ticks for process in loop.processes) or any(
+        ticks > soon and not timer._cancelled and getattr(timer._callback, "__qualname__", "") in (MESSAGE, REPETITION)
+        for ticks, _, timer in loop._timers
+    )
 
 
 def _role_of(process: str) -> str:

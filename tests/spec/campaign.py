@@ -35,6 +35,8 @@ from tests.spec.strategies import SIZES, scenario_of
 REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
 ONE_IN = 100
 """Number of scenarios run for each that is run twice."""
+SECONDS = 90
+"""How long a campaign runs that is told neither a time nor a number."""
 LAST_FIRST_SEED = MAX_SEED // 2
 """Largest seed that a campaign may begin with: none that does gets to ``MAX_SEED``."""
 
@@ -79,11 +81,13 @@ class Failure:
     verdict: Verdict
 
 
-def campaign(first_seed: int, runs: int | None, seconds: float, size: str = "medium") -> tuple[Statistics, Failure | None]:
+def campaign(
+    first_seed: int, runs: int | None = None, seconds: float | None = None, size: str = "medium"
+) -> tuple[Statistics, Failure | None]:
     """Run until the time is up, the number is reached, or something fails."""
     statistics = Statistics()
     for number in itertools.count():
-        if number == runs or (runs is None and time.monotonic() - statistics.began >= seconds):
+        if number == runs or (seconds is not None and time.monotonic() - statistics.began >= seconds):
             return statistics, None
         scenario = scenario_of(first_seed + number, SIZES[size])
         verdict = run(scenario)
@@ -156,16 +160,16 @@ def without_last_fault(scenario: Scenario, verdict: Verdict) -> str:
 
 
 @click.command()
-@click.option("--seconds", type=click.IntRange(1), default=90, show_default=True, help="How long, unless --runs is given.")
+@click.option("--seconds", type=click.IntRange(1), help="End after this time. [default: 90, without --runs]")
 @click.option("--seed", type=click.IntRange(MIN_SEED, LAST_FIRST_SEED), default=0, help="The first scenario.")
-@click.option("--runs", type=click.IntRange(1), help="How many scenarios.")
+@click.option("--runs", type=click.IntRange(1), help="End after this number of scenarios.")
 @click.option("--size", type=click.Choice(list(SIZES)), default="medium", show_default=True)
 @click.option("--coverage", is_flag=True, help="Show which transitions were seen, and where faults have struck.")
 @click.option("--name", help="What the witness of a failure is called.")
 @click.option("--replay", "witness", type=click.Path(exists=True, path_type=Path), help="Run a witness instead.")
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of its run.")
 def main(
-    seconds: int,
+    seconds: int | None,
     seed: int,
     runs: int | None,
     size: str,
@@ -180,6 +184,8 @@ def main(
         raise SystemExit(replay(witness, page))
     if page is not None:
         raise click.UsageError("--html shows the run of a witness: name one with --replay")
+    if seconds is None and runs is None:
+        seconds = SECONDS
     with without_garbage_collection():
         statistics, failure = campaign(seed, runs, seconds, size)
     click.echo(statistics.line())

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import time
@@ -73,6 +74,8 @@ from tests.spec.strategies import (
     write_world,
 )
 
+SECONDS = 60
+"""How long a campaign runs that is told neither a time nor a number."""
 SCALE = 0.05
 """Factor for all times of a program, so that one takes seconds here and not minutes."""
 SLOTS = 20
@@ -265,13 +268,15 @@ def _simulate(scenario: RealScenario, runs: int) -> int:
 
 
 @click.command()
-@click.option("--seconds", type=click.IntRange(1), default=60, show_default=True, help="How long, unless --runs is given.")
+@click.option("--seconds", type=click.IntRange(1), help="End after this time. [default: 60, without --runs]")
 @click.option("--seed", default=0, show_default=True, help="The first scenario.")
 @click.option("--runs", type=click.IntRange(1), help="How many scenarios, or how often the one of a file.")
 @click.option("--replay", type=click.Path(exists=True, path_type=Path), help="Run the scenario of a file.")
 @click.option("--simulate", "simulated", type=click.Path(exists=True, path_type=Path), help="The same in the simulation.")
 @click.option("--verbose", is_flag=True, help="Say what is run.")
-def main(seconds: int, seed: int, runs: int | None, replay: Path | None, simulated: Path | None, verbose: bool) -> None:
+def main(
+    seconds: int | None, seed: int, runs: int | None, replay: Path | None, simulated: Path | None, verbose: bool
+) -> None:
     """Look for a program and a few faults with which minray breaks a guarantee in the real world."""
     if simulated is not None:
         raise SystemExit(_simulate(read_witness(simulated, RealScenario.from_json), runs or 100))
@@ -281,7 +286,7 @@ def main(seconds: int, seed: int, runs: int | None, replay: Path | None, simulat
     if replay is not None:
         scenarios = itertools.repeat(read_witness(replay, RealScenario.from_json))
         runs = runs or 1
-    limit_s = float("inf") if runs is not None else seconds
+    limit_s = seconds or (SECONDS if runs is None else math.inf)
     with RealTier() as tier:
         statistics, failure = campaign(tier, itertools.islice(scenarios, runs), limit_s, click.echo if verbose else str)
         left = tier.close()

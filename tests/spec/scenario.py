@@ -40,7 +40,7 @@ from minray.simulation.loop import ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
-from tests.simulation.rest import unrest
+from tests.simulation.rest import is_held_up, unrest
 from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import Losses, problems
@@ -68,6 +68,8 @@ GRACE_S = SystemConfig().oom_grace_period_s
 """Seconds that a value waits at most for room in a full store in which nothing else happens."""
 QUIET_SETTLE_S = 30.0
 """Virtual seconds to settle when no loud fault has struck."""
+LOOK_S = 10.0
+"""Virtual seconds between two looks of a driver that is done for the verdict."""
 T = TypeVar("T")
 KeyPart = str | int
 Answers = tuple[tuple[tuple[KeyPart, ...], int], ...]
@@ -424,7 +426,7 @@ def _drive(
         def act() -> None:
             histories[number] = perform(body, Stage({}))
             while not verdict_is_in and number not in program.leavers():
-                time.sleep(1)
+                time.sleep(LOOK_S)
 
         return act
 
@@ -525,15 +527,16 @@ def _has_lost_gcs(cluster: SimCluster) -> bool:
 
 
 def _settle(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> None:
-    """Wait until deaths and delays are noticed, if there were any, and then until no task can still run.
+    """Wait until the cluster is at rest, but no longer than deaths and delays, if there were any, and tasks may take.
 
     No garbage is collected meanwhile: dropped references must be released without that (L2).
     """
     loud = may_hear_of_deaths or any(key[0] in LOUD for key in cluster.oracle.answers)
-    cluster.settle(SETTLE_S if loud else QUIET_SETTLE_S, collects=False)
-    while busy_s > 0 and (leftovers(cluster, but_detached=True) or unrest(cluster)):
-        cluster.settle(SETTLE_S, collects=False)
-        busy_s -= SETTLE_S
+    cluster.settle(QUIET_SETTLE_S, collects=False)
+    rest_s = busy_s + (SETTLE_S - QUIET_SETTLE_S if loud else 0)
+    while rest_s > 0 and (is_held_up(cluster) or leftovers(cluster, but_detached=True) or unrest(cluster)):
+        cluster.settle(QUIET_SETTLE_S, collects=False)
+        rest_s -= QUIET_SETTLE_S
 
 
 def reports(cluster: SimCluster) -> list[str]:

@@ -92,7 +92,7 @@ def test_two_runs_that_differ_are_reported_with_the_first_different_event() -> N
 
 @pytest.mark.usefixtures("draws_anew")
 def test_a_campaign_goes_on_after_a_scenario_whose_two_runs_differ() -> None:
-    statistics, failure = campaign(first_seed=0, runs=2, seconds=60)
+    statistics, failure = campaign(first_seed=0, runs=2)
     assert failure is None and statistics.scenarios == 2
     assert [parted.scenario for parted in statistics.unrepeatable] == [scenario_of(0)]
 

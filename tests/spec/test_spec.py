@@ -85,7 +85,7 @@ def one(*operations: Any) -> Program:
 
 
 def test_a_short_campaign_finds_nothing() -> None:
-    statistics, failure = campaign(first_seed=500_000, runs=24, seconds=60)
+    statistics, failure = campaign(first_seed=500_000, runs=24)
     assert failure is None, f"seed {failure.scenario.seed}: {failure.verdict.problems}\n{failure.verdict.story}"
     assert statistics.scenarios == 24 and statistics.repeated == 1 and not statistics.unrepeatable
     performed = {"Submit", "Put", "Get", "Wait", "Cancel", "Drop", "Generate", "Why", "Sleep", "Return", "Raise"}
