@@ -100,6 +100,27 @@ def test_a_loop_that_waits_for_ever_with_timers_ends_at_the_limit(loop: SimLoop)
         loop.run_until_complete(poll())
 
 
+def test_awaiting_a_condition_costs_no_step(loop: SimLoop, processes: tuple[SimProcess, SimProcess]) -> None:
+    came: list[int] = []
+    for second in range(1, 6):
+        processes[0].call_later(second, came.append, second)
+    loop.run_until(lambda: len(came) == 3, limit_s=60)
+    assert (came, loop.steps) == ([1, 2, 3], 3)
+    loop.run_until(lambda: len(came) == 3, limit_s=60)  # true already: no time passes
+    assert loop.steps == 3
+
+
+def test_a_condition_that_never_comes_true_is_a_deadlock(
+    loop: SimLoop, processes: tuple[SimProcess, SimProcess]
+) -> None:
+    processes[0].call_later(10, int)
+    processes[0].call_later(90, int)
+    with pytest.raises(Deadlock, match="not done after 60 virtual seconds"):
+        loop.run_until(lambda: False, limit_s=60)
+    with pytest.raises(Deadlock, match="nothing can ever happen again"):
+        loop.run_until(lambda: False, limit_s=600)
+
+
 def test_a_process_that_is_killed_never_runs_again_and_nothing_unwinds(
     loop: SimLoop, processes: tuple[SimProcess, SimProcess]
 ) -> None:
