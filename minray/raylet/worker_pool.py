@@ -12,7 +12,7 @@ Rules
     before it) delays the next one. After five in a row, leases that no living worker can serve fail with the reason.
     After ``patience_s`` of failures, workers of actors and blocked workers do not count as living: they may never be free.
   * A leased worker that dies before it has begun any task uses up no retries, so the pool must limit this. The same rule
-    as for failed starts holds per binding, since a setup hook or a path may be what kills the workers.
+    as for failed starts holds per job and environment, since a setup hook or a path may be what kills the workers.
   * Reaping is a request: a worker that owns objects refuses, and then counts as newly idle (G64). Workers of a finished
     job cannot refuse.
 """
@@ -52,6 +52,10 @@ ASK_AGAIN_S = 1.0
 """Seconds before a retired worker that refused to end is asked again."""
 
 
+Start = tuple[bytes, RuntimeEnvInfo]
+"""The job and the runtime environment that a worker prepares for before its first task."""
+
+
 class Binding(NamedTuple):
     """The work that a worker may serve, decided by its first lease."""
 
@@ -59,6 +63,10 @@ class Binding(NamedTuple):
     runtime_env: RuntimeEnvInfo
     for_actor: bool
     """Whether the worker serves actors; else it serves tasks."""
+
+    def start(self) -> Start:
+        """Return what decides how such a worker starts."""
+        return self.job_id, self.runtime_env
 
 
 
@@ -175,8 +183,8 @@ class WorkerPool:
         """Number of workers to start although no lease waits for them yet."""
         self._starts = Failures()
         """Failed starts; no worker is started before ``again_at``."""
-        self._first_tasks: dict[Binding, Failures] = {}
-        """Deaths before a first task, by binding; only of bindings whose last worker died so."""
+        self._first_tasks: dict[Start, Failures] = {}
+        """Deaths before a first task, by start; only of starts whose last worker died so."""
         self._finished_jobs: OrderedDict[bytes, None] = OrderedDict()
 
     # --- Leases --------------------------------------------------------------------------------------------------------
@@ -202,7 +210,7 @@ class WorkerPool:
     def release(self, worker: Worker, now: float) -> None:
         """Make a worker idle whose lease is over, so that it can serve another."""
         if worker.binding is not None:
-            self._first_tasks.pop(worker.binding, None)
+            self._first_tasks.pop(worker.binding.start(), None)
         self._make_idle(worker, now)
 
     def retire(self, worker: Worker, now: float) -> None:
@@ -244,9 +252,9 @@ class WorkerPool:
             self._starts.add(worker.started_at, worker.doom or cause, now)
         elif worker.binding is not None:
             if is_excused:
-                self._first_tasks.pop(worker.binding, None)
+                self._first_tasks.pop(worker.binding.start(), None)
             elif state == LEASED and not self.is_over(worker.binding.job_id):
-                self._first_tasks.setdefault(worker.binding, Failures()).add(worker.leased_at, cause, now)
+                self._first_tasks.setdefault(worker.binding.start(), Failures()).add(worker.leased_at, cause, now)
         self._idle.pop(worker_id, None)
         self._starting.pop(worker_id, None)
         self._states.set(worker_id, DEAD)
@@ -261,8 +269,8 @@ class WorkerPool:
     def on_job_finished(self, job_id: bytes) -> None:
         """Note that a job has finished: the next ``reap`` ends its workers, and it gets no new leases."""
         remember(self._finished_jobs, job_id, None)
-        for binding in [binding for binding in self._first_tasks if binding.job_id == job_id]:
-            del self._first_tasks[binding]
+        for start in [start for start in self._first_tasks if start[0] == job_id]:
+            del self._first_tasks[start]
 
     def is_over(self, job_id: bytes) -> bool:
         """Tell whether a job has finished."""
@@ -297,7 +305,7 @@ class WorkerPool:
 
     def _is_held_back(self, binding: Binding, now: float, actions: Actions) -> bool:
         """Tell whether a binding gets no worker for a while, because its last one died before it began a task."""
-        failures = self._first_tasks.get(binding)
+        failures = self._first_tasks.get(binding.start())
         if failures is None or now >= failures.again_at:
             return False
         actions.wake_no_later_than(failures.again_at)
@@ -320,8 +328,9 @@ class WorkerPool:
         is_late = self._starts.has_lasted(self._patience_s, now)
         alive = {worker.binding for worker in ready if not (is_late and self._is_kept(worker))}
         for lease_id, binding in list(self._waiting.items()):
-            if lease_id in held_back and self._first_tasks[binding].is_hopeless and binding not in alive:
-                reason = _describe_deaths(self._first_tasks[binding])
+            deaths = self._first_tasks.get(binding.start())
+            if lease_id in held_back and deaths is not None and deaths.is_hopeless and binding not in alive:
+                reason = _describe_deaths(deaths)
             elif self._starts.is_hopeless and self._was_tried(lease_id) and not alive & {None, binding}:
                 reason = f"no worker could be started{_times(self._starts)}"
             else:
@@ -396,7 +405,7 @@ class WorkerPool:
 
     def describe_wait(self, lease_id: bytes, node: str) -> str:
         """Explain for users what a lease without a worker waits for."""
-        deaths = self._first_tasks.get(self._waiting[lease_id])
+        deaths = self._first_tasks.get(self._waiting[lease_id].start())
         if deaths is not None:
             return f"waits for a worker on node {node}: {_describe_deaths(deaths)}"
         if self._starts.in_a_row:

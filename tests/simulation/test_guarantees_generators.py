@@ -240,7 +240,7 @@ def test_g93_a_node_that_dies_takes_only_what_has_not_arrived(max_retries: int) 
     def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: len(printed(cluster)) == 3)
         (busy,) = [name for name, raylet in cluster.raylets.items() if raylet._broker.entries]
-        cluster.node(busy).lose()
+        cluster.after(0.5).node(busy).lose()  # the third item has arrived, the fourth is not made yet
 
     def body() -> list[Any]:
         return read(count.options(max_retries=max_retries, resources={"there": 1}).remote(5, 1.0))
