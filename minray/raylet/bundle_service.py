@@ -64,18 +64,18 @@ class BundleService:
         if self._broker.leaving:
             return PrepareBundlesReply("this node is to leave the cluster")
         refused = self.bundles.prepare(request.group_id, request.attempt, request.bundles)
-        self._broker.advance()
+        self._broker.scheduler.advance()
         return PrepareBundlesReply(refused)
 
     def handle_CommitBundles(self, request: CommitBundles, call: Call) -> CommitBundlesReply:
         missing = self.bundles.commit(request.group_id, request.bundles)
         self._broker.nodes.must_retry_infeasible = True
-        self._broker.advance()
+        self._broker.scheduler.advance()
         return CommitBundlesReply(missing)
 
     def handle_ReturnBundles(self, request: ReturnBundles, call: Call) -> Done:
         self.bundles.give_back(request.group_id, request.attempt)
-        self._broker.advance()
+        self._broker.scheduler.advance()
         return DONE
 
     def handle_RemoveBundles(self, request: RemoveBundles, call: Call) -> Done:
@@ -87,7 +87,7 @@ class BundleService:
         if not self._broker.leaving:  # On a draining node they were moved; the channel tells it which were removed.
             for group_id in removed:
                 self._remove(group_id)
-        self._broker.advance()
+        self._broker.scheduler.advance()
         return DONE
 
     def on_leave(self) -> None:
@@ -98,12 +98,12 @@ class BundleService:
     def _remove(self, group_id: bytes) -> None:
         self.bundles.remove(group_id)
         self._broker.on_group_removed(group_id)
-        self._broker.advance()
+        self._broker.scheduler.advance()
 
     def settle(self) -> None:
         """Release the bundles of removed groups whose last leases may have ended."""
-        if self.bundles.settle(self._broker.works_in_group):
-            self._broker.advance()
+        if self.bundles.settle(self._broker.table.works_in_group):
+            self._broker.scheduler.advance()
 
     # --- Groups
 

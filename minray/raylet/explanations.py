@@ -12,7 +12,8 @@ from minray.common.bundles import is_reserved, plain_name
 from minray.common.ids import short
 from minray.common.resources import UNIT, describe
 from minray.protocol.raylet import WorkerStatus
-from minray.raylet.lease_broker import LeaseBroker, LeaseEntry
+from minray.raylet.lease_broker import LeaseBroker
+from minray.raylet.lease_table import LeaseEntry
 from minray.raylet.log_monitor import LogMonitor
 from minray.scheduling import lease as states
 from minray.scheduling.local_lease_manager import Lease

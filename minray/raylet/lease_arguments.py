@@ -7,8 +7,8 @@ stay pinned until the scheduler has seen them. If the lease gets its resources t
 gets them later, and the arguments are still here, they are pinned again. The worker finds them in the store of its node.
 
 Rules
-  * Every end of a lease leads through one call of ``end`` (in ``LeaseBroker``), after which no pin is left. That holds for
-    a worker that was killed because its owner died, and for a request that was cancelled during the pull.
+  * Every end of a lease leads through one call of ``end`` (in ``LeaseTable.finish``), after which no pin is left. That holds
+    for a worker that was killed because its owner died, and for a request that was cancelled during the pull.
   * An argument for which there is no room is pulled again as long as another lease with arguments runs and is not blocked.
     Otherwise the lease is granted without it, and the task gets the error that the store is full.
 """

@@ -2,7 +2,7 @@
 
 Ray: the constructor of NodeManager in src/ray/raylet/node_manager.cc, and main.cc
 
-The lease broker has one object of each. They know neither sockets nor clocks. The cluster's view contains the tables of
+The lease scheduler has one object of each. They know neither sockets nor clocks. The cluster's view contains the tables of
 the local resources themselves, so that a lease granted here counts at once.
 """
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from minray.common.ids import short
 from minray.platform.base import Host
@@ -62,6 +63,16 @@ def describe_choice(victim: Candidate, candidates: Sequence[Candidate]) -> str:
     return f"{name} is killed: {why}{beside}"
 
 
+class Workers(Protocol):
+    """Port to the workers of the node (``killable_workers``)."""
+
+    def candidates(self) -> list[Candidate] | None:
+        """Return the workers whose death would free memory; None while one is dying."""
+
+    def kill(self, victim: Candidate, reason: str, used: int, total: int) -> None:
+        """Kill a candidate, because ``used`` of ``total`` bytes of memory are in use."""
+
+
 class MemoryMonitor:
     """Checks the host's memory periodically, and kills a worker if too much is in use."""
 
@@ -71,15 +82,13 @@ class MemoryMonitor:
         *,
         threshold: float,
         period_s: float,
-        candidates: Callable[[], list[Candidate] | None],
-        kill: Callable[[Candidate, str, int, int], None],
+        workers: Workers,
     ) -> None:
-        """``candidates`` is None while a victim is dying. ``period_s`` 0: never look."""
+        """``period_s`` 0: never look."""
         self._host = host
         self._threshold = threshold
         self._period_s = period_s
-        self._candidates = candidates
-        self._kill = kill
+        self._workers = workers
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -106,7 +115,7 @@ class MemoryMonitor:
                 self._relieve(used, total)
 
     def _relieve(self, used: int, total: int) -> None:
-        candidates = self._candidates()
+        candidates = self._workers.candidates()
         if candidates is None:
             return
         victim = choose_victim(candidates)
@@ -117,4 +126,4 @@ class MemoryMonitor:
             f" {describe_choice(victim, candidates)}"
         )
         logger.warning("out of memory: %s", reason)
-        self._kill(victim, reason, used, total)
+        self._workers.kill(victim, reason, used, total)

@@ -95,7 +95,7 @@ class NodeManager:
         return DONE
 
     async def handle_GetLeaseFailure(self, request: GetLeaseFailure, call: Call) -> LeaseFailure:
-        end = self._broker.end_of(request.lease_id)
+        end = self._broker.table.end_of(request.lease_id)
         if isinstance(end, LeaseFailure):
             return end
         try:
@@ -145,7 +145,7 @@ class NodeManager:
             node_id=self._config.node_id,
             pid=self._platform.processes.pid,
             total=self._broker.local.total,
-            available=self._broker.available(),
+            available=self._broker.local.resources.spare(),
             workers=self._explanations.workers(),
             pending_leases=self._explanations.pending(asyncio.get_running_loop().time()),
         )

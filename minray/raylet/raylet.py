@@ -38,12 +38,13 @@ from minray.protocol.gcs import (
 from minray.raylet.bundle_service import BundleService
 from minray.raylet.departure import Departure
 from minray.raylet.io_workers import IoWorkers
+from minray.raylet.killable_workers import KillableWorkers
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.local_gc import LocalGc
 from minray.raylet.log_monitor import LogMonitor, OpenLog
 from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
-from minray.raylet.resource_reporter import ResourceReporter
+from minray.raylet.resource_reporter import ResourceReporter, needs_of
 from minray.rpc.connection import Peers, PeerUnreachable, ignore
 from minray.rpc.patient_caller import PatientCaller
 from minray.rpc.pubsub import NOTHING, Subscription, next_poll
@@ -182,13 +183,12 @@ class Raylet:
         )
 
     def _make_memory_monitor(self) -> MemoryMonitor:
-        host, system = self._platform.host, self._config.system_config
+        host, system, broker = self._platform.host, self._config.system_config, self._broker
         return MemoryMonitor(
             host,
             threshold=system.memory_usage_threshold,
             period_s=system.memory_monitor_refresh_ms / 1000,
-            candidates=lambda: self._broker.candidates_to_kill(host.process_memory),
-            kill=self._broker.kill_for_memory,
+            workers=KillableWorkers(broker.pool, broker.entries, host.process_memory, broker.kill_worker),
         )
 
     # --- Start and end -------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Raylet:
         """
         await self._start_store()
         await self._listen()
-        self._broker.advance()
+        self._broker.scheduler.advance()
         node = NodeInfo(
             node_id=self._config.node_id,
             name=self._config.node_name,
@@ -337,8 +337,8 @@ class Raylet:
             node_id=self._config.node_id,
             version=version,
             total=dict(broker.local.total),
-            available=broker.available(),
-            pending=broker.pending(),
+            available=broker.local.resources.spare(),
+            pending=needs_of([*broker.local.queued(), *broker.cluster.infeasible()]),
             shortages=self._local_gc.shortages,
         )
 
@@ -361,7 +361,7 @@ class Raylet:
             self._confirming = False
             if reply is not None:
                 self._broker.cluster.on_nodes_confirmed(node_ids)
-                self._broker.advance()
+                self._broker.scheduler.advance()
 
         self._gcs.send(next_poll(NODES, NOTHING), on_answer)
 
@@ -374,7 +374,7 @@ class Raylet:
             self._on_own_node(decode(NodeInfo, value))
         else:
             self._on_other_node(decode(NodeInfo, value))
-        self._broker.advance()
+        self._broker.scheduler.advance()
 
     def _on_own_node(self, node: NodeInfo) -> None:
         if not node.alive:
@@ -397,7 +397,7 @@ class Raylet:
         report = decode(NodeResources, value) if value is not None else None
         if report is not None:
             self._broker.nodes.on_resources(key, report.version, report.total, report.available)
-            self._broker.advance()
+            self._broker.scheduler.advance()
         if self._local_gc.on_report(key, report, asyncio.get_running_loop().time()):
             self._collect_garbage()
 

@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
+from minray.common.resources import ResourceSet
 from minray.platform.base import RemoteFailure
 from minray.protocol.gcs import NodeResources, ReportResources
 from minray.rpc.connection import Peer, PeerUnreachable
+from minray.scheduling.lease import LeaseRequest
 
 logger = logging.getLogger(__name__)
 
 FAILURE_PAUSE_S = 1.0
 """Seconds before the next report after one that the gcs answered with a failure."""
+MAX_PENDING_SHAPES = 100
+"""Most different needs of waiting requests in one report."""
 
 
 class ResourceReporter:
@@ -99,6 +104,12 @@ class ResourceReporter:
                 await self._changed.wait()
         except TimeoutError:
             return
+
+
+def needs_of(requests: Iterable[LeaseRequest]) -> list[tuple[ResourceSet, int]]:
+    """Return the needs of waiting requests with their counts, the most frequent first; at most MAX_PENDING_SHAPES."""
+    counts = Counter(request.shape.resources for request in requests)
+    return [(dict(resources), count) for resources, count in counts.most_common(MAX_PENDING_SHAPES)]
 
 
 def _contents(report: NodeResources) -> tuple[object, ...]:

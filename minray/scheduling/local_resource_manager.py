@@ -62,6 +62,10 @@ class LocalResourceManager:
         add(self.available, demand)
         _free_gpus(gpus)
 
+    def spare(self) -> ResourceSet:
+        """Return the free resources for reports. Amounts below zero (CPUs that unblocked workers took back) become zero."""
+        return {name: max(0, amount) for name, amount in self.available.items()}
+
     def _allocate_gpus(self, demand: Mapping[str, int]) -> Gpus:
         name = _gpu_name(demand)
         for instances in self._gpus.get(name, ()):

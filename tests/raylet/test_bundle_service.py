@@ -40,11 +40,11 @@ def group(group_id: bytes, state: str = "CREATED") -> PlacementGroupInfo:
 
 
 class Scene:
-    """A node with two CPUs. It plays the lease broker, and notes at each ``advance`` what it could offer."""
+    """A node with two CPUs. It plays the lease broker with its parts, and notes at each ``advance`` what it could offer."""
 
     def __init__(self) -> None:
         self.resources = LocalResourceManager(resource_set({"CPU": 2}))
-        self.local = self
+        self.local = self.scheduler = self.table = self
         here = NodeView(b"here", total=self.resources.total, available=self.resources.available)
         self.nodes = ClusterResourceScheduler(here, spread_threshold=0.5, top_k_fraction=0.2, random=float)
         self.leaving: object | None = None

@@ -14,7 +14,7 @@ from minray.protocol.core_worker import LeaveNode
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeDrain
 from minray.protocol.object_store import NO_ROOM, PINNED, Pinned, PinObjects, PinReply, PromoteObjects, ReleasePins
 from minray.raylet.departure import LOOK_AGAIN_S, MOST_AT_ONCE, Departure
-from minray.raylet.lease_broker import LeaseEntry
+from minray.raylet.lease_table import LeaseEntry
 from minray.raylet.placement_group_resource_manager import PlacementGroupResourceManager
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.lease import LeaseRequest

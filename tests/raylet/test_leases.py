@@ -28,6 +28,7 @@ from minray.protocol.raylet import (
     RegisterDriver,
 )
 from minray.raylet import refusals
+from minray.raylet.killable_workers import KillableWorkers
 from tests.raylet.scene import Scene, scenario
 from tests.rpc.recording_call import RecordingCall
 
@@ -313,8 +314,8 @@ async def test_g99_what_a_worker_that_is_being_killed_holds_is_not_given_out(sce
     lease_id, _ = await scene.lease()
     broker = scene.raylets["head"]._broker
     broker.give_back(lease_id, True, "its channel broke")
-    assert (broker.available()["CPU"], broker.states.get(lease_id)) == (0, "ENDING")
-    await scene.until(lambda: broker.available()["CPU"] == 10_000)
+    assert (broker.local.resources.spare()["CPU"], broker.states.get(lease_id)) == (0, "ENDING")
+    await scene.until(lambda: broker.local.resources.spare()["CPU"] == 10_000)
 
 
 @scenario(cpus=1)
@@ -337,18 +338,19 @@ async def test_g89_who_may_be_killed_for_memory_and_what_its_owner_hears(scene: 
     request = msgspec.structs.replace(scene.request(), retriable=False)
     busy = scene.worker(await scene.ask(request))
     broker = scene.raylets["head"]._broker
-    found = broker.candidates_to_kill(lambda pid: 10 * pid)
+    killable = KillableWorkers(broker.pool, broker.entries, lambda pid: 10 * pid, broker.kill_worker)
+    found = killable.candidates()
     assert found is not None
     idle, leased = sorted(found, key=lambda one: one.lease_id)
     assert (idle.lease_id, idle.retriable) == (b"", True)
     assert (leased.worker_id, leased.lease_id, leased.retriable) == (busy.config.worker_id, request.lease_id, False)
     assert [one.memory_bytes for one in (idle, leased)] == [10 * idle.pid, 10 * busy.pid]
-    broker.kill_for_memory(leased, "too little memory", 9, 10)
-    assert broker.candidates_to_kill(lambda pid: pid) is None  # one at a time: its memory may be enough
+    killable.kill(leased, "too little memory", 9, 10)
+    assert killable.candidates() is None  # one at a time: its memory may be enough
     certificate = await scene.raylet().call(GetLeaseFailure(request.lease_id, 60))
     assert (certificate.memory_used, certificate.memory_total) == (9, 10)
     assert certificate.doom == "too little memory"
-    broker.kill_for_memory(idle, "too little memory", 9, 10)
+    killable.kill(idle, "too little memory", 9, 10)
     await scene.until(lambda: not scene.workers[idle.worker_id].is_alive)
 
 
@@ -357,7 +359,8 @@ async def test_g89_a_worker_that_starts_is_not_killed_for_memory(scene: Scene) -
     scene.silent_starts = 1
     scene.ask(scene.request())
     await scene.nap(0.1)
-    assert scene.raylets["head"]._broker.candidates_to_kill(lambda pid: pid) == []
+    broker = scene.raylets["head"]._broker
+    assert KillableWorkers(broker.pool, broker.entries, lambda pid: pid, broker.kill_worker).candidates() == []
 
 
 @scenario(cpus=3)
@@ -386,7 +389,7 @@ async def test_of_a_node_that_ends_nothing_is_heard_but_how_its_workers_ended(sc
     deaths: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broker, "_on_worker_death", deaths.append)
-        end = broker.end_of(parent_id)
+        end = broker.table.end_of(parent_id)
         await broker.close("the test is over")
     assert isinstance(end, asyncio.Future) and (await end).node_ended == "the test is over"
     assert deaths == [] and not child.done()
@@ -402,7 +405,8 @@ async def test_nothing_begins_any_more_on_a_node_that_ends(scene: Scene) -> None
     scene.ask(msgspec.structs.replace(scene.request(), dependencies=[argument]))
     scene.ask(scene.request(env="/another"))
     await scene.nap(0.1)
-    timers = [broker._timer, broker._reap_timer, *broker.arguments._timers.values()]
+    scheduler = broker.scheduler
+    timers = [scheduler._timer, scheduler._reap_timer, *broker.arguments._timers.values()]
     assert len(timers) == 3
     await broker.close("the test is over")
     assert all(timer is not None and timer.cancelled() for timer in timers)
@@ -461,7 +465,7 @@ async def test_nobody_waits_for_the_answer_of_an_owner_that_has_died(scene: Scen
     await scene.until(lambda: scene.revoked)
     broker = scene.raylets["head"]._broker
     broker.on_owner_death(scene.address.worker_id, True, "it is gone")
-    await scene.until(lambda: not broker._revoking)
+    await scene.until(lambda: not broker.scheduler._revoking)
 
 
 @scenario(cpus=2)

@@ -83,13 +83,11 @@ class Node:
 
     def __init__(self, used: int, period_s: float = 1.0) -> None:
         self.used = used * GIB
-        self.candidates: list[Candidate] | None = [worker(1)]
+        self.workers: list[Candidate] | None = [worker(1)]
         self.killed: list[tuple[Candidate, str, int, int]] = []
         self.looked = 0
         host: Any = self
-        self.monitor = MemoryMonitor(
-            host, threshold=0.9, period_s=period_s, candidates=lambda: self.candidates, kill=self.kill
-        )
+        self.monitor = MemoryMonitor(host, threshold=0.9, period_s=period_s, workers=self)
         self.monitor.start()
 
     def memory_usage(self) -> tuple[int, int]:
@@ -98,9 +96,12 @@ class Node:
             raise OSError(errno.EMFILE, "Too many open files")
         return self.used, 100 * GIB
 
-    def kill(self, *how: Any) -> None:
-        self.killed.append(how)
-        self.candidates = None
+    def candidates(self) -> list[Candidate] | None:
+        return self.workers
+
+    def kill(self, victim: Candidate, reason: str, used: int, total: int) -> None:
+        self.killed.append((victim, reason, used, total))
+        self.workers = None
 
 
 @in_virtual_time
@@ -121,10 +122,10 @@ async def test_g89_nobody_else_is_killed_while_a_victim_dies() -> None:
     node = Node(used=95)
     await pass_time(5.5)
     assert (node.looked, len(node.killed)) == (5, 1)
-    node.candidates = []
+    node.workers = []
     await pass_time(1.0)
     assert len(node.killed) == 1, "nobody is left"
-    node.candidates = [worker(2)]
+    node.workers = [worker(2)]
     await pass_time(1.0)
     assert [victim for victim, *_ in node.killed] == [worker(1), worker(2)]
     node.monitor.close()

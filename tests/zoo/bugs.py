@@ -44,8 +44,8 @@ BUGS = [
         "mix",
         (
             Mutation(
-                BROKER,
-                "LeaseBroker._grant",
+                "minray.raylet.lease_scheduler",
+                "LeaseScheduler._grant",
                 "entry.worker = worker",
                 """
                 entry.worker = worker
