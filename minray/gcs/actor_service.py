@@ -1,18 +1,17 @@
-"""The gcs's handlers of messages and events about actors.
+"""The gcs's handlers of messages and events that change an actor.
 
 Ray: src/ray/gcs/actor/gcs_actor_manager.cc (its Handle... methods, OnWorkerDead, OnNodeDead, OnJobFinished)
 
-``GcsActorManager`` decides, ``ActorScheduler`` creates. This service stores a decision, enters it in the table and carries
-it out, in this order and one at a time for each actor. All ways to end an incarnation lead through ``_change`` and
-``_clean_up``.
+``GcsActorManager`` decides, ``ActorScheduler`` creates, ``ActorExits`` asks actors to end, ``ActorQueries`` answers
+questions. This service stores a decision, enters it in the table and carries it out, in this order and one at a time for
+each actor. All ways to end an incarnation lead through ``_change`` and ``_clean_up``.
 
 Rules
   * An actor is killed through its lease, by its raylet. That works in every state, also while the worker is still being
     requested (Ray #17369). If the actor may be restarted after a kill, only its worker is killed, and the rest follows as
     after any death.
-  * An actor without handles is asked to end (``ExitActor``), so that it can clean up, and is killed after
-    ``actor_graceful_shutdown_timeout_ms`` (G28). Its name is free earlier: as soon as its owner tells the gcs that no handle
-    is left, or tells a process that wants the name for another actor. The name of an actor that ends itself is free, too.
+  * The name of an actor without handles is free before it has ended. Its owner tells the gcs that no handle is left, or
+    tells a process that wants the name for another actor. The name of an actor that ends itself is free, too.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ from typing import Protocol
 import msgspec
 
 from minray.common.config import SystemConfig
-from minray.common.ids import job_of_actor, short_actor
-from minray.errors.packed_exception import with_last_line
+from minray.common.ids import job_of_actor
+from minray.gcs.actor_exits import ActorExits
+from minray.gcs.actor_queries import ActorQueries
 from minray.gcs.actor_scheduler import ActorScheduler, Nodes
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
 from minray.gcs.gcs_actor_manager import ActorRow, GcsActorManager, describe, worker_died
 from minray.gcs.storage import GcsStorage
-from minray.platform.base import Platform, PlatformError
+from minray.platform.base import Platform
 from minray.protocol import actor as protocol
 from minray.protocol.actor import DEAD, DeathCause
 from minray.protocol.base import DONE, Address, Done
@@ -61,7 +61,7 @@ class Surroundings(Protocol):
 
 
 class ActorService:
-    """Serves all messages about actors, and carries out the decisions of ``GcsActorManager``."""
+    """Serves the messages that create or end actors, and carries out the decisions of ``GcsActorManager``."""
 
     _storage: GcsStorage
     """Tables on disk; set by ``load``."""
@@ -70,15 +70,14 @@ class ActorService:
         self, platform: Platform, config: SystemConfig, own: Callable[[], Address], nodes: Nodes, surroundings: Surroundings
     ) -> None:
         self._platform = platform
-        self._grace_s = config.actor_graceful_shutdown_timeout_ms / 1000
         self._nodes = nodes
         self._surroundings = surroundings
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
         self._actors = GcsActorManager(platform.record)
         self._scheduler = ActorScheduler(platform, own, self._peers, nodes, self)
+        self._exits = ActorExits(self._peers, config.actor_graceful_shutdown_timeout_ms / 1000, self._end)
+        self.queries = ActorQueries(self._actors, self._scheduler, surroundings.worker_death)
         self._changes = Changes()
-        self._exiting: dict[bytes, asyncio.Task[None]] = {}
-        """Actors that were asked to end, each with the task that waits for its end."""
 
     # --- Start and end ---------------------------------------------------------------------------------------------------
 
@@ -102,8 +101,7 @@ class ActorService:
 
     def close(self) -> None:
         self._scheduler.close()
-        for exiting in self._exiting.values():
-            exiting.cancel()
+        self._exits.close()
         self._peers.close()
 
     # --- Messages from creators and callers ------------------------------------------------------------------------------
@@ -157,55 +155,6 @@ class ActorService:
                 self._scheduler.create(row)
         return DONE
 
-    def handle_GetNamedActor(self, request: protocol.GetNamedActor, call: Call) -> protocol.ActorReply:
-        row = self._actors.named(request.name, request.namespace)
-        return protocol.ActorReply(None if row is None else row.info)
-
-    def handle_GetActor(self, request: protocol.GetActor, call: Call) -> protocol.ActorReply:
-        row = self._actors.get(request.actor_id)
-        if row is not None:
-            return protocol.ActorReply(row.info)
-        death = self._surroundings.worker_death(request.owner)
-        if self._actors.is_forgotten(request.actor_id):
-            cause = DeathCause(protocol.KILLED, "it died long ago")
-        elif death is not None:
-            cause = DeathCause(protocol.OWNER_DIED, f"its owner died before it was created: {death.cause}")
-        else:
-            return protocol.ActorReply(None)
-        dead = protocol.ActorInfo(
-            actor_id=request.actor_id,
-            state=DEAD,
-            class_name="",
-            name="",
-            namespace="",
-            owner=request.owner,
-            detached=False,
-            max_restarts=0,
-            restarts=0,
-            handle=b"",
-            death=cause,
-        )
-        return protocol.ActorReply(dead)
-
-    def handle_ExplainActor(self, request: protocol.ExplainActor, call: Call) -> protocol.ActorExplanation:
-        known = self.handle_GetActor(protocol.GetActor(request.actor_id, request.owner), call)
-        row = self._actors.get(request.actor_id)
-        if row is None or row.creation is None or row.info.state not in (protocol.PENDING_CREATION, protocol.RESTARTING):
-            return protocol.ActorExplanation(known.actor)
-        text = self._scheduler.why(row)
-        if text or row.raylet is None:
-            return protocol.ActorExplanation(known.actor, text, worker=self._scheduler.constructing_on(row))
-        return protocol.ActorExplanation(
-            actor=known.actor,
-            text="",
-            raylet=row.raylet,
-            lease_id=row.lease_id,
-            group_id=row.creation.shape.strategy.group_id,
-        )
-
-    def handle_ListActors(self, request: protocol.ListActors, call: Call) -> protocol.ActorsReply:
-        return protocol.ActorsReply([_listed(row.info) for row in self._actors.rows()])
-
     @durable
     async def handle_KillActor(self, request: protocol.KillActor, call: Call) -> protocol.ActorReply:
         cause = DeathCause(protocol.KILLED, "it was killed by minray.kill")
@@ -232,7 +181,7 @@ class ActorService:
         """End an actor, and answer when it has ended: if this gcs dies before, its successor is asked again."""
         row = await until_stored(self._row_or_doom, request.actor_id, request.cause)
         if row is not None and row.info.state == protocol.ALIVE:
-            exiting = self._ask_to_exit(row)
+            exiting = self._exits.ask_to_exit(row)
             await self._until_stored(request.actor_id, self._actors.ending_row)
             await asyncio.wait([exiting])
         elif row is not None:
@@ -263,7 +212,7 @@ class ActorService:
         await self._scheduler.settle(request.actor_id)  # An actor may say so before its constructor's answer is here.
         row = self._actors.of_worker(request.worker_id)
         if row is not None and row.info.actor_id == request.actor_id:
-            kind = protocol.OUT_OF_SCOPE if request.actor_id in self._exiting else protocol.EXITED
+            kind = protocol.OUT_OF_SCOPE if request.actor_id in self._exits else protocol.EXITED
             await self._change(request.actor_id, self._actors.ended_row, DeathCause(kind, request.message))
         return DONE
 
@@ -356,7 +305,7 @@ class ActorService:
         def lose(now: ActorRow, cause: DeathCause, time: float) -> ActorRow | None:
             if now.info.restarts != info.restarts or now.info.address != info.address or now.info.state == DEAD:
                 return None
-            if info.actor_id in self._exiting:
+            if info.actor_id in self._exits:
                 out_of_scope = DeathCause(protocol.OUT_OF_SCOPE, "there was no handle of it any more")
                 return self._actors.ended_row(now, out_of_scope, time)
             preempted = msgspec.structs.replace(cause, preempted=self._is_preempted(now))
@@ -397,9 +346,7 @@ class ActorService:
     def _clean_up(self, old: ActorRow, row: ActorRow) -> None:
         actor_id = row.info.actor_id
         self._scheduler.cancel(actor_id)
-        exiting = self._exiting.pop(actor_id, None)
-        if exiting is not None and exiting is not asyncio.current_task():
-            exiting.cancel()
+        self._exits.on_ended(actor_id)
         if row.info.state == DEAD:
             self._return_lease(row, row.info.death.message if row.info.death is not None else "")
         else:
@@ -416,24 +363,6 @@ class ActorService:
             await self._until_stored(actor_id, lambda _now: self._actors.returned_row(actor_id, lease_id))
 
         self._scheduler.end_lease(lease_id, row.raylet, reason, on_returned)
-
-    def _ask_to_exit(self, row: ActorRow) -> asyncio.Task[None]:
-        actor_id = row.info.actor_id
-        if actor_id not in self._exiting:
-            name = f"exit_actor({short_actor(actor_id)})"
-            self._exiting[actor_id] = asyncio.get_running_loop().create_task(self._exit(row), name=name)
-        return self._exiting[actor_id]
-
-    async def _exit(self, row: ActorRow) -> None:
-        """Ask an actor to end; kill it if it has neither reported its end nor died within the grace period."""
-        assert row.info.address is not None
-        try:
-            async with asyncio.timeout(self._grace_s):
-                await self._peers.to(row.info.address).call(protocol.ExitActor(row.info.actor_id))
-                await asyncio.Event().wait()
-        except (TimeoutError, PlatformError) as error:
-            logger.info("%s does not end by itself: %s", describe(row.info), error or "time-out")
-        await self._end(row.info.actor_id, DeathCause(protocol.OUT_OF_SCOPE, "there is no handle of it any more"))
 
     async def _until_stored(self, actor_id: bytes, decide: Callable[[ActorRow], ActorRow | None]) -> bool:
         """Make a change that cannot be refused, and retry its write; return False if there is nothing to change any more."""
@@ -465,12 +394,6 @@ class ActorService:
         """Return all rows, for tests and explanations."""
         return self._actors.rows()
 
-
-def _listed(info: protocol.ActorInfo) -> protocol.ActorInfo:
-    death = info.death
-    if death is not None:
-        death = msgspec.structs.replace(death, message=with_last_line(death.message, death.error), error=b"")
-    return msgspec.structs.replace(info, handle=b"", death=death)
 
 
 def _job(row: ActorRow) -> bytes:

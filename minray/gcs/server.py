@@ -27,6 +27,7 @@ import msgspec
 
 from minray.common.config import GcsConfig
 from minray.common.ids import short
+from minray.gcs.actor_queries import ActorQueries
 from minray.gcs.actor_service import ActorService
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
@@ -91,7 +92,7 @@ class GcsServer:
             self._store_node,
             self._group_scheduler.on_node_leaving,
         )
-        self._dispatcher = Dispatcher(self, self._actors, self._group_scheduler, self._drainer)
+        self._dispatcher = Dispatcher(self, self._actors, self._actors.queries, self._group_scheduler, self._drainer)
 
     def _address(self) -> Address:
         """Return the gcs's own address, as the owner of leases."""
@@ -430,5 +431,5 @@ class GcsServer:
         return DONE
 
 
-GCS_SERVICES = (GcsServer, ActorService, PlacementGroupScheduler, NodeDrainer)
+GCS_SERVICES = (GcsServer, ActorService, ActorQueries, PlacementGroupScheduler, NodeDrainer)
 """Classes whose handlers answer requests in this process."""
