@@ -28,11 +28,12 @@ from minray.common.task_set import TaskSet
 from minray.common.task_spec import STRATEGY_DEFAULT
 from minray.gcs.driver_lines import warn_owner
 from minray.gcs.gcs_actor_manager import ActorRow, worker_died
-from minray.platform.base import Platform, PlatformError
+from minray.gcs.persistent_caller import PersistentCaller
+from minray.platform.base import Platform
 from minray.protocol import actor as causes
 from minray.protocol import core_worker as tasks
 from minray.protocol.actor import CREATION_TASK_FAILED, NODE_DIED, RUNTIME_ENV_FAILED, WORKER_DIED, DeathCause
-from minray.protocol.base import Address, Done, R, Request
+from minray.protocol.base import Address, Done, Request
 from minray.protocol.core_worker import PushTask
 from minray.protocol.gcs import NodeInfo
 from minray.protocol.raylet import (
@@ -48,15 +49,12 @@ from minray.protocol.raylet import (
     RequestWorkerLease,
     ReturnWorkerLease,
 )
-from minray.rpc.connection import Peers, PeerUnreachable
+from minray.rpc.connection import Peers
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.2
 """Seconds before a new choice after a refusal: the nodes' views of each other need this long to agree."""
-ASK_AGAIN_S = 1.0
-"""Seconds before a request is repeated whose receiver may still be alive."""
-
 DEATH_TIMEOUT_S = 5.0
 """Seconds that the raylet of an unreachable worker may take to see its death."""
 DIED_CONSTRUCTING = DeathCause(WORKER_DIED, "its worker died while it ran the constructor")
@@ -117,6 +115,7 @@ class ActorScheduler:
         self._platform = platform
         self._own = own
         self._peers = peers
+        self._caller = PersistentCaller(peers, self._is_dead)
         self._nodes = nodes
         self._outcomes = outcomes
         self._creating: dict[bytes, asyncio.Task[None]] = {}
@@ -186,7 +185,7 @@ class ActorScheduler:
                 return
             self._constructing[row.info.actor_id] = lease
             try:
-                reply = await self._call_living(lease.worker, _push_of(row, lease))
+                reply = await self._caller.call(lease.worker, _push_of(row, lease))
             finally:
                 self._constructing.pop(row.info.actor_id, None)
             if reply is None:
@@ -245,7 +244,7 @@ class ActorScheduler:
 
     async def _how_it_ended(self, lease_id: bytes, raylet: Address, timeout_s: float) -> DeathCause | None:
         """Ask the raylet how the worker of a lease died; None: it has seen no death within ``timeout_s``."""
-        failure = await self._call_living(raylet, GetLeaseFailure(lease_id, timeout_s))
+        failure = await self._caller.call(raylet, GetLeaseFailure(lease_id, timeout_s))
         if failure is None:
             return DeathCause(NODE_DIED, "its node died")
         if not failure.dead:
@@ -269,19 +268,7 @@ class ActorScheduler:
             actor_id=info.actor_id,
             retriable=retriable,
         )
-        return await self._call_living(raylet, request)
-
-    async def _call_living(self, to: Address, request: Request[R]) -> R | None:
-        """Send a request until it is answered, and return the reply; None when the receiver is dead."""
-        while True:
-            try:
-                return await self._peers.to(to).call(request)
-            except PeerUnreachable as error:
-                if error.is_certain or self._is_dead(to):
-                    return None
-            except PlatformError as error:
-                logger.warning("%s failed and is sent again: %s", type(request).__name__, error)
-            await asyncio.sleep(ASK_AGAIN_S)
+        return await self._caller.call(raylet, request)
 
     def _is_dead(self, process: Address) -> bool:
         return self._nodes.death_cause(process.node_id) is not None or self._outcomes.is_dead(process)
@@ -291,7 +278,7 @@ class ActorScheduler:
     ) -> None:
         requests: Sequence[Request[Done]] = (CancelWorkerLease(lease_id), ReturnWorkerLease(lease_id, True, reason))
         for request in requests:
-            if await self._call_living(raylet, request) is None:
+            if await self._caller.call(raylet, request) is None:
                 break
         await on_returned()
 

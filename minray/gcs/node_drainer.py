@@ -13,21 +13,19 @@ If the gcs dies after it stored a preemption, the raylet may not know of it. So 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from minray.common.config import SystemConfig
 from minray.common.task_set import TaskSet
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.gcs_node_manager import GcsNodeManager
-from minray.platform.base import Platform, PlatformError
+from minray.gcs.persistent_caller import PersistentCaller
+from minray.platform.base import Platform
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, DrainNode, DrainNodeReply, NodeDrain, NodeInfo
 from minray.protocol.raylet import DrainRaylet
 from minray.rpc.connection import Peers
 from minray.rpc.service import Call
 
-ASK_AGAIN_S = 1.0
-"""Seconds before a raylet that did not answer is asked again."""
 GONE = DrainNodeReply(True)
 
 
@@ -50,6 +48,7 @@ class NodeDrainer:
         self._on_leaving = on_leaving
         """Called with the id of a node whose raylet has accepted that it must leave."""
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
+        self._caller = PersistentCaller(self._peers, lambda raylet: nodes().death_cause(raylet.node_id) is not None)
         self._telling = TaskSet()
         """Tasks that tell raylets what an earlier gcs may not have told them."""
 
@@ -91,13 +90,7 @@ class NodeDrainer:
 
     async def _tell(self, node: NodeInfo, drain: NodeDrain) -> bool:
         """Tell a raylet that its node is drained; return whether it accepts. A dead node counts as accepting."""
-        while self._nodes().death_cause(node.node_id) is None:
-            try:
-                is_accepted = (await self._peers.to(node.address).call(DrainRaylet(drain))).is_accepted
-            except PlatformError:
-                await asyncio.sleep(ASK_AGAIN_S)
-            else:
-                if is_accepted:
-                    self._on_leaving(node.node_id)
-                return is_accepted
-        return True
+        reply = await self._caller.call(node.address, DrainRaylet(drain))
+        if reply is not None and reply.is_accepted:
+            self._on_leaving(node.node_id)
+        return reply is None or reply.is_accepted

@@ -42,9 +42,10 @@ from minray.common.resources import ResourceSet, add, subtract
 from minray.common.task_set import TaskSet
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.gcs_node_manager import GcsNodeManager
+from minray.gcs.persistent_caller import PersistentCaller
 from minray.gcs.placement_group_manager import CREATED, REMOVED, PlacementGroupManager
 from minray.platform.base import Platform, PlatformError, StorageFailed
-from minray.protocol.base import DONE, Address, Done, Request
+from minray.protocol.base import DONE, Done, R, Request
 from minray.protocol.placement_group import (
     GENERATION_SHIFT,
     CommitBundles,
@@ -60,15 +61,13 @@ from minray.protocol.placement_group import (
     ReturnBundles,
     WaitPlacementGroup,
 )
-from minray.rpc.connection import Peers, PeerUnreachable
+from minray.rpc.connection import Peers
 from minray.rpc.service import Call
 from minray.scheduling.bundle_labels import needs_with_labels, offers_with_labels
 from minray.scheduling.bundle_scheduling_policy import Bundles, Nodes, Places, explain, place
 
 logger = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 1.0
-"""Seconds before a raylet that did not answer is asked again."""
 RETRY_FACTOR = 1.5
 """Growth of the pause from one refused attempt to the next, as in Ray."""
 
@@ -117,6 +116,7 @@ class PlacementGroupScheduler:
         self._first_delay_s = config.gcs_create_placement_group_retry_min_interval_ms / 1000
         self._max_delay_s = config.gcs_create_placement_group_retry_max_interval_ms / 1000
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
+        self._caller = PersistentCaller(self._peers, lambda raylet: nodes().death_cause(raylet.node_id) is not None)
         self._generation = 0
         """Number of this gcs among the gcs processes of its cluster; 0 before ``start``."""
         self._attempt_count = 0
@@ -367,11 +367,11 @@ class PlacementGroupScheduler:
 
     async def _prepare(self, node_id: bytes, request: PrepareBundles) -> str:
         """Ask one node to reserve bundles; return the reason if it refuses, else an empty text."""
-        address = self._address_of(node_id)
-        if address is None:
+        node = self._nodes().get(node_id)
+        if node is None or not node.alive:
             return "the chosen node has died"
         try:
-            return (await self._peers.to(address).call(request)).refused
+            return (await self._peers.to(node.address).call(request)).refused
         except PlatformError as error:
             return str(error)
 
@@ -435,23 +435,10 @@ class PlacementGroupScheduler:
     async def _tell_until_dead(self, node_id: bytes, request: Request[Done]) -> None:
         await self._call_until_dead(node_id, request)
 
-    async def _call_until_dead(self, node_id: bytes, request: Request[Any]) -> Any:
-        """Repeat a request to a node until it is answered; return None if the node dies first."""
-        while (address := self._address_of(node_id)) is not None:
-            try:
-                return await self._peers.to(address).call(request)
-            except PeerUnreachable as error:
-                if error.is_certain:
-                    return None
-            except PlatformError as error:
-                logger.error("raylet %s refuses a %s: %s", short(node_id), type(request).__name__, error)
-            await asyncio.sleep(ASK_AGAIN_S)
-        return None
-
-    def _address_of(self, node_id: bytes) -> Address | None:
-        """Return the address of a living node's raylet; None if it is dead or unknown."""
+    async def _call_until_dead(self, node_id: bytes, request: Request[R]) -> R | None:
+        """Repeat a request to a node until it is answered; return None if the node dies first, or is unknown."""
         node = self._nodes().get(node_id)
-        return node.address if node is not None and node.alive else None
+        return None if node is None else await self._caller.call(node.address, request)
 
     # --- Helpers ---------------------------------------------------------------------------------------------------------
 

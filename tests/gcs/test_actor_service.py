@@ -9,8 +9,8 @@ import pytest
 
 from minray.common.config import SystemConfig
 from minray.errors.packed_exception import pack_exception
-from minray.gcs.actor_scheduler import ASK_AGAIN_S
 from minray.gcs.gcs_actor_manager import MAX_DEAD_ACTORS
+from minray.gcs.persistent_caller import ASK_AGAIN_S
 from minray.protocol import actor as protocol
 from minray.protocol import core_worker
 from minray.protocol.actor import ALIVE, DEAD, DEPENDENCIES_UNREADY, PENDING_CREATION, RESTARTING, DeathCause

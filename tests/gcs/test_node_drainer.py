@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minray.gcs.node_drainer import ASK_AGAIN_S
+from minray.gcs.persistent_caller import ASK_AGAIN_S
 from minray.platform.base import RemoteFailure
 from minray.protocol.gcs import (
     DRAINED_PREEMPTED,

@@ -9,8 +9,8 @@ import msgspec
 
 from minray.common.bundles import STRICT_SPREAD
 from minray.common.config import SystemConfig
+from minray.gcs.persistent_caller import ASK_AGAIN_S
 from minray.gcs.placement_group_manager import CREATED, PENDING, PREPARED, REMOVED, RESCHEDULING
-from minray.gcs.placement_group_scheduler import ASK_AGAIN_S
 from minray.protocol import actor as protocol
 from minray.protocol.base import DONE, decode, encode
 from minray.protocol.gcs import NODES, PREEMPTION, DrainNode, FinishJob, JobInfo, KvPut, ReportResources, UnregisterNode
