@@ -33,7 +33,7 @@ import click
 from minray._version import __version__
 from minray.cli.errors import errors_for_people
 from minray.cli.processes import process_commands
-from minray.cli.state import state_commands
+from minray.cli.state import state_commands, which_cluster
 from minray.cli.status import cluster_facts, describe_cluster
 from minray.cli.stop import stop
 from minray.common.config import SystemConfig
@@ -137,7 +137,7 @@ def start(
     token_file: str | None,
     system_config: dict[str, Any],
     block: bool,
-    **description: Any,
+    **of_the_node: Any,
 ) -> None:
     """Start a node on this machine: the head of a new cluster, or one more node of a running cluster."""
     if head == (address is not None):
@@ -146,18 +146,7 @@ def start(
     if not head and (port or storage is not None or system_config):
         raise click.UsageError("--port, --storage and --system-config are for the head; they hold for the whole cluster")
     with errors_for_people():
-        options = NodeOptions(
-            head=head,
-            num_cpus=description["num_cpus"],
-            num_gpus=description["num_gpus"],
-            memory=description["memory"],
-            object_store_memory=description["object_store_memory"],
-            object_spilling_directory=description["object_spilling_directory"],
-            resources=description["resources"],
-            labels=description["labels"],
-            node_name=description["node_name"],
-            detached=True,
-        )
+        options = NodeOptions(head=head, detached=True, **of_the_node)
         if address is None:
             options.system_config = SystemConfig.from_overrides(with_environment(system_config))
             node = _start_head(options, ip or LOOPBACK, port, storage, token_file)
@@ -339,12 +328,7 @@ class NodeId(click.ParamType):  # type: ignore[type-arg]  # Generic in some vers
 
 
 @main.command()
-@click.option(
-    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
-)
-@click.option(
-    "--token-file", metavar="FILE", help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN."
-)
+@which_cluster
 @click.option("--node-id", required=True, type=NodeId(), help="Id of the node that leaves, in hexadecimal.")
 @click.option(
     "--reason",
@@ -396,12 +380,7 @@ def microbenchmark(words: tuple[str, ...], rounds: int, seconds: float) -> None:
 
 
 @main.command()
-@click.option(
-    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
-)
-@click.option(
-    "--token-file", metavar="FILE", help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN."
-)
+@which_cluster
 @FORMAT
 def status(address: str | None, token_file: str | None, form: str) -> None:
     """Show a cluster's nodes, resources in use, tasks that wait for resources, and workers."""
@@ -419,12 +398,7 @@ def status(address: str | None, token_file: str | None, form: str) -> None:
 
 
 @main.command()
-@click.option(
-    "--address", metavar="HOST:PORT", help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here."
-)
-@click.option(
-    "--token-file", metavar="FILE", help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN."
-)
+@which_cluster
 @click.option(
     "--group-by", type=click.Choice(GROUPS), default=NODE_ADDRESS, show_default=True, help="Print a table for each of these."
 )

@@ -58,30 +58,32 @@ def _check_timeout(_context: click.Context, _parameter: click.Parameter, timeout
     return timeout
 
 
+def which_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name a cluster."""
+    token_file = click.option(
+        "--token-file",
+        metavar="FILE",
+        help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN.",
+    )
+    address = click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here.",
+    )
+    return address(token_file(command))
+
+
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name a cluster, and the seconds to wait for each of its processes."""
-    for option in (
-        click.option(
-            "--timeout",
-            type=click.FloatRange(0.001),
-            callback=_check_timeout,
-            default=TIMEOUT_S,
-            show_default=True,
-            help="Seconds that each process has to answer.",
-        ),
-        click.option(
-            "--token-file",
-            metavar="FILE",
-            help="File with the cluster's token. Default: that of its node here, else $MINRAY_TOKEN.",
-        ),
-        click.option(
-            "--address",
-            metavar="HOST:PORT",
-            help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here.",
-        ),
-    ):
-        command = option(command)
-    return command
+    timeout = click.option(
+        "--timeout",
+        type=click.FloatRange(0.001),
+        callback=_check_timeout,
+        default=TIMEOUT_S,
+        show_default=True,
+        help="Seconds that each process has to answer.",
+    )
+    return which_cluster(timeout(command))
 
 
 def ask(
