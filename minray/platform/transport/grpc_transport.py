@@ -34,6 +34,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Else it crashes one in
 import grpc
 import grpc.aio
 
+from minray.common.task_set import TaskSet
 from minray.platform.base import (
     AuthenticationFailed,
     Buffer,
@@ -130,8 +131,7 @@ class GrpcChannel:
         """gRPC's callable of each method used so far."""
         self._in_flight: set[asyncio.Task[None]] = set()
         """The calls under way."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """All running tasks of this channel; kept here because the loop keeps only weak references to tasks."""
+        self._tasks = TaskSet()
         self._spawn(self._watch(), "watch")
 
     def call(
@@ -283,10 +283,7 @@ class GrpcChannel:
         await self._channel.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = self._loop.create_task(work, name=f"{name} of {self._name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.begin(work, f"{name} of {self._name}")
 
 
 class GrpcNetwork:
