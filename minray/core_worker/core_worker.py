@@ -388,7 +388,7 @@ class CoreWorker:
     def _fail_all(self, reason: str) -> None:
         """Fail all unfinished tasks because the cluster is gone."""
         self.submitter.forget_all()
-        self.actors.forget_constructors()
+        self.actors.creator.forget_constructors()
         self.outcomes.fail_all(reason)
 
     def _on_unreachable_store(self, reason: str) -> None:
@@ -460,7 +460,7 @@ class CoreWorker:
         if prepared.client is not None:
             self.actors.submitter.on_task_ready(prepared.client, task)
         elif prepared.template.actor is not None:
-            self.actors.on_constructor_ready(task)
+            self.actors.creator.on_constructor_ready(task)
         else:
             self.submitter.on_task_ready(task, self.process.now())
 
@@ -476,7 +476,7 @@ class CoreWorker:
 
     def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
         """End an actor that will never exist because an argument of its constructor is an error."""
-        self.actors.on_constructor_failed(task, error)
+        self.actors.creator.on_constructor_failed(task, error)
 
     def _on_failed_argument(self, task: PendingTask, error: StoredObject) -> None:
         self.outcomes.on_failed_argument(task, error)
@@ -513,7 +513,7 @@ class CoreWorker:
             self.objects.on_unseen(error)
         self.directory.free(freed)
         self.resolver.forget(freed)
-        self.actors.on_freed(freed)
+        self.actors.creator.on_freed(freed)
         self.placement_groups.forget(freed)
         if self.call_sites is not None:
             self.call_sites.forget(freed)
@@ -570,12 +570,12 @@ class CoreWorker:
 
     def is_free(self) -> bool:
         """Whether no other process depends on this one, and none of its own tasks or actors does."""
-        if self.tasks.tasks.keys() - self.actors.handed_over():
+        if self.tasks.tasks.keys() - self.actors.creator.handed_over():
             return False
-        return not self.actors.owns_living() and self.is_through()
+        return not self.actors.creator.owns_living() and self.is_through()
 
     def is_through(self) -> bool:
         """Whether nothing depends on this process except actors that it has created."""
-        if self.tasks.tasks.keys() - self.actors.constructors() or self.references.owns_borrowed():
+        if self.tasks.tasks.keys() - self.actors.creator.constructors() or self.references.owns_borrowed():
             return False
         return self.receiver.is_idle() and self.actor_receiver.is_idle() and self.intake.is_idle()

@@ -158,10 +158,6 @@ class GcsActorManager:
                 name="",
                 namespace="",
                 owner=nobody,
-                detached=False,
-                max_restarts=0,
-                restarts=0,
-                handle=b"",
                 death=cause,
                 end_time=now,
             )

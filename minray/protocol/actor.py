@@ -70,13 +70,13 @@ class ActorInfo(Record, frozen=True):
     namespace: str
     owner: Address
     """The process that called the constructor."""
-    detached: bool
+    detached: bool = False
     """Whether the actor outlives its owner and job (G26)."""
-    max_restarts: int
+    max_restarts: int = 0
     """Most restarts; -1: any number."""
-    restarts: int
+    restarts: int = 0
     """Number of restarts so far; with the actor's id this names an incarnation."""
-    handle: bytes
+    handle: bytes = b""
     """Encoded data from which ``get_actor`` makes a handle; opaque to the gcs."""
     address: Address | None = None
     """ALIVE: address of the actor's process."""

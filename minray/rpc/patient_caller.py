@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from minray.platform.base import Buffer, PlatformError, RemoteFailure
@@ -85,6 +85,15 @@ class PatientCaller:
 
         if not self._is_closed:
             self._gcs.send(request, on_reply)
+
+    def ask_gcs(self, request: Request[R], on_reply: Callable[[R], None]) -> None:
+        """Send a request that must reach the gcs while there is one; without a gcs nothing follows."""
+
+        def on_answer(reply: R | None, _error: PlatformError | None, _buffers: Sequence[Buffer]) -> None:
+            if reply is not None:
+                on_reply(reply)
+
+        self.send_to_gcs(request, on_answer)
 
     async def call(self, to: Address, request: Request[R]) -> R:
         """Send a request, await its reply, and raise the errors of ``send``."""

@@ -151,7 +151,7 @@ class Registering:
     def __init__(self, refused: str = "", error: BaseException | None = None) -> None:
         self._refused = refused
         self._error = error
-        self.port = self.actors = self.named_actors = self
+        self.port = self.actors = self.creator = self.named_actors = self
         self.process = process_record()
         self.posted: list[str] = []
 

@@ -83,6 +83,7 @@ class Creator:
         borrowing: Any = self
         self.clients = ActorClients(self.references, borrowing)
         self.actors = ActorManager(self.process, self.tasks, self.references, self.clients, self, self)
+        self.own = self.actors.creator
 
     def post(self, work: Callable[..., None], *arguments: Any) -> None:
         """From a user thread."""
@@ -102,7 +103,7 @@ class Creator:
         self.tasks.move(task, state)
         self.told.append((task, state))
         for handle in self.freed_with.pop(task.task_id, ()):
-            self.actors.on_freed([handle])
+            self.own.on_freed([handle])
 
     def finish_with_error(self, task: PendingTask, error: RayError) -> None:
         self.told.append((task, error))
@@ -111,7 +112,7 @@ class Creator:
         return Rerun([1], 2, [3])
 
     def apply(self, effects: Effects) -> None:
-        self.actors.on_freed(effects.freed)
+        self.own.on_freed(effects.freed)
 
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
         self.told.append(object_ids)
@@ -138,12 +139,12 @@ class Creator:
         info = ActorInfo(actor_id, "", "A", "", "", OWN, detached, max_restarts, 0, b"")
         if registered:
             self.references.add_owned(return_id(task.task_id, 1))
-        self.actors.create(task, info, [], registered)
+        self.own.create(task, info, [], registered)
         return actor_id
 
     def ready(self, actor_id: bytes) -> None:
         """The constructor's arguments are there."""
-        self.actors.on_constructor_ready(self.constructor(actor_id))
+        self.own.on_constructor_ready(self.constructor(actor_id))
 
     def constructor(self, actor_id: bytes) -> PendingTask:
         return next(task for task in self.held if actor_of(task.task_id) == actor_id)
@@ -185,7 +186,7 @@ def tell(story: Any) -> None:
 def test_an_actor_is_created_when_it_is_registered_and_its_arguments_are_there(ready_first: bool) -> None:
     async def story(creator: Creator) -> None:
         actor_id = creator.create()
-        assert creator.actors.known() == [actor_id] and creator.waiting == creator.held
+        assert creator.own.known() == [actor_id] and creator.waiting == creator.held
         registering = next(asked for asked in creator.peers.asked if isinstance(asked.request, RegisterActor))
         steps = [lambda: registering.answer(RegisterActorReply(None)), lambda: creator.ready(actor_id)]
         for step in reversed(steps) if ready_first else steps:
@@ -216,7 +217,7 @@ def test_one_that_may_not_be_or_whose_name_is_taken_is_dead(refusal: str) -> Non
         info = creator.actors.info_of(actor_id)
         assert info is not None and info.death is not None
         assert (info.state, info.death.message) == (DEAD, refusal or "its name is taken")
-        assert creator.told == [(creator.held[0], FAILED)] and creator.actors.known() == creator.asked(CreateActor) == []
+        assert creator.told == [(creator.held[0], FAILED)] and creator.own.known() == creator.asked(CreateActor) == []
 
     tell(story)
 
@@ -247,12 +248,12 @@ def test_without_a_cluster_an_actor_is_dead_from_the_start() -> None:
 def test_g12_an_actor_whose_argument_failed_will_never_be() -> None:
     async def story(creator: Creator) -> None:
         actor_id = creator.create(registered=True)
-        creator.actors.on_constructor_failed(creator.held[0], ERROR)
+        creator.own.on_constructor_failed(creator.held[0], ERROR)
         (request,) = creator.asked(EndActor)
         assert (request.actor_id, request.cause.kind) == (actor_id, protocol.CREATION_TASK_FAILED)
         assert request.cause.error == text_alone(ERROR)
         assert creator.told == [(creator.held[0], FAILED)]
-        creator.actors.on_constructor_failed(creator.held[0], ERROR)
+        creator.own.on_constructor_failed(creator.held[0], ERROR)
         assert len(creator.asked(EndActor)) == 1
 
     tell(story)
@@ -291,11 +292,11 @@ def test_a_constructor_ends_when_it_cannot_be_called_again() -> None:
         for actor_id, restarts in ((once, 0), (again, 1)):
             creator.ready(actor_id)
             creator.hear(actor_id, ALIVE, max_restarts=restarts)
-        assert creator.told == [(creator.constructor(once), "FINISHED")] and creator.actors.known() == [again]
-        assert creator.constructor(again).state is PUSHED and creator.actors.constructors() == [creator.held[1].task_id]
+        assert creator.told == [(creator.constructor(once), "FINISHED")] and creator.own.known() == [again]
+        assert creator.constructor(again).state is PUSHED and creator.own.constructors() == [creator.held[1].task_id]
         creator.hear(again, ALIVE, max_restarts=1, restarts=1)
         creator.dead(again)
-        assert creator.told[1:] == [(creator.constructor(again), "FINISHED")] and creator.actors.known() == []
+        assert creator.told[1:] == [(creator.constructor(again), "FINISHED")] and creator.own.known() == []
         never = creator.create(registered=True, max_restarts=1)
         creator.ready(never)
         creator.dead(never)
@@ -318,10 +319,10 @@ def test_a_detached_actor_is_handed_over_when_the_gcs_knows_how_it_is_made_and_i
         for actor_id in everything:
             creator.ready(actor_id)
             creator.hear(actor_id, DEPENDENCIES_UNREADY)
-        assert creator.actors.handed_over() == set()
+        assert creator.own.handed_over() == set()
         for actor_id in everything:
             creator.hear(actor_id, PENDING_CREATION)
-        assert creator.actors.handed_over() == {creator.constructor(each).task_id for each in (plain, inlined)}
+        assert creator.own.handed_over() == {creator.constructor(each).task_id for each in (plain, inlined)}
 
     tell(story)
 
@@ -347,7 +348,7 @@ def test_what_is_heard_of_an_actor_before_its_constructor_is_ready_does_not_end_
     async def story(creator: Creator) -> None:
         actor_id = creator.create(registered=True)
         creator.hear(actor_id, ALIVE)
-        assert creator.told == [] and creator.actors.known() == [actor_id]
+        assert creator.told == [] and creator.own.known() == [actor_id]
 
     tell(story)
 
@@ -355,9 +356,9 @@ def test_what_is_heard_of_an_actor_before_its_constructor_is_ready_does_not_end_
 def test_when_the_cluster_is_gone_constructors_end_as_tasks_do() -> None:
     async def story(creator: Creator) -> None:
         actor_id = creator.create(registered=True)
-        creator.actors.forget_constructors()
+        creator.own.forget_constructors()
         creator.dead(actor_id)
-        assert creator.told == creator.actors.known() == []
+        assert creator.told == creator.own.known() == []
 
     tell(story)
 
@@ -376,16 +377,16 @@ def test_g24_when_there_is_no_handle_the_gcs_is_told_unless_it_knows_better() ->
             creator.ready(actor_id)
             creator.hear(actor_id, ALIVE, max_restarts=restarts)
         creator.dead(dead)
-        assert creator.actors.owns_living()
+        assert creator.own.owns_living()
         for actor_id in (unknown, alive, restartable, dead):
             creator.told.clear()
-            creator.actors.on_freed([handle_of(creator, actor_id)])
+            creator.own.on_freed([handle_of(creator, actor_id)])
             finished = [(creator.constructor(actor_id), "FINISHED")] if actor_id is restartable else []
             assert creator.told == finished, "what will not begin anew needs its arguments no more"
         ended = [request.actor_id for request in creator.asked(EndActor)]
-        assert ended == [unknown, alive, restartable] and not creator.actors.owns_living()
-        creator.actors.on_freed([handle_of(creator, alive)])
-        assert len(creator.asked(EndActor)) == 3 and creator.actors.known() == [unknown]
+        assert ended == [unknown, alive, restartable] and not creator.own.owns_living()
+        creator.own.on_freed([handle_of(creator, alive)])
+        assert len(creator.asked(EndActor)) == 3 and creator.own.known() == [unknown]
 
     tell(story)
 
@@ -414,8 +415,8 @@ def test_g24_calls_keep_their_actor_until_the_last_of_them_has_ended(count: int)
 def test_g26_a_detached_actor_outlives_its_handles() -> None:
     async def story(creator: Creator) -> None:
         actor_id = creator.create(detached=True, registered=True)
-        creator.actors.on_freed([handle_of(creator, actor_id)])
-        assert creator.asked(EndActor) == [] and not creator.actors.owns_living()
+        creator.own.on_freed([handle_of(creator, actor_id)])
+        assert creator.asked(EndActor) == [] and not creator.own.owns_living()
 
     tell(story)
 
@@ -423,9 +424,9 @@ def test_g26_a_detached_actor_outlives_its_handles() -> None:
 def test_who_has_only_dead_actors_owns_none_that_live() -> None:
     async def story(creator: Creator) -> None:
         actor_id = creator.create(registered=True)
-        assert creator.actors.owns_living()
+        assert creator.own.owns_living()
         creator.dead(actor_id)
-        assert not creator.actors.owns_living()
+        assert not creator.own.owns_living()
 
     tell(story)
 
@@ -669,7 +670,7 @@ def test_the_gcs_is_told_of_an_actor_only_once_if_it_answers() -> None:
 
 def test_g31_an_actor_for_which_nobody_has_waited_is_ended_at_the_gcs_whether_that_knows_it_or_not() -> None:
     async def story(creator: Creator) -> None:
-        creator.actors.abandon(id_of("actor"))
+        creator.own.abandon(id_of("actor"))
         (request,) = creator.asked(EndActor)
         assert request == EndActor(id_of("actor"), DeathCause(protocol.OUT_OF_SCOPE, "its creator did not wait for it"))
 

@@ -210,8 +210,8 @@ def core_leftovers(core: Any, needs: Needs = NOTHING) -> list[str]:
         ],
         "placement groups that are waited for": core.placement_groups._waiting,
         "placement groups that the gcs is told of": core.placement_groups._telling,
-        "actors being made": _without(core.actors._creations, needs.rows),
-        "handles of own actors": core.actors._handles,
+        "actors being made": _without(core.actors.creator._creations, needs.rows),
+        "handles of own actors": core.actors.creator._handles,
         "actors that are called": list(core.actors.clients),
         "unanswered calls": [
             task

@@ -164,7 +164,6 @@ played by a class with a name."""
 
 LARGE_ON_THE_CORE_PATH = {
     "minray/core_worker/user_threads/user_api.py": "one method for each call of the API",
-    "minray/core_worker/submission/actor_manager.py": "calls, news of the gcs and lifetimes of one table of actors",
     "minray/core_worker/execution/task_executor.py": "the same steps for task, call, coroutine, constructor",
     "minray/core_worker/core_worker.py": "composition, and the events that lead from part to part",
 }  # fmt: skip

@@ -32,7 +32,7 @@ GCS = "minray.gcs.server"
 OWN_ERROR = Mutation(CONNECTION, "answer_of", "del future", "pass")
 WEAK_HANDLES = Mutation("minray.core_worker.submission.named_actors", "NamedActors._hold", "info.detached", "True")
 """Handles that are found by name do not count, and no owner is asked."""
-FORGOTTEN_CONSTRUCTORS = Mutation(CORE_WORKER, "CoreWorker._fail_all", "self.actors.forget_constructors()", "pass")
+FORGOTTEN_CONSTRUCTORS = Mutation(CORE_WORKER, "CoreWorker._fail_all", "self.actors.creator.forget_constructors()", "pass")
 
 MISTAKES = {
     "a_cancelled_task_still_asks": Mistake(
@@ -111,8 +111,8 @@ MISTAKES = {
         "L4",
         (
             Mutation(
-                ACTORS,
-                "ActorManager._on_without_handles",
+                "minray.core_worker.submission.actor_creator",
+                "ActorCreator._on_without_handles",
                 """
                 if info is not None and info.state == ALIVE and actor_id in self._creations:
                     self._outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)

@@ -1,66 +1,41 @@
-"""Registers this process's actors with the gcs, follows the state of actors there, and pushes their calls.
+"""Follows the actors that this process knows at the gcs, and pushes calls to them.
 
-Ray: src/ray/core_worker/actor_management/actor_manager.h, actor_creator.h
+Ray: src/ray/core_worker/actor_management/actor_manager.h
 
 This is the shell around ``ActorTaskSubmitter``. It follows the gcs's channel of a job as soon as an actor of that job is
-called here, pushes calls, and is the creator's side of an actor's life. A handle holds a reference to an object that stands
-for the actor. The object has no value; its owner is the creator. Hence handles are counted like other references, in all
-processes and in calls on their way. When the object is freed, no handle is left to call the actor with (G24).
+called or created here, and pushes calls. The ``ActorCreator`` is made here, and hears of each record first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from minray.common.ids import actor_of, job_of_actor, return_id
+from minray.common.ids import job_of_actor
 from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
-from minray.core_worker.records.pending_task import (
-    FAILED,
-    FINISHED,
-    PUSHED,
-    QUEUED,
-    WAITING,
-    ActorClient,
-    CallStream,
-    PendingTask,
-)
+from minray.core_worker.records.pending_task import PUSHED, ActorClient, CallStream, PendingTask
 from minray.core_worker.submission.actor_clients import ActorClients
+from minray.core_worker.submission.actor_creator import ActorCreator, ConstructorOutcomes, Preparation
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
 from minray.core_worker.submission.death_certificates import error_of_actor
 from minray.core_worker.submission.push_outcomes import PushOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
-from minray.errors.packed_exception import text_alone
-from minray.exceptions import (
-    ActorUnavailableError,
-    RaySystemError,
-)
+from minray.exceptions import ActorUnavailableError, RaySystemError
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.actor import (
-    ALIVE,
-    CREATION_TASK_FAILED,
     DEAD,
-    DEPENDENCIES_UNREADY,
-    JOB_FINISHED,
-    OUT_OF_SCOPE,
-    ActorCreation,
     ActorInfo,
     ActorReply,
-    CreateActor,
-    DeathCause,
-    EndActor,
     GetActor,
     GiveUpCalls,
     PushActorTask,
-    RegisterActor,
-    RegisterActorReply,
     actors_channel,
 )
-from minray.protocol.base import Address, Done, Request, decode
+from minray.protocol.base import Address, decode
 from minray.protocol.core_worker import NOT_STARTED, PushTaskReply
 from minray.rpc.connection import ignore
 from minray.rpc.pubsub import Subscription
@@ -72,23 +47,7 @@ MAX_PATIENCE_S = 5.0
 starts at ``timeout_ms_task_wait_for_death_info`` and doubles with each failure in a row."""
 
 
-class _Creation:
-    """An actor that this process has created, until its constructor cannot be called again."""
-
-    __slots__ = ("task", "info", "placement", "registered", "ready")
-
-    def __init__(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
-        self.task = task
-        """The constructor's task; it keeps its arguments as long as the constructor may be called again."""
-        self.info = info
-        self.placement = placement
-        self.registered = registered
-        """Whether the gcs knows the actor."""
-        self.ready = False
-        """Whether the constructor's arguments exist."""
-
-
-class CallOutcomes(PushOutcomes, Protocol):
+class CallOutcomes(PushOutcomes, ConstructorOutcomes, Protocol):
     """The decisions about an actor's call, or its constructor."""
 
     def retry(self, task: PendingTask) -> None:
@@ -96,19 +55,6 @@ class CallOutcomes(PushOutcomes, Protocol):
 
     def discard_attempt(self, task: PendingTask, raylet: Address) -> None:
         """Free the objects that an attempt has put into the store of this raylet's node, or will put there."""
-
-    def finish_constructor(self, task: PendingTask, state: str) -> None:
-        """End the task of a constructor that will not be called again."""
-
-
-class Preparation(Protocol):
-    """Prepares a constructor's task until its arguments exist."""
-
-    def hold_arguments(self, task: PendingTask) -> None:
-        """Hold the objects that a new task refers to, and enter the task in the table of tasks."""
-
-    def wait_for_arguments(self, task: PendingTask) -> None:
-        """Wait for a constructor's arguments; ``on_constructor_ready`` or ``on_constructor_failed`` follows."""
 
 
 class ActorManager:
@@ -124,10 +70,8 @@ class ActorManager:
         preparation: Preparation,
     ) -> None:
         self._process = process
-        self._tasks = tasks
-        self._references = references
         self._outcomes = outcomes
-        self._preparation = preparation
+        self.creator = ActorCreator(process, tasks, references, outcomes, preparation, self)
         self.submitter = ActorTaskSubmitter(tasks, self)
         self.clients = clients
         """The clients of actors; user threads make them."""
@@ -135,160 +79,6 @@ class ActorManager:
         """The gcs's newest records of actors, by job id and actor id."""
         self._subscriptions: dict[bytes, Subscription] = {}
         """Subscriptions to the channels of actors, by job id."""
-        self._creations: dict[bytes, _Creation] = {}
-        """Actors of this process whose constructors may still be called, by actor id."""
-        self._handles: dict[bytes, bytes] = {}
-        """Ids of own actors that end with their last handle, by the id of the object that stands for the actor."""
-
-    # --- creating
-
-    def create(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
-        """Create an actor whose constructor a user thread has called.
-
-        ``registered``: the gcs knows the actor already, and its handle is counted.
-        """
-        handle_id = return_id(task.task_id, 1)
-        if not registered:
-            self._references.add_owned(handle_id)
-        if not info.detached:
-            self._handles[handle_id] = info.actor_id
-        self._creations[info.actor_id] = _Creation(task, info, placement, registered)
-        self._preparation.hold_arguments(task)
-        self._follow_job(job_of_actor(info.actor_id))
-        if self._process.is_exiting:
-            self._tasks.move(task, WAITING)
-            self._on_own_dead(info.actor_id, DeathCause(JOB_FINISHED, "the cluster is gone"))
-            return
-        if not registered:
-            self._ask_gcs(RegisterActor(info), partial(self._on_registered, info.actor_id))
-        self._preparation.wait_for_arguments(task)
-
-    def abandon(self, actor_id: bytes) -> None:
-        """End an actor whose creator did not wait until it was registered, and so has no handle of it."""
-        self._end(actor_id, DeathCause(OUT_OF_SCOPE, "its creator did not wait for it"))
-
-    def _on_registered(self, actor_id: bytes, reply: RegisterActorReply) -> None:
-        creation = self._creations.get(actor_id)
-        if creation is None:
-            return
-        if reply.refused or reply.existing is not None:
-            self._on_own_dead(actor_id, DeathCause(JOB_FINISHED, reply.refused or "its name is taken"))
-            return
-        creation.registered = True
-        self._maybe_create(creation)
-
-    def on_constructor_ready(self, task: PendingTask) -> None:
-        """Create the actor, whose constructor's arguments exist now, unless its registration is still awaited."""
-        creation = self._creations.get(actor_of(task.task_id))
-        if creation is not None:
-            self._tasks.move(task, QUEUED)
-            creation.ready = True
-            self._maybe_create(creation)
-
-    def _maybe_create(self, creation: _Creation) -> None:
-        if not (creation.ready and creation.registered):
-            return
-        task = creation.task
-        template = task.prepared.template
-        record = ActorCreation(
-            task_id=task.task_id,
-            shape=template.shape,
-            placement=creation.placement,
-            header=task.prepared.header,
-            args=task.args,
-            arguments=task.arguments,
-            nested=task.nested,
-            inline_buffers=task.inline_buffers,
-        )
-
-        def on_answer(_reply: Done | None, error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-            if isinstance(error, RecordTooLarge):
-                self._give_up(creation.info.actor_id, DeathCause(CREATION_TASK_FAILED, f"its constructor: {error}"))
-
-        self._process.patient.send_to_gcs(CreateActor(creation.info.actor_id, record), on_answer)
-
-    def on_constructor_failed(self, task: PendingTask, error: bytes) -> None:
-        """End an actor that cannot be created because an argument of its constructor is an error."""
-        cause = DeathCause(CREATION_TASK_FAILED, "an argument of its constructor failed", text_alone(error))
-        self._give_up(actor_of(task.task_id), cause)
-
-    def _give_up(self, actor_id: bytes, cause: DeathCause) -> None:
-        """End an actor that will never exist."""
-        if actor_id not in self._creations:
-            return  # the cluster is gone, and the constructors were forgotten
-        self._end(actor_id, cause)
-        self._on_own_dead(actor_id, cause)
-
-    def on_freed(self, object_ids: Iterable[bytes]) -> None:
-        """End the actors for which these freed objects stood, if any: no handles of them are left."""
-        if self._handles:
-            for object_id in object_ids:
-                actor_id = self._handles.pop(object_id, None)
-                if actor_id is not None:
-                    self._on_without_handles(actor_id)
-
-    def _on_without_handles(self, actor_id: bytes) -> None:
-        info = self.info_of(actor_id)
-        if info is None or info.state != DEAD:
-            self._end(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more"))
-        if info is not None and info.state == ALIVE and actor_id in self._creations:
-            # The actor is not restarted. If it owns an argument of its own constructor, its end waits until we release that.
-            self._outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
-
-    def forget_constructors(self) -> None:
-        """Forget all constructors because the cluster is gone: they end like other tasks, whatever becomes of the actors."""
-        self._creations.clear()
-
-    def constructors(self) -> list[bytes]:
-        """Return the ids of constructor tasks that have not ended because their actor may have to be created again."""
-        return [creation.task.task_id for creation in self._creations.values()]
-
-    def handed_over(self) -> set[bytes]:
-        """Return the ids of constructor tasks that the gcs can have run again without this process."""
-        return {
-            creation.task.task_id
-            for actor_id, creation in self._creations.items()
-            if creation.info.detached
-            and creation.task.carries_all()
-            and (info := self.info_of(actor_id)) is not None
-            and info.state != DEPENDENCIES_UNREADY
-        }
-
-    def owns_living(self) -> bool:
-        """Whether living actors end when this process does."""
-        return any((info := self.info_of(actor_id)) is None or info.state != DEAD for actor_id in self._handles.values())
-
-    def _on_own_dead(self, actor_id: bytes, cause: DeathCause) -> None:
-        """Take note of a death that the gcs has not reported yet."""
-        creation = self._creations[actor_id]
-        info = creation.info
-        self.on_info(
-            ActorInfo(
-                actor_id=actor_id,
-                state=DEAD,
-                class_name=info.class_name,
-                name="",
-                namespace="",
-                owner=info.owner,
-                detached=False,
-                max_restarts=0,
-                restarts=0,
-                handle=b"",
-                death=cause,
-            )
-        )
-
-    def _end(self, actor_id: bytes, cause: DeathCause) -> None:
-        self._process.patient.send_to_gcs(EndActor(actor_id, cause), ignore)
-
-    def _ask_gcs(self, request: Request[Any], on_reply: Callable[[Any], None]) -> None:
-        """Send a request that must arrive while there is a gcs."""
-
-        def on_answer(reply: Any, _error: PlatformError | None, _buffers: Sequence[Any]) -> None:
-            if reply is not None:
-                on_reply(reply)
-
-        self._process.patient.send_to_gcs(request, on_answer)
 
     # --- following
 
@@ -304,14 +94,15 @@ class ActorManager:
         return self._infos.get(job_of_actor(actor_id), {}).get(actor_id)
 
     def _follow(self, client: ActorClient) -> None:
-        self._follow_job(job_of_actor(client.actor_id))
+        self.follow_job(job_of_actor(client.actor_id))
         info = self.info_of(client.actor_id)
         if info is not None:
             self.submitter.on_info(client, info)
         else:
             asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, weakref.ref(client))
 
-    def _follow_job(self, job_id: bytes) -> None:
+    def follow_job(self, job_id: bytes) -> None:
+        """Follow the gcs's channel of a job's actors from now on."""
         if job_id not in self._subscriptions:
             self._infos[job_id] = {}
             subscription = Subscription(self._process.gcs, actors_channel(job_id), self._on_change)
@@ -333,7 +124,7 @@ class ActorManager:
             else:
                 asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, reference)
 
-        self._ask_gcs(GetActor(client.actor_id, client.owner), on_reply)
+        self._process.patient.ask_gcs(GetActor(client.actor_id, client.owner), on_reply)
 
     def _on_change(self, actor_id: bytes, value: bytes | None) -> None:
         if value is not None:
@@ -350,9 +141,7 @@ class ActorManager:
         if infos is None:
             return
         infos[info.actor_id] = info
-        creation = self._creations.get(info.actor_id)
-        if creation is not None:
-            self._on_own_info(creation, info)
+        self.creator.on_info(info)
         client = self.clients.get(info.actor_id)
         if client is not None:
             self.submitter.on_info(client, info)
@@ -364,18 +153,6 @@ class ActorManager:
             stream = client.stream if client is not None else None
             if stream is not None and stream.address.node_id == node_id:
                 stream.is_lost = True
-
-    def _on_own_info(self, creation: _Creation, info: ActorInfo) -> None:
-        """Take note of a record of an actor of ours; end the constructor's task once it cannot be called again."""
-        task = creation.task
-        if info.state == DEAD:
-            del self._creations[info.actor_id]
-            self._outcomes.finish_constructor(task, FINISHED if task.state is PUSHED else FAILED)
-        elif info.state == ALIVE and task.state is QUEUED:
-            self._tasks.move(task, PUSHED)  # the task stays PUSHED as long as the constructor may be called again
-            if info.max_restarts == 0:
-                del self._creations[info.actor_id]
-                self._outcomes.finish_constructor(task, FINISHED)
 
     # --- Actions
 
@@ -461,10 +238,6 @@ class ActorManager:
         asyncio.get_running_loop().call_later(patience_s, self.submitter.on_no_verdict, client, stream)
 
     # --- account
-
-    def known(self) -> list[bytes]:
-        """Return the ids of actors whose constructors have not ended; for tests."""
-        return list(self._creations)
 
     def close(self) -> None:
         for subscription in self._subscriptions.values():

@@ -80,18 +80,18 @@ class ActorApi:
             handle=encode(spec),
         )
         if not name:
-            self._api.post(self._actors.create, task, info, placement, False)
+            self._api.post(self._actors.creator.create, task, info, placement, False)
             return info, ObjectRef(task.task_id + b"\0\0\0\1", own, self._port.drop_ref), True
         try:
             held: HeldActor = self._api.run_on_loop(lambda: self._port.named_actors.register(info))
         except BaseException:  # cancelled, perhaps: the actor may be registered, but no handle of it will exist
-            self._api.post(self._actors.abandon, actor_id)
+            self._api.post(self._actors.creator.abandon, actor_id)
             raise
         if held.refused:
             raise ActorDiedError(actor_id=actor_id.hex(), reason=held.refused)
         is_new = held.info is info
         if is_new:
-            self._api.post(self._actors.create, task, info, placement, True)
+            self._api.post(self._actors.creator.create, task, info, placement, True)
         return held.info, held.ref, is_new
 
     def client(self, actor_id: bytes, owner: Address, in_order: bool) -> ActorClient:
