@@ -67,6 +67,7 @@ class FakeProcesses:
     def __init__(self) -> None:
         self.pid = 7
         self.marks = memoryview(bytearray(64))
+        self.journal = memoryview(b"")
         self.is_copy = False
         self.codes: list[int] = []
 

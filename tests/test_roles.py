@@ -47,7 +47,7 @@ def test_a_reason_that_is_no_text_arrives() -> None:
     """Names of files may be anything."""
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reader:
-        ends = ChildEnds("raylet", "", memoryview(b""), memoryview(b""), None, write_end)
+        ends = ChildEnds("raylet", "", *[memoryview(b"")] * 4, None, write_end)
         roles._tell_ready(ends, "failed", "/tmp/\udcff")
         assert json.loads(reader.read()) == ["failed", r"/tmp/\udcff"]
 
@@ -55,7 +55,7 @@ def test_a_reason_that_is_no_text_arrives() -> None:
 def test_a_long_reason_is_cut_so_that_it_arrives() -> None:
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reader:
-        ends = ChildEnds("raylet", "", memoryview(b""), memoryview(b""), None, write_end)
+        ends = ChildEnds("raylet", "", *[memoryview(b"")] * 4, None, write_end)
         roles._tell_ready(ends, "failed", 1_000_000 * "\udcff")
         assert json.loads(reader.read()) == ["failed", r"\udcff" * (5000 // 6) + r"\udcff"[: 5000 % 6]]
 
@@ -74,7 +74,7 @@ def test_a_worker_that_gets_no_thread_does_not_join_its_node(monkeypatch: pytest
     monkeypatch.setattr(roles, "CoreWorker", joins)
     loop, handler = asyncio.new_event_loop(), signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
-    ends = ChildEnds("worker", "", memoryview(bytearray(64)), memoryview(b""), None, None)
+    ends = ChildEnds("worker", "", memoryview(bytearray(64)), *[memoryview(b"")] * 3, None, None)
     try:
         with pytest.raises(RuntimeError, match="can't start new thread"):
             roles._run_worker(WORKER, roles.Heritage(b"", RealHost()), ends)

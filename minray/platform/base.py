@@ -224,12 +224,18 @@ OnOutput = Callable[[str, str], None]
 """Receives each line of a child's output as ``("stdout" | "stderr", line)``, in order and without the newline."""
 
 
+JOURNAL_BYTES = 20 * 64 * 1024
+"""Bytes of a process's journal; a multiple of every page size, so that its memory can be given back."""
+
+
 class ChildProcess(Protocol):
     """A child process, as its parent sees it."""
 
     pid: int
     marks: memoryview
     """64 bytes shared with the child and readable after its death; see ``Processes.marks``."""
+    journal: memoryview
+    """After the child's death, the part of its journal that it has used; see ``Processes.journal``."""
 
     async def wait(self) -> ExitStatus:
         """Return once the process has ended *and* all its output was given to ``on_output``."""
@@ -244,6 +250,11 @@ class Processes(Protocol):
     pid: int
     marks: memoryview
     """64 bytes that the parent can read even after ``kill -9`` of this process."""
+    journal: memoryview
+    """JOURNAL_BYTES that the parent can read even after ``kill -9``; empty if the system has no such memory to give.
+
+    The first eight bytes say how many bytes are used. It holds what a process does too often to report it (which tasks it
+    has run), and what must outlive it nevertheless. Only pages that were written take memory."""
     is_copy: bool
     """Whether user code has forked and this process is the child. Its connections belong to its parent."""
 

@@ -7,19 +7,20 @@ Rules
   * A process ends in one way: its exit status is set, none of its code runs any more, and its channels end. A little later
     its parent learns of the end, after all of its output.
   * Children of a dead process die soon after it, as with the zygote's pipe, but not at once.
-  * A crash of a process does not damage its marks or the disk; writes that were not synced may or may not be there.
+  * A crash of a process does not damage its marks, its journal or the disk. Writes that were not synced may be lost.
   * Entropy is a function of the seed, the process's name and the number of earlier processes of that name.
 """
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from minray.platform.base import ExitStatus, OnOutput, Platform, SpawnFailed, StorageFailed
+from minray.platform.base import JOURNAL_BYTES, ExitStatus, OnOutput, Platform, SpawnFailed, StorageFailed
 from minray.simulation.disk import SimDisk
 from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, SPAWNS, SWITCH, SWITCHES_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
@@ -57,6 +58,7 @@ class SimChild:
     def __init__(self, process: SimProcess, parent: SimProcess, on_output: OnOutput) -> None:
         self.pid = process.pid
         self.marks = memoryview(bytearray(MARK_BYTES))
+        self.journal = _new_journal()
         self._process = process
         self._parent = parent
         self._on_output = on_output
@@ -90,9 +92,10 @@ class SimChild:
 class SimProcesses:
     """Implements ``base.Processes``: this simulated process and its children."""
 
-    def __init__(self, world: SimWorld, process: SimProcess, marks: memoryview) -> None:
+    def __init__(self, world: SimWorld, process: SimProcess, marks: memoryview, journal: memoryview) -> None:
         self.pid = process.pid
         self.marks = marks
+        self.journal = journal
         self.is_copy = False
         self._world = world
         self._process = process
@@ -118,6 +121,11 @@ class SimProcesses:
             thread.die(code, None)
         self._process.exit(code)
         raise ProcessGone
+
+
+def _new_journal() -> memoryview:
+    """Map memory for a journal: like the real one, it takes memory only where it is written."""
+    return memoryview(mmap.mmap(-1, JOURNAL_BYTES))
 
 
 class SimHost:
@@ -259,7 +267,8 @@ class SimWorld:
     def start(self, role: str, name: str, node: SimNode, config: bytes) -> SimProcess:
         """Start a process without a parent."""
         process = self._add_process(name, node)
-        platform = self._platform(process, node, self._roles[role].identity(config), memoryview(bytearray(MARK_BYTES)))
+        marks = memoryview(bytearray(MARK_BYTES))
+        platform = self._platform(process, node, self._roles[role].identity(config), marks, memoryview(b""))
         self._begin(process, role, platform, config)
         return process
 
@@ -269,7 +278,7 @@ class SimWorld:
         node = self.nodes[parent_process.node]
         process = self._add_process(name, node)
         child = SimChild(process, parent_process, on_output)
-        platform = self._platform(process, node, self._roles[role].identity(config), child.marks)
+        platform = self._platform(process, node, self._roles[role].identity(config), child.marks, child.journal)
         status = ExitStatus(None, 9)
         lines = self.read_output(process, child.on_line)
 
@@ -301,10 +310,12 @@ class SimWorld:
         self.trace.add(name, LIFE, "starts")
         return self.loop.add_process(name, node.name, offset_s)
 
-    def _platform(self, process: SimProcess, node: SimNode, identity: bytes, marks: memoryview) -> Platform:
+    def _platform(
+        self, process: SimProcess, node: SimNode, identity: bytes, marks: memoryview, journal: memoryview
+    ) -> Platform:
         host = SimHost(node, process, self.oracle, self._incarnations[process.name])
         process.random_bytes = host.random_bytes
-        processes = SimProcesses(self, process, marks)
+        processes = SimProcesses(self, process, marks, journal)
         network = SimNetwork(self.wire, process, self._token)
         self._networks.append(network)
         process.on_death.append(lambda: self._on_death(process, processes))

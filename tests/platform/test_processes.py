@@ -170,6 +170,10 @@ def test_much_output(zygote: OwnedZygote) -> None:
     assert controlled(zygote, "much_output") == [True, 20000]
 
 
+def test_the_used_part_of_a_journal_is_readable_after_kill_9(zygote: OwnedZygote) -> None:
+    assert controlled(zygote, "journal_of_a_killed") == [True, 11, "abc"]
+
+
 def test_marks_are_readable_after_kill_9_and_slots_are_used_again(zygote: OwnedZygote) -> None:
     assert controlled(zygote, "marks_of_a_killed") == ["abc", signal.SIGKILL, "abc", True, "abc"]
 

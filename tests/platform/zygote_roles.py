@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from minray.platform.base import SpawnFailed
+from minray.platform.base import JOURNAL_BYTES, SpawnFailed
 from minray.platform.process.processes import ZygoteProcess, ZygoteProcesses
 from minray.platform.process.zygote import serve
 from minray.platform.process.zygote_child import ChildEnds
@@ -104,8 +104,10 @@ def has_subprocesses(config: bytes, ends: ChildEnds) -> None:
 
 
 def marks_and_holds(config: bytes, ends: ChildEnds) -> None:
-    assert bytes(ends.marks) == bytes(64)
+    assert bytes(ends.marks) == bytes(64) and bytes(ends.journal[:4096]) == bytes(4096)
+    assert len(ends.journal) == JOURNAL_BYTES
     ends.marks[:3] = config
+    ends.journal[:11] = (11).to_bytes(8, "little") + config
     print("marked")
     wait_forever()
 
@@ -185,6 +187,16 @@ async def marks_of_a_killed(processes: ZygoteProcesses) -> object:
     heir, output = await spawn(processes, "marks_and_holds", b"xyz")
     await output.wait_for("marked")
     return [living, status.signal, after, heir.slot == process.slot, bytes(process.marks[:3]).decode()]
+
+
+async def journal_of_a_killed(processes: ZygoteProcesses) -> object:
+    process, output = await spawn(processes, "marks_and_holds", b"abc")
+    await output.wait_for("marked")
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    heir, output = await spawn(processes, "marks_and_holds", b"xyz")
+    await output.wait_for("marked")
+    return [heir.slot == process.slot, len(process.journal), bytes(process.journal[8:]).decode()]
 
 
 async def pipes_in_other_hands(processes: ZygoteProcesses) -> object:

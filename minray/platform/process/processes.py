@@ -11,7 +11,8 @@ Rules
     is dead can do nothing more: it kills the rest of the session, empties its directory, and ends.
   * A child's end is reported after all of its output. If a grandchild keeps the pipes open, it is reported after
     ``DRAIN_S``.
-  * Marks are copied when the child ends, and its slot is released. Read ``process.marks`` anew each time.
+  * Marks and the used part of the journal are copied when the child ends, and its slot is released. Read ``process.marks``
+    anew each time.
   * A forked copy of an owner must not end the cluster of its parent: in the copy ``close`` does nothing.
 """
 
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minray.common.package import DIRECTORY
-from minray.platform.base import ExitStatus, OnOutput, SpawnFailed
+from minray.platform.base import JOURNAL_BYTES, ExitStatus, OnOutput, SpawnFailed
 from minray.platform.process.limits import describe_file_limit
 from minray.platform.process.session import LOGS, SESSION_VARIABLE, TOKEN_VARIABLES, kill_strays, remove_session
 from minray.platform.process.zygote_link import (
@@ -317,9 +318,10 @@ class OwnedZygote:
 class _ThisProcess:
     """The common part of all real ``Processes``: this process itself."""
 
-    def __init__(self, marks: memoryview) -> None:
+    def __init__(self, marks: memoryview, journal: memoryview) -> None:
         self.pid = os.getpid()
         self.marks = marks
+        self.journal = journal
         self.is_copy = False
 
     def exit(self, code: int) -> None:
@@ -332,7 +334,7 @@ class PlainProcesses(_ThisProcess):
     """``Processes`` for drivers: no children, and no process reads the marks."""
 
     def __init__(self) -> None:
-        super().__init__(memoryview(bytearray(MARK_BYTES)))
+        super().__init__(memoryview(bytearray(MARK_BYTES)), memoryview(b""))
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> ZygoteProcess:
         raise SpawnFailed(f"{name}: only a raylet spawns processes")
@@ -343,7 +345,7 @@ class ChildlessProcesses(PlainProcesses):
 
     def __init__(self, ends: ChildEnds) -> None:
         super().__init__()
-        self.marks = ends.marks
+        self.marks, self.journal = ends.marks, ends.journal
         os.register_at_fork(after_in_child=self._become_copy)
 
     def _become_copy(self) -> None:
@@ -354,11 +356,11 @@ class ZygoteProcesses(_ThisProcess):
     """``Processes`` for the raylet: children through its control link. Must be made on the running loop."""
 
     def __init__(self, ends: ChildEnds) -> None:
-        super().__init__(ends.marks)
+        super().__init__(ends.marks, ends.journal)
         assert ends.control is not None, "spawned without a control link"
         self._loop = asyncio.get_running_loop()
         self._link = Link(ends.control)
-        self._all_marks = ends.all_marks
+        self._all_marks, self._all_journals = ends.all_marks, ends.all_journals
         self._session_dir = ends.session_dir
         self._last_request_id = 0
         self._requests: dict[int, asyncio.Future[ZygoteProcess]] = {}
@@ -418,8 +420,9 @@ class ZygoteProcesses(_ThisProcess):
             self._send(Release(process.slot))
 
     def _on_spawned(self, message: Spawned, descriptors: list[int]) -> None:
-        begin = message.slot * MARK_BYTES
-        process = ZygoteProcess(self, message.pid, message.slot, self._all_marks[begin : begin + MARK_BYTES], descriptors)
+        marks = self._all_marks[message.slot * MARK_BYTES :][:MARK_BYTES]
+        process = ZygoteProcess(self, message.pid, message.slot, marks, descriptors)
+        process.journal = self._all_journals[message.slot * JOURNAL_BYTES :][:JOURNAL_BYTES]
         self._children[message.pid] = process
         answer = self._requests.pop(message.request_id)
         if answer.done():  # The caller was cancelled.
@@ -444,6 +447,8 @@ class ZygoteProcess:
         self.slot = slot
         self.marks = marks
         """The child's 64 bytes: shared while it lives, a copy afterwards."""
+        self.journal = memoryview(b"")
+        """The child's journal: shared while it lives, a copy of its used part afterwards."""
         self._parent = parent
         self._loop = asyncio.get_running_loop()
         self._descriptors = descriptors
@@ -478,6 +483,7 @@ class ZygoteProcess:
 
     def on_exit(self, status: ExitStatus) -> None:
         self.marks = memoryview(bytes(self.marks))
+        self.journal = memoryview(bytes(self.journal[: int.from_bytes(self.journal[:8], "little")]))
         self._status = status
         if self._pipes:
             self._loop.call_later(DRAIN_S, self._stop_reading)

@@ -17,6 +17,7 @@ Rules
   * A child leads its process group, and the group is killed with it. A process that a user has put into a session of its
     own stays until the zygote ends.
   * Marks: each child has 64 bytes in memory that all share. Its slot is reused only after its parent has released it.
+  * Journals: each slot also has JOURNAL_BYTES. They take memory when they are written, until the slot is free again.
 
 What we do not like yet: macOS has no death signal and no adoption, so there a killed zygote leaves children behind.
 """
@@ -40,6 +41,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
+from minray.platform.base import JOURNAL_BYTES
 from minray.platform.process.limits import describe_os_error
 from minray.platform.process.session import hold_lock, remove_session, remove_spilled
 from minray.platform.process.zygote_child import (
@@ -69,6 +71,8 @@ from minray.platform.process.zygote_link import (
     Spawned,
 )
 
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE, which Python's ``mmap`` does not name: the kernel promises no memory for journals that stay empty."""
 MARK_SLOTS = 4096
 """The largest number of children of one zygote, living ones and dead ones whose marks are not released."""
 RESPAWN_DELAY_S = 0.1
@@ -152,6 +156,8 @@ class Zygote:
         self._respawns: list[tuple[float, Child]] = []
         """``respawn`` children that wait to be forked again, as (due time, child)."""
         self._memory = memoryview(mmap.mmap(-1, MARK_BYTES * MARK_SLOTS))
+        self._journals = _map_journals()
+        """The journals of all slots; None if the system refuses so large a mapping: then no journal outlives its child."""
         self._free_slots = list(range(MARK_SLOTS - 1, -1, -1))
         self._null = os.open(os.devnull, os.O_RDWR)
         self._woken, self._wake = os.pipe()
@@ -269,7 +275,7 @@ class Zygote:
         elif isinstance(message, Release):
             if message.slot in client.unreleased:
                 client.unreleased.remove(message.slot)
-                self._free_slots.append(message.slot)
+                self._free_slot(message.slot)
         else:
             assert isinstance(message, Detach) and client is self._owner, message
             self._detach()
@@ -309,7 +315,7 @@ class Zygote:
             child.respawn_delay_s = RESPAWN_DELAY_S if steady or not doubled else doubled
             self._respawns.append((time.monotonic() + child.respawn_delay_s, child))
         elif child.client.closed:
-            self._free_slots.append(child.slot)
+            self._free_slot(child.slot)
         else:
             child.client.unreleased.add(child.slot)
 
@@ -323,7 +329,7 @@ class Zygote:
                 os.kill(child.pid, signal.SIGKILL)
         for entry in [entry for entry in self._respawns if entry[1].client is client]:
             self._respawns.remove(entry)
-            self._free_slots.append(entry[1].slot)
+            self._free_slot(entry[1].slot)
         if client is self._owner:
             self._ending = True
 
@@ -337,8 +343,19 @@ class Zygote:
         client.closed = True
         client.link.close()
         self._clients.remove(client)
-        self._free_slots.extend(client.unreleased)
+        for slot in client.unreleased:
+            self._free_slot(slot)
         client.unreleased.clear()
+
+    def _free_slot(self, slot: int) -> None:
+        """Let another child have a slot, and give the memory of its journal back."""
+        self._free_slots.append(slot)
+        if self._journals is None:
+            return
+        if hasattr(mmap, "MADV_REMOVE"):
+            self._journals.madvise(mmap.MADV_REMOVE, slot * JOURNAL_BYTES, JOURNAL_BYTES)
+        else:
+            self._journals[slot * JOURNAL_BYTES : slot * JOURNAL_BYTES + 8] = bytes(8)
 
     def _descendants(self) -> list[int]:
         """Return the pids of the children, adopted ones included. Grandchildren are adopted when their parents are dead."""
@@ -358,7 +375,7 @@ class Zygote:
         try:
             return self._fork(child)
         except (OSError, MemoryError) as error:
-            self._free_slots.append(child.slot)
+            self._free_slot(child.slot)
             reason = f"{request.name} could not be started: {describe_os_error(error)}"
             client.link.send(NotSpawned(request.request_id, reason))
             return None
@@ -435,12 +452,15 @@ class Zygote:
             if control is not None:
                 control[0].detach()
             marks = self._memory[child.slot * MARK_BYTES :][:MARK_BYTES]
+            journals = memoryview(b"" if self._journals is None else self._journals)
             child_end = None if control is None else control[1]
             ends = ChildEnds(
                 name=child.request.name,
                 session_dir=self._session_dir,
                 marks=marks,
                 all_marks=self._memory,
+                journal=journals[child.slot * JOURNAL_BYTES :][:JOURNAL_BYTES],
+                all_journals=journals,
                 control=child_end,
                 ready_descriptor=ready_descriptor,
             )
@@ -460,6 +480,14 @@ def _pipe(ours: list[int], theirs: list[int]) -> None:
 
 def _open_log(path: str) -> int:
     return os.open(path or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def _map_journals() -> mmap.mmap | None:
+    """Map the journals of all slots as memory that forked children share; None if the system refuses to."""
+    try:
+        return mmap.mmap(-1, JOURNAL_BYTES * MARK_SLOTS, flags=mmap.MAP_SHARED | NO_RESERVE)
+    except OSError:
+        return None
 
 
 def _kill_group(pid: int) -> None:

@@ -44,6 +44,10 @@ class ChildEnds:
     """The child's own 64 bytes, which its parent can read after its death."""
     all_marks: memoryview
     """The marks of all children, by slot; for children that spawn others."""
+    journal: memoryview
+    """The child's own journal (``Processes.journal``)."""
+    all_journals: memoryview
+    """The journals of all children, by slot; empty if there are none."""
     control: socket.socket | None
     """The link to the zygote, if it was spawned with one."""
     ready_descriptor: int | None
