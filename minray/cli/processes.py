@@ -24,7 +24,7 @@ from minray.cli.state import Connect, ask, cluster_options
 from minray.observability.chrome_trace import trace_events, write_trace
 from minray.observability.prometheus_text import prometheus_text
 from minray.observability.stack_text import stack_text
-from minray.observability.state_reader import ClusterMetrics, ClusterStacks, StateReader
+from minray.observability.state_reader import ClusterMetrics, ClusterStacks, StateReader, describe_dropped
 
 A = TypeVar("A", ClusterMetrics, ClusterStacks)
 
@@ -50,6 +50,8 @@ def _timeline_command(connect: Connect) -> click.Command:
         click.echo(f"{tasks} tasks and calls of {len(profile.workers)} workers are written to {path}")
         click.echo("To look at it, open it at https://ui.perfetto.dev, or in Chrome at chrome://tracing.")
         _say_silent(profile.silent)
+        if profile.dropped:
+            click.echo(f"{describe_dropped(profile.dropped)}.", err=True)
 
     return command
 

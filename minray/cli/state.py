@@ -228,5 +228,6 @@ def _cell(value: Any) -> str:
 
 
 def _say_missing(listing: Listing) -> None:
-    if listing.missing:
-        click.echo(f"{listing.missing}.", err=True)
+    for text in (listing.missing, listing.dropped):
+        if text:
+            click.echo(f"{text}.", err=True)

@@ -106,6 +106,12 @@ class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Processes busy-wait only where such waits are short and cores are free (``minray/platform/threads/spinning.py``)."""
     record_ref_creation_sites: bool = False
     """Whether processes record the line of user code that made each reference; it costs microseconds per reference."""
+    task_events_max_num_task_in_gcs: int = 100_000
+    """Most tasks of ended processes that the gcs keeps for the state API; the oldest that it dropped are counted."""
+    task_events_max_bytes_in_gcs: int = 64 * 1024 * 1024
+    """Most memory, in bytes, of these tasks."""
+    task_events_report_interval_ms: int = 1000
+    """Time within which a process tells the gcs about tasks that have failed; 0: the gcs keeps no tasks at all."""
     record_task_phases: bool = False
     """Whether ``timeline`` shows when a task unpickled its arguments, ran, and stored its results."""
     local_gc_min_interval_s: float = 10.0

@@ -36,6 +36,7 @@ from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
+from minray.core_worker.introspection.task_event_buffer import TaskEventBuffer
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.call_sites import CallSites
 from minray.core_worker.ownership.death_watch import DeathWatch
@@ -118,7 +119,7 @@ class CoreWorker:
         self.call_sites: CallSites | None = None
         if system.record_ref_creation_sites:
             self.call_sites = CallSites(is_driver=config.is_driver, running_task_name=self._running_task_name)
-        self.profile = TaskProfile()
+        self.profile = TaskProfile(platform)
         self.end_of_raylet = ""
         """The reason that the raylet has given for its end; empty if it has given none."""
         self._listeners: list[Listener] = []
@@ -151,8 +152,7 @@ class CoreWorker:
             registered = await self.gcs.call(RegisterJob(address, pid, job_config))
             job_id, started_at = registered.job_id, self.platform.host.time()
             self.context.enter(JobInfo(job_id, driver=address, driver_pid=pid, config=job_config, start_time=started_at))
-            driver = await self.raylet.call(RegisterDriver(address, pid, job_id))
-            self.process.raylet_address = driver.address
+            self.process.raylet_address = (await self.raylet.call(RegisterDriver(address, pid, job_id))).address
         else:
             reply = await self.raylet.call(RegisterWorker(self.process.address, self.platform.processes.pid))
             self.process.raylet_address = reply.address
@@ -165,8 +165,7 @@ class CoreWorker:
 
     async def _listen(self) -> None:
         network, config = self.platform.network, self.config
-        listener = await network.listen(self.process.address.endpoint, config.worker_id, self._dispatcher)
-        self._listeners.append(listener)
+        self._listeners.append(await network.listen(self.process.address.endpoint, config.worker_id, self._dispatcher))
         if config.tcp_host:
             tcp = await network.listen(f"tcp:{config.tcp_host}:0", config.worker_id, self._dispatcher)
             self._listeners.append(tcp)
@@ -190,8 +189,7 @@ class CoreWorker:
 
     def _build_fetching(self) -> None:
         """Make the parts that fetch values, and those in which threads wait for them."""
-        process, references, store, objects = self.process, self.references, self.store, self.objects
-        config = process.config
+        process, config, references, store, objects = self.process, self.config, self.references, self.store, self.objects
         self.futures = FutureResolver(
             process.patient,
             process.address,
@@ -242,6 +240,7 @@ class CoreWorker:
         self.resolver = DependencyResolver(
             config.worker_id, self.store, self.futures, self.on_task_ready, self._on_failed_argument
         )
+        self.task_events = TaskEventBuffer(process, self.context, self.tasks)
         self.outcomes = TaskOutcomes(
             process=process,
             tasks=self.tasks,
@@ -256,6 +255,7 @@ class CoreWorker:
             recovery=self.recovery,
             routes=self,
             forget_place=self.fetcher.forget_place,
+            on_failed=self.task_events.on_failed,
         )
         self.lease_policy = LocalityAwareLeasePolicy(
             config.node_id,
@@ -269,7 +269,7 @@ class CoreWorker:
         self.actors = ActorManager(process, self.tasks, self.references, self.clients, self.outcomes, self)
         self.named_actors = NamedActors(process, self.references, self.borrowing, self.drop_ref)
         self.placement_groups = PlacementGroups(process, self.context, self.references, objects, self._own_actor_id)
-        self._closes += [self.placement_groups.close, self.actors.close, self.lease_client.close]
+        self._closes += [self.placement_groups.close, self.actors.close, self.lease_client.close, self.task_events.close]
 
     def _build_execution(self) -> None:
         """Make the parts that receive tasks and run them."""
@@ -292,7 +292,7 @@ class CoreWorker:
             platform, process.address, self.references, self.store, self.borrowing, self.fetcher, config.node_ip
         )
         self.receiver = TaskReceiver(platform, self.executor, self.functions, intake, self)
-        self.host = ActorHost(process, self.executor, intake, self)
+        self.host = ActorHost(process, self.executor, intake, self, self.task_events.report)
         self.actor_receiver = self.host.receiver
 
     def _build_explanations(self) -> None:
@@ -371,6 +371,7 @@ class CoreWorker:
             return
         try:
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):
+                await self.task_events.hand_over()
                 await self.placement_groups.settle_all()
                 await self.gcs.call(FinishJob(self.context.job_id))
         except (PlatformError, TimeoutError) as error:
@@ -570,9 +571,8 @@ class CoreWorker:
 
     def is_free(self) -> bool:
         """Whether no other process depends on this one, and none of its own tasks or actors does."""
-        if self.tasks.tasks.keys() - self.actors.creator.handed_over():
-            return False
-        return not self.actors.creator.owns_living() and self.is_through()
+        own_tasks = self.tasks.tasks.keys() - self.actors.creator.handed_over()
+        return not own_tasks and not self.actors.creator.owns_living() and self.is_through()
 
     def is_through(self) -> bool:
         """Whether nothing depends on this process except actors that it has created."""

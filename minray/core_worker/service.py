@@ -18,6 +18,7 @@ from minray.core_worker.execution.task_receiver import TaskReceiver
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
+from minray.core_worker.introspection.task_event_buffer import TaskEventBuffer
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.object_deletion import ObjectDeletion
@@ -108,6 +109,7 @@ class Parts(Protocol):
     submitter: NormalTaskSubmitter
     # --- explanations and state
     statistician: Statistician
+    task_events: TaskEventBuffer
     explainer: Explainer
     # --- the whole process
     on_lines: Callable[[PrintLines], None] | None
@@ -289,6 +291,7 @@ class CoreWorkerService:
         if not request.force and not self._core.is_free():
             return ExitWorkerReply(False)
         self._core.process.is_exiting = True
+        self._core.task_events.report()
         asyncio.get_running_loop().call_later(0.01, self._core.process.platform.processes.exit, 0)
         return ExitWorkerReply(True)
 

@@ -32,6 +32,7 @@ from minray.gcs.actor_service import ActorService
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
 from minray.gcs.gcs_node_manager import GcsNodeManager
+from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import JobManager
 from minray.gcs.kv_manager import KvManager
@@ -46,6 +47,7 @@ from minray.protocol.actor import ACTORS
 from minray.protocol.base import DONE, Address, Done, encode
 from minray.protocol.core_worker import RayletEnds
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
+from minray.protocol.state import AddTaskEventData, GetTaskEvents, TaskEvents
 from minray.rpc.pubsub import Publisher
 from minray.rpc.service import Call, Dispatcher
 
@@ -67,6 +69,8 @@ class GcsServer:
         self._jobs = JobManager(platform.record)
         self._values = KvManager()
         self._workers = WorkerManager()
+        system = config.system_config
+        self.tasks = GcsTaskManager(system.task_events_max_num_task_in_gcs, system.task_events_max_bytes_in_gcs)
         self._health = HealthCheckManager(platform, config.system_config)
         self._publisher = Publisher(platform.identity)
         self._listeners: list[Listener] = []
@@ -423,6 +427,13 @@ class GcsServer:
             call.fail("bad-request", f"there is no channel {request.channel!r}")
             return None
         return await self._publisher.poll(request)
+
+    def handle_AddTaskEventData(self, request: AddTaskEventData, call: Call) -> Done:
+        self.tasks.add(request)
+        return DONE
+
+    def handle_GetTaskEvents(self, request: GetTaskEvents, call: Call) -> TaskEvents:
+        return self.tasks.part(request.after)
 
     def handle_GetInternalConfig(self, request: protocol.GetInternalConfig, call: Call) -> protocol.InternalConfig:
         return protocol.InternalConfig(msgspec.structs.asdict(self._config.system_config))

@@ -2,8 +2,9 @@
 
 Ray: python/ray/util/state/state_manager.py, python/ray/dashboard/state_aggregator.py
 
-The gcs knows nodes, drivers and actors; each raylet knows its store and its workers; each process knows its references and
-tasks. All processes are asked at once. A dead process is left out, and ``silent`` names each process that does not answer in
+The gcs knows nodes, drivers, actors, and tasks of processes that have ended; each raylet knows its store and its workers;
+each process knows its references and tasks. All processes are asked at once, and after them the gcs about what a process
+that has just ended has left. A dead process is left out, and ``silent`` names each process that does not answer in
 time. ``ClusterObjects.uses`` combines the answers about objects.
 """
 
@@ -27,11 +28,13 @@ from minray.protocol.state import (
     GetMetrics,
     GetProfileEvents,
     GetStacks,
+    GetTaskEvents,
     GetTasksInfo,
     ProcessMetrics,
     ProcessStacks,
     ProfileEvents,
     StateAnswers,
+    TaskInfo,
     TasksInfo,
 )
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
@@ -173,14 +176,35 @@ class _ClusterQuestion:
             self.silent.append(name)
 
 
+class KeptTasks(NamedTuple):
+    """The tasks that the gcs keeps."""
+
+    failed: list[TaskInfo]
+    """Failed tasks, as their owners have reported them, oldest first."""
+    workers: list[ProfileEvents]
+    """Tasks that each dead worker has run."""
+    dropped: int
+    """Number of tasks that the gcs does not keep because there were too many."""
+
+
+def describe_dropped(count: int) -> str:
+    """Say how many tasks the gcs has dropped; nothing if it has dropped none."""
+    limits = "task_events_max_num_task_in_gcs and task_events_max_bytes_in_gcs"
+    return f"{count} older tasks of ended processes are not kept any more; the limits are {limits}" if count else ""
+
+
 class ClusterTasks(NamedTuple):
     processes: list[TasksInfo]
+    kept: KeptTasks
     silent: list[str]
 
 
 class ClusterProfile(NamedTuple):
     workers: list[ProfileEvents]
+    """Tasks that each worker has run; living and dead workers."""
     silent: list[str]
+    dropped: int
+    """Number of tasks of ended processes that the gcs does not keep because there were too many."""
 
 
 class ClusterStacks(NamedTuple):
@@ -232,19 +256,22 @@ class StateReader:
         return ClusterObjects(alive, stores, processes, question.silent)
 
     async def tasks(self, timeout_s: float, task_ids: Sequence[bytes] | None = None) -> ClusterTasks:
-        """Ask for the newest tasks of each process, or for these tasks."""
+        """Ask for the newest tasks of each process, or for these tasks; and for all tasks that the gcs keeps."""
         question = _ClusterQuestion(timeout_s)
         request = GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
         _, drivers, workers = await self._processes(question)
         infos = await self._ask_all(question, request, lambda own: own.tasks(request), [*drivers, *workers])
-        return ClusterTasks(infos, question.silent)
+        return ClusterTasks(infos, await self._kept(timeout_s), question.silent)
 
     async def profile(self, timeout_s: float) -> ClusterProfile:
-        """Ask each worker for the tasks that it has run recently."""
+        """Ask each worker for the tasks that it has run recently, and the gcs for those that dead workers have run."""
         question = _ClusterQuestion(timeout_s)
         _, _, workers = await self._processes(question)
         profiles = await self._ask_all(question, GetProfileEvents(), lambda own: own.profile(), workers)
-        return ClusterProfile(profiles, question.silent)
+        kept = await self._kept(timeout_s)
+        told = {profile.worker_id for profile in profiles}
+        dead = [profile for profile in kept.workers if profile.worker_id not in told]
+        return ClusterProfile(profiles + dead, question.silent, kept.dropped)
 
     async def stacks(self, timeout_s: float) -> ClusterStacks:
         """Ask each driver and worker for its current stacks."""
@@ -288,6 +315,17 @@ class StateReader:
     async def actors(self, timeout_s: float) -> list[ActorInfo]:
         async with asyncio.timeout(timeout_s):
             return (await self._gcs.call(ListActors())).actors
+
+    async def _kept(self, timeout_s: float) -> KeptTasks:
+        """Read the gcs's table of tasks, part by part."""
+        async with asyncio.timeout(timeout_s):
+            part = await self._gcs.call(GetTaskEvents())
+            failed, workers = [*part.failed], [worker.events() for worker in part.workers]
+            while not part.is_complete:
+                part = await self._gcs.call(GetTaskEvents(part.last))
+                failed += part.failed
+                workers += [worker.events() for worker in part.workers]
+        return KeptTasks(failed, workers, part.dropped)
 
     async def _living(self, timeout_s: float) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]]]:
         """Return the living nodes by id, and the addresses and pids of their drivers."""

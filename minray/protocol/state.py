@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from minray.common.task_rows import TaskRow, rows_of
 from minray.common.task_spec import ACTOR_CREATION_TASK
-from minray.protocol.base import Count, Record, Request
-from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats
+from minray.protocol.base import Count, Done, Record, Request
+from minray.protocol.core_worker import CANCELLED, FAILED, OK, CoreWorkerStats, GetCoreWorkerStats
 
 MOST_TASKS = 10_000
 """Most tasks described in one answer, so that it fits into one message."""
@@ -21,6 +22,8 @@ RUNNING = "RUNNING"
 ARGS_FETCH, ACTOR_ARGS_FETCH = "PENDING_ARGS_FETCH", "PENDING_ACTOR_TASK_ARGS_FETCH"
 ACTOR_ORDERING = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
 """Ray's names for the states of a task in the process that it was sent to."""
+ENDS = {OK: "FINISHED", FAILED: "FAILED", CANCELLED: "CANCELLED"}
+"""State of a task that a worker has run, by the status of the worker's answer."""
 
 
 class TaskInfo(Record, frozen=True):
@@ -40,9 +43,11 @@ class TaskInfo(Record, frozen=True):
     pid: int = 0
     resources: dict[str, int] = {}
     error: str = ""
-    """FAILED: the error, as long as a reference to the task's result exists."""
+    """FAILED: the error, as long as a reference to the task's result exists, or the gcs keeps the task."""
     function_name: str = ""
     """Name of the function if ``name`` is one that the user chose; else empty."""
+    error_type: str = ""
+    """FAILED: Ray's name for the kind of ``error``, such as TASK_EXECUTION_EXCEPTION; empty if the error is not known."""
 
 
 class ReceivedInfo(Record, frozen=True):
@@ -86,6 +91,22 @@ class ProfileEvent(Record, frozen=True):
     """Microseconds after the start at which the task had its arguments, and at which its function had returned.
 
     Empty unless the cluster records phases; the second is missing if the function has raised."""
+
+
+def profile_event(row: TaskRow, zero_us: int, phase_ends_us: list[int]) -> ProfileEvent:
+    """Describe a row of a worker's journal; ``zero_us`` is the wall clock's time in microseconds at the clock's zero."""
+    return ProfileEvent(
+        task_id=row.task_id,
+        attempt=row.attempt,
+        name=row.name,
+        kind=row.kind,
+        actor_id=row.actor_id,
+        start_us=zero_us + row.started_ns // 1000,
+        duration_us=row.duration_us,
+        state=ENDS.get(row.status, "FAILED"),
+        function_name=row.function_name,
+        phase_ends_us=phase_ends_us,
+    )
 
 
 def func_or_class_name(task: TaskInfo | ProfileEvent) -> str:
@@ -186,6 +207,59 @@ class ProcessMetrics(Record, frozen=True):
 
 class GetMetrics(Request[ProcessMetrics], frozen=True):
     """Asks a driver or worker for its metrics."""
+
+
+class WorkerTaskEvents(Record, frozen=True):
+    """The rows of a dead worker's journal: the tasks that it has run lately."""
+
+    node_id: bytes
+    node_ip: str
+    worker_id: bytes
+    pid: int
+    zero_us: int
+    """Wall-clock time in microseconds when the worker's clock was 0."""
+    rows: bytes
+    """Rows as in ``common/task_rows``, the oldest first. The gcs does not unpack them."""
+    lost: int = 0
+    """Number of older tasks whose rows were overwritten."""
+
+    def events(self) -> ProfileEvents:
+        events = [profile_event(row, self.zero_us, []) for row in rows_of(self.rows)]
+        events.sort(key=lambda event: event.start_us)
+        return ProfileEvents(
+            node_id=self.node_id, node_ip=self.node_ip, worker_id=self.worker_id, pid=self.pid, events=events
+        )
+
+
+class AddTaskEventData(Request[Done], frozen=True):
+    """Tells the gcs what it shall keep: failed tasks from their owner, or what a dead worker has run from its raylet."""
+
+    failed: list[TaskInfo] = []
+    workers: list[WorkerTaskEvents] = []
+    job_id: bytes = b""
+    """Job of the failed tasks, and of those that are left out."""
+    left_out: int = 0
+    """Number of failed tasks that the owner could not describe, because there were too many at a time."""
+
+
+class TaskEvents(Record, frozen=True):
+    """A part of what the gcs keeps of tasks."""
+
+    failed: list[TaskInfo]
+    workers: list[WorkerTaskEvents]
+    last: int
+    """Number of the newest entry in this part."""
+    is_complete: bool
+    """Whether no entry is newer."""
+    dropped: int
+    """Number of tasks that the gcs has dropped or never received, because there were too many."""
+
+
+class GetTaskEvents(Request[TaskEvents], frozen=True):
+    """Asks the gcs for the tasks of ended processes, and the failed ones of living owners."""
+
+    after: int = 0
+    """Number of the newest entry that the reader has; 0: none."""
 
 
 class GetTasksInfo(Request[TasksInfo], frozen=True):

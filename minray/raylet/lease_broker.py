@@ -23,6 +23,7 @@ from minray.platform.base import Platform
 from minray.protocol.base import Address
 from minray.protocol.gcs import PREEMPTION, NodeDrain, WorkerDeath
 from minray.protocol.raylet import CANCELLED, MAX_CALLS, LeaseReply, RequestWorkerLease
+from minray.protocol.state import WorkerTaskEvents
 from minray.raylet.ended_leases import CANCELLED_EARLY, RETURNED, End
 from minray.raylet.lease_scheduler import LeaseScheduler
 from minray.raylet.lease_table import LeaseEntry
@@ -51,13 +52,14 @@ class LeaseBroker:
         address_of_raylet: Callable[[bytes], Address],
         on_change: Callable[[], None],
         on_worker_death: Callable[[WorkerDeath], None],
+        on_task_events: Callable[[WorkerTaskEvents], None],
         on_unknown_nodes: Callable[[list[bytes]], None],
     ) -> None:
         self._node_id = config.node_id
         self._peers = peers
         self._log_monitor = log_monitor
         self._on_worker_death = on_worker_death
-        self.processes = WorkerProcesses(platform, config, endpoint, peers, log_monitor, self.on_worker_exit)
+        self.processes = WorkerProcesses(platform, config, endpoint, peers, log_monitor, on_task_events, self.on_worker_exit)
         self.scheduler = LeaseScheduler(
             platform,
             config,

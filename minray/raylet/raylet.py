@@ -35,6 +35,7 @@ from minray.protocol.gcs import (
     UnregisterNode,
     WorkerDeath,
 )
+from minray.protocol.state import AddTaskEventData, WorkerTaskEvents
 from minray.raylet.bundle_service import BundleService
 from minray.raylet.departure import Departure
 from minray.raylet.io_workers import IoWorkers
@@ -122,6 +123,7 @@ class Raylet:
             address_of_raylet=self._raylets.__getitem__,
             on_change=self._on_change,
             on_worker_death=self._report_worker_death,
+            on_task_events=self._report_task_events,
             on_unknown_nodes=self._confirm_nodes,
         )
 
@@ -345,6 +347,9 @@ class Raylet:
     def _report_worker_death(self, death: WorkerDeath) -> None:
         self.store.on_death(death.worker_id)
         self._patient.send_to_gcs(ReportWorkerDeath(death), ignore)
+
+    def _report_task_events(self, events: WorkerTaskEvents) -> None:
+        self._patient.send_to_gcs(AddTaskEventData(workers=[events]), ignore)
 
     def _confirm_nodes(self, node_ids: list[bytes]) -> None:
         """Ask the gcs for all its nodes, because a request names an unknown node that may have just joined."""

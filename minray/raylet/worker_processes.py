@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 from minray.common.config import RayletConfig, WorkerConfig
 from minray.common.ids import lease_tag, short
+from minray.common.task_rows import read_journal
 from minray.platform.base import ChildProcess, ExitStatus, Platform, PlatformError, SpawnFailed
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import ExitWorker
 from minray.protocol.raylet import LeaseFailure
+from minray.protocol.state import WorkerTaskEvents
 from minray.raylet.last_words import LastWords
 from minray.raylet.log_monitor import LogMonitor
 from minray.rpc.connection import Peers
@@ -108,6 +110,7 @@ class WorkerProcesses:
         endpoint: str,
         peers: Peers,
         log_monitor: LogMonitor,
+        on_task_events: Callable[[WorkerTaskEvents], None],
         on_exit: Callable[[bytes, Death], None],
     ) -> None:
         self._platform = platform
@@ -116,6 +119,8 @@ class WorkerProcesses:
         """Endpoint at which the workers reach this raylet."""
         self._peers = peers
         self._log_monitor = log_monitor
+        self._on_task_events = on_task_events
+        """Called for every worker that has run tasks, when it is dead, with what its journal says of them."""
         self._on_exit = on_exit
         """Called once for every worker's end."""
         self._lives: dict[bytes, asyncio.Task[None]] = {}
@@ -182,6 +187,7 @@ class WorkerProcesses:
         if worker_id in self._doomed:
             process.kill()
         status = await process.wait()
+        self._read_journal(worker_id, process)
         shortage = "" if any(process.marks[:16]) else self._platform.host.shortage()
         return Death(
             pid=process.pid,
@@ -190,6 +196,21 @@ class WorkerProcesses:
             stderr_tail=words.lines(),
             cause=describe_status(status) + (f" ({shortage})" if shortage else ""),
         )
+
+    def _read_journal(self, worker_id: bytes, process: ChildProcess) -> None:
+        zero_us, rows, lost = read_journal(process.journal)
+        if rows and self._config.system_config.task_events_report_interval_ms:
+            self._on_task_events(
+                WorkerTaskEvents(
+                    node_id=self._config.node_id,
+                    node_ip=self._config.node_ip,
+                    worker_id=worker_id,
+                    pid=process.pid,
+                    zero_us=zero_us,
+                    rows=rows,
+                    lost=lost,
+                )
+            )
 
     async def _ask(self, worker_id: bytes, address: Address, force: bool, on_refused: Callable[[], None]) -> None:
         try:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +78,48 @@ def test_a_driver_that_has_left_did_so_on_purpose(minray_command: CommandLine) -
     minray.init()
     minray.shutdown()
     wait_for_condition(lambda: lines_with(told("list", "workers"), "DRIVER", "INTENDED_USER_EXIT", str(os.getpid())))
+
+
+PROGRAM = """
+import minray
+
+@minray.remote(max_retries=0)
+def answer():
+    return 42
+
+@minray.remote(max_retries=0)
+def fail():
+    raise KeyError("no such thing")
+
+@minray.remote
+class Clerk:
+    def serve(self):
+        return 1
+
+minray.init(address="auto")
+clerk = Clerk.remote()
+minray.get([answer.remote(), clerk.serve.remote()])
+minray.wait([fail.remote()])
+"""
+"""A program that leaves at once, so that its workers are killed."""
+
+
+def test_tasks_are_seen_after_their_driver_has_left(minray_command: CommandLine, tmp_path: Path) -> None:
+    minray_command.start_head("--num-cpus=2")
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    wait_for_condition(lambda: told("list", "tasks").startswith("4 tasks\n"))
+    for name, kind in (("answer", "NORMAL_TASK"), ("Clerk.__init__", "ACTOR_CREATION_TASK"), ("Clerk.serve", "ACTOR_TASK")):
+        assert lines_with(told("list", "tasks"), name, kind, "FINISHED")
+    (failed,) = json.loads(told("list", "tasks", "--format=json", "-f", "state=FAILED"))
+    assert (failed["name"], failed["error_type"]) == ("fail", "TASK_EXECUTION_EXCEPTION")
+    shown = told("get", "tasks", failed["task_id"])
+    assert lines_with(shown, "error_type: TASK_EXECUTION_EXCEPTION") and "KeyError: 'no such thing'" in shown
+    assert lines_with(told("summary", "tasks"), "fail", "FAILED: 1")
+    trace = tmp_path / "trace.json"
+    assert "4 tasks and calls of" in told("timeline", "-o", str(trace))
+    names = {event["name"] for event in json.loads(trace.read_text()) if event["ph"] == "X"}
+    assert names == {"answer", "fail", "Clerk.__init__", "Clerk.serve"}
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,15 @@ class Home:
         )
         self.log: list[Any] = []
         """Events, in order."""
+        self.reports: list[int] = []
+        """Number of events before each report of failed tasks."""
         self.calls_run = False
         self.is_needed = False
         self.wants_exit = ""
         self.heeds_cancellation = False
         self._then: list[Callable[[], None]] = []
         others: Any = self
-        self.host = ActorHost(self.process, others, others, self)
+        self.host = ActorHost(self.process, others, others, self, lambda: self.reports.append(len(self.log)))
         receiver: Any = self.host.receiver
         receiver.stop_beginning, receiver.is_idle, receiver.on_death = self.stop_beginning, self.is_idle, self.on_death
         receiver.on_executed, receiver.unanswered = self.on_executed, self.unanswered
@@ -317,6 +319,7 @@ async def test_an_actor_that_is_told_twice_to_end_ends_once() -> None:
     await turns()
     assert home.asked.take(ReportActorExit).request == ReportActorExit(ACTOR_ID, OWN.worker_id, "exit_actor")
     assert home.log == ["begins no more", "clean-up"] and len(home.process.background) == 1
+    assert home.reports == [2], "failed tasks are reported before the gcs hears of the end"
 
 
 @in_virtual_time

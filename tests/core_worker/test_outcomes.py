@@ -103,6 +103,8 @@ class Owner:
         self.cancelled: list[bool] = []
         """For each task that has ended: whether it was known by then to be cancelled."""
         self.discarded: list[tuple[list[bytes], int, Address]] = []
+        self.failed: list[tuple[PendingTask, StoredObject | None]] = []
+        """Failed tasks with their errors, as the gcs is to hear of them."""
         self.is_read = True
         """Whether a user may still read items."""
         self.contradicts: RayError | None = None
@@ -126,6 +128,7 @@ class Owner:
             recovery=self,
             routes=self,
             forget_place=self.forget_place,
+            on_failed=lambda task, error: self.failed.append((task, error)),
         )
 
     def now(self) -> float:

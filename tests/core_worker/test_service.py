@@ -49,12 +49,16 @@ class Owner:
         self.process = process_record(processes=self)
         self.references, self.store = ReferenceCounter(), MemoryStore()
         self.borrowing = self
+        self.task_events = self
         self.said: list[str] = []
         self.on_lines: Any = None
         self.needed = False
         """Whether another process depends on this one."""
         myself: Any = self
         self.service = CoreWorkerService(myself)
+
+    def report(self) -> None:
+        self.said.append("failures reported")
 
     def exit(self, code: int) -> None:
         self.said.append(f"exit {code}")
@@ -234,9 +238,9 @@ def test_g64_a_worker_agrees_to_end_if_nobody_needs_it_or_it_must(needed: bool, 
         owner.needed = needed
         call: Any = RecordingCall()
         reply = owner.service.handle_ExitWorker(ExitWorker(force), call)
-        assert (reply.agreed, owner.process.is_exiting, owner.said) == (agrees, agrees, [])
+        assert (reply.agreed, owner.process.is_exiting, owner.said) == (agrees, agrees, ["failures reported"] * agrees)
         await pass_time(1)
-        assert owner.said == (["exit 0"] if agrees else []), "a moment later, so that the answer leaves"
+        assert owner.said == (["failures reported", "exit 0"] if agrees else []), "a moment later, so that the answer leaves"
 
     ask(story)
 

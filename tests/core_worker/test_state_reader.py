@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from minray.common.task_rows import ROW
 from minray.observability.state_reader import ClusterObjects, ObjectUse, StateReader, reference_type
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
@@ -19,11 +20,15 @@ from minray.protocol.state import (
     GetMetrics,
     GetProfileEvents,
     GetStacks,
+    GetTaskEvents,
     GetTasksInfo,
     ProcessMetrics,
     ProcessStacks,
     ProfileEvents,
+    TaskEvents,
+    TaskInfo,
     TasksInfo,
+    WorkerTaskEvents,
 )
 from minray.simulation.loop import SimLoop
 from tests.core_worker.peers import unreachable
@@ -108,6 +113,8 @@ class Pretended:
         self.answers = {A: tasks_of(A) if isinstance(worker, TasksInfo) else process(A), B: worker}
         self.asked: list[bytes] = []
         self.is_node_silent = self.is_gcs_silent = False
+        self.kept = [TaskEvents([], [], 0, True, 0)]
+        """The gcs's answer for each number of the newest entry that the reader has."""
 
     def to(self, address: Address) -> Pretended.Peer:
         return Pretended.Peer(self, address.worker_id)
@@ -122,6 +129,8 @@ class Pretended:
                 await asyncio.Event().wait()
             if isinstance(request, Poll):
                 return self._news(request.channel)
+            if isinstance(request, GetTaskEvents):
+                return self._world.kept[request.after]
             if isinstance(request, GetObjectsInfo):
                 return store(copy(X))
             if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents | GetStacks | GetMetrics):
@@ -228,6 +237,28 @@ def test_what_workers_have_run_is_told_by_them_and_drivers_are_not_asked(own_id:
     own: Any = Answers(profile=profile_of(B)) if own_id else None
     told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).profile(1))
     assert told.workers == [profile_of(B)] and told.silent == [] and world.asked == ([] if own_id else [B])
+
+
+def rows_of(worker_id: bytes, name: bytes) -> WorkerTaskEvents:
+    row = ROW.pack(name.ljust(24), b"", 2000, 6, 1, 0, 0, 0, name)
+    return WorkerTaskEvents(node_id=NODE, node_ip="10.0.0.1", worker_id=worker_id, pid=9, zero_us=1, rows=row)
+
+
+def test_what_the_gcs_keeps_is_read_part_by_part_after_the_living_have_answered() -> None:
+    world: Any = Pretended(tasks_of(B))
+    failed = TaskInfo(b"task", 0, "f", "NORMAL_TASK", "FAILED", b"")
+    parts = ([failed], [rows_of(b"v", b"g")], 1, False, 3), ([], [rows_of(b"w", b"h")], 2, True, 3)
+    world.kept = [TaskEvents(*part) for part in parts]
+    kept = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).tasks(1)).kept
+    assert (kept.failed, kept.dropped) == ([failed], 3) and [worker.worker_id for worker in kept.workers] == [b"v", b"w"]
+    assert [(event.name, event.start_us) for worker in kept.workers for event in worker.events] == [("g", 3), ("h", 3)]
+
+
+def test_a_worker_that_has_died_since_it_answered_is_in_a_profile_once() -> None:
+    world: Any = Pretended(profile_of(B))
+    world.kept = [TaskEvents([], [rows_of(B, b"g"), rows_of(b"w", b"h")], 2, True, 0)]
+    told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).profile(1))
+    assert [worker.worker_id for worker in told.workers] == [B, b"w"] and told.workers[0] == profile_of(B)
 
 
 def stacks_of(worker_id: bytes) -> ProcessStacks:

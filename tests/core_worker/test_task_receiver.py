@@ -136,7 +136,7 @@ class Worker(WorkQueue):
         myself: Any = self
         lending: Any = self.lending
         returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE))
-        own, profile, ip = self.platform, TaskProfile(), "127.0.0.1"
+        own, profile, ip = self.platform, TaskProfile(self.platform), "127.0.0.1"
         self.executor = TaskExecutor(own, myself, self.make_refs, returns, myself, profile, "00", ip)
         self.intake = TaskIntake(own, WORKER, self.references, self.store, lending, myself, ip)
         self.receiver = TaskReceiver(own, self.executor, myself, self.intake, myself)

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from minray.common.ids import lease_tag
+from minray.common.task_rows import HEADER, ROW, ROWS_BEGIN
 from minray.platform.base import ExitStatus, SpawnFailed
 from minray.protocol.base import Address
 from minray.protocol.core_worker import TASK_NAME_MARK, ExitWorker, ExitWorkerReply
+from minray.protocol.state import WorkerTaskEvents
 from minray.raylet.worker_processes import EXIT_TIMEOUT_S, Death, WorkerProcesses, describe_status
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
 from tests.platform_record import FakeHost, platform_record, raylet_config
@@ -30,6 +32,7 @@ class FakeProcess:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.marks = bytearray(32)
+        self.journal = memoryview(b"")
         self.kills = 0
         self.ended: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
 
@@ -43,16 +46,16 @@ class FakeProcess:
 class Nursery:
     """See the head of this file."""
 
-    def __init__(self) -> None:
+    def __init__(self, **system: Any) -> None:
         self.peers = RecordingPeers()
         self.spawning: list[asyncio.Future[FakeProcess]] = []
         self.told: list[Any] = []
         """To the log monitor and the raylet, in order."""
         self.host = FakeHost()
-        platform, config = platform_record(processes=self, host=self.host), raylet_config(b"node".ljust(16))
+        platform, config = platform_record(processes=self, host=self.host), raylet_config(b"node".ljust(16), **system)
         peers: Any = self.peers
         logs: Any = self
-        self.workers = WorkerProcesses(platform, config, "sim:raylet", peers, logs, self.on_worker_exit)
+        self.workers = WorkerProcesses(platform, config, "sim:raylet", peers, logs, self.told.append, self.on_worker_exit)
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: Any) -> FakeProcess:
         self.on_line = on_output
@@ -282,3 +285,22 @@ def test_one_that_ended_otherwise_was_not_killed() -> None:
 )
 def test_how_a_process_ended_in_words(status: ExitStatus, text: str) -> None:
     assert describe_status(status) == text
+
+
+@pytest.mark.parametrize("interval_ms", [1000, 0])
+def test_what_a_dead_worker_has_run_is_reported_before_its_death_if_reports_are_wanted(interval_ms: int) -> None:
+    async def story(nursery: Nursery) -> None:
+        process = await nursery.start()
+        row = ROW.pack(b"task".ljust(24), b"", 5, 6, 1, 0, 0, 0, b"f")
+        process.journal = memoryview(HEADER.pack(ROWS_BEGIN + ROW.size, 9).ljust(ROWS_BEGIN, b"\0") + row)
+        process.ended.set_result(ExitStatus(None, 9))
+        await turns()
+        events = [one for one in nursery.told if isinstance(one, WorkerTaskEvents)]
+        assert isinstance(nursery.told[-1], Death) and len(events) == (interval_ms > 0)
+        for one in events:
+            assert (one.worker_id, one.pid, one.zero_us, one.rows, one.lost) == (ID, 7, 9, row, 0)
+
+    async def whole() -> None:
+        await story(Nursery(task_events_report_interval_ms=interval_ms))
+
+    run(whole)

@@ -60,8 +60,17 @@ class Dependants(Protocol):
 class ActorHost:
     """Begins and ends the actor of this process. It makes the actor's task receiver and implements its surroundings."""
 
-    def __init__(self, process: Process, executor: TaskExecutor, intake: TaskIntake, dependants: Dependants) -> None:
+    def __init__(
+        self,
+        process: Process,
+        executor: TaskExecutor,
+        intake: TaskIntake,
+        dependants: Dependants,
+        report_failures: Callable[[], None],
+    ) -> None:
+        """Serve one process; ``report_failures`` tells the gcs about tasks of this process that have failed."""
         self._process = process
+        self._report_failures = report_failures
         self._executor = executor
         self._dependants = dependants
         self._intake = intake
@@ -138,6 +147,7 @@ class ActorHost:
                 self._dependants.lend_cpus()
                 await self._until(self._dependants.is_through, ends_at)
             await self._clean_up(actor, grace_s)
+        self._report_failures()
         try:
             await process.gcs.call(ReportActorExit(actor.actor_id, process.config.worker_id, reason))
         except PlatformError as error:

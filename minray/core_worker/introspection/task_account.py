@@ -2,9 +2,9 @@
 
 Ray: src/ray/core_worker/task_event_buffer.h
 
-Ray's workers report every change of every task to the gcs. Here the gcs keeps no list of tasks: a process that is asked
-reads its own tables. These have all unfinished tasks and the latest finished ones (``TaskManager.recent``); older ones are
-forgotten.
+Ray's workers report every change of every task to the gcs. Here a process that is asked reads its own tables. These have
+all unfinished tasks and the latest finished ones (``TaskManager.recent``); older ones are forgotten. The gcs keeps only
+failed tasks (``task_event_buffer``) and what dead workers have run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import islice
 from minray.common.ids import actor_of, return_id
 from minray.common.task_spec import TaskTemplate, kind_of
 from minray.core_worker.ground.process import Process
+from minray.core_worker.introspection.error_types import error_type_of
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, CallStream, PendingTask
@@ -59,7 +60,7 @@ class TaskAccount:
         pending = [task for task in reversed(tasks.tasks.values()) if wanted is None or task.task_id in wanted]
         ended = [one for one in reversed(tasks.recent) if wanted is None or one[0] in wanted]
         limit = min(request.limit, MOST_TASKS)
-        infos = [self._pending(task) for task in islice(pending, limit)]
+        infos = [describe_pending(task) for task in islice(pending, limit)]
         infos += [self._ended(*one) for one in islice(ended, limit - len(infos))]
         return TasksInfo(
             node_id=config.node_id,
@@ -71,26 +72,10 @@ class TaskAccount:
             received=[_received(task) for task in self._unanswered()],
         )
 
-    def _pending(self, task: PendingTask) -> TaskInfo:
-        address, pid = self._whereabouts(task)
-        return TaskInfo(
-            task_id=task.task_id,
-            attempt=task.attempt,
-            name=task.prepared.template.name,
-            kind=kind_of(task.prepared.template),
-            state=FINISHED if task.prepared.template.actor is not None and task.state is PUSHED else task.state,
-            parent_id=task.parent_id,
-            actor_id=_actor_id(task.task_id, task.prepared.template, _called(task)),
-            node_id=address.node_id if address is not None else b"",
-            worker_id=address.worker_id if address is not None else b"",
-            pid=pid,
-            resources=dict(task.prepared.template.shape.resources),
-            function_name=task.prepared.template.function_name,
-        )
-
     def _ended(
         self, task_id: bytes, template: TaskTemplate, called: bytes, attempt: int, state: str, parent_id: bytes
     ) -> TaskInfo:
+        error = self._error_of(task_id, template) if state is FAILED else b""
         return TaskInfo(
             task_id=task_id,
             attempt=attempt,
@@ -100,27 +85,48 @@ class TaskAccount:
             parent_id=parent_id,
             actor_id=_actor_id(task_id, template, called),
             resources=dict(template.shape.resources),
-            error=self._error_of(task_id, template) if state is FAILED else "",
+            error=describe_packed(error)[-MAX_ERROR_CHARACTERS:] if error else "",
             function_name=template.function_name,
+            error_type=error_type_of(error) if error else "",
         )
 
-    def _error_of(self, task_id: bytes, template: TaskTemplate) -> str:
+    def _error_of(self, task_id: bytes, template: TaskTemplate) -> bytes:
         """Return the first error among a failed task's results; the results before it were made before the task failed."""
         for index in range(1, template.num_returns + 1):
             stored = self._store.objects.get(return_id(task_id, index))
             if stored is not None and stored.is_error and not stored.is_freed:
-                return describe_packed(stored.data)[-MAX_ERROR_CHARACTERS:]
-        return ""
+                return bytes(stored.data)
+        return b""
 
-    def _whereabouts(self, task: PendingTask) -> tuple[Address | None, int]:
-        worker = task.worker
-        if isinstance(worker, LeasedWorker):
-            return worker.address, worker.pid
-        if isinstance(worker, CallStream):
-            client = task.prepared.client
-            info = None if client is None else client.info
-            return worker.address, 0 if info is None else info.pid
-        return None, 0
+
+def describe_pending(task: PendingTask) -> TaskInfo:
+    """Describe a task that is in the table of its owner, or was until now."""
+    address, pid = _whereabouts(task)
+    return TaskInfo(
+        task_id=task.task_id,
+        attempt=task.attempt,
+        name=task.prepared.template.name,
+        kind=kind_of(task.prepared.template),
+        state=FINISHED if task.prepared.template.actor is not None and task.state is PUSHED else task.state,
+        parent_id=task.parent_id,
+        actor_id=_actor_id(task.task_id, task.prepared.template, _called(task)),
+        node_id=address.node_id if address is not None else b"",
+        worker_id=address.worker_id if address is not None else b"",
+        pid=pid,
+        resources=dict(task.prepared.template.shape.resources),
+        function_name=task.prepared.template.function_name,
+    )
+
+
+def _whereabouts(task: PendingTask) -> tuple[Address | None, int]:
+    worker = task.worker
+    if isinstance(worker, LeasedWorker):
+        return worker.address, worker.pid
+    if isinstance(worker, CallStream):
+        client = task.prepared.client
+        info = None if client is None else client.info
+        return worker.address, 0 if info is None else info.pid
+    return None, 0
 
 
 def _received(task: ReceivedTask) -> ReceivedInfo:

@@ -71,8 +71,10 @@ class TaskOutcomes:
         recovery: Recovery,
         routes: Routes,
         forget_place: Callable[[bytes], None],
+        on_failed: Callable[[PendingTask, StoredObject | None], None],
     ) -> None:
-        """Serve one process; ``forget_place`` drops the known place of another owner's object."""
+        """Serve one process. ``forget_place`` drops the known place of another owner's object. ``on_failed`` hears of each
+        failed task, with its error if a result of it has one."""
         self._process = process
         self._tasks = tasks
         self._resolver = resolver
@@ -86,6 +88,7 @@ class TaskOutcomes:
         self._recovery = recovery
         self._routes = routes
         self._forget_place = forget_place
+        self._on_failed = on_failed
         self._lost_because = ""
         """Reason why the cluster is gone; empty as long as it is there."""
 
@@ -260,6 +263,8 @@ class TaskOutcomes:
     def _finish(self, task: PendingTask, state: str, values: Sequence[StoredObject | None]) -> None:
         """Store the results, release the arguments and remove the task from the table; None is an unwanted result."""
         self._tasks.move(task, state)
+        if state is TASK_FAILED:
+            self._on_failed(task, values[-1] if values else None)
         held = task.held_ids()
         self._recovery.remember(task, values)
         if task.stream is not None:

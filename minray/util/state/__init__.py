@@ -2,8 +2,8 @@
 
 Ray: python/ray/util/state/
 
-No process collects this data in advance: the functions ask all processes, and return the state at this moment. Left out:
-Ray's functions for logs, runtime environments and cluster events.
+The functions ask all living processes, and return the state at this moment. Of ended processes the gcs keeps tasks. Ray's
+functions for logs, runtime environments and cluster events are left out.
 """
 
 from minray.util.state.api import (

@@ -10,6 +10,8 @@ All functions take the same arguments. ``address``: None or "auto", for this pro
 which all filters hold, such as ``("state", "=", "ALIVE")``. ``limit``: the largest number of rows, from 1 to 10,000.
 ``timeout``: seconds that each process may take. ``detail`` has no effect, since rows have all fields.
 
+A RuntimeWarning says how many tasks of ended processes the gcs has dropped, because it keeps a limited number.
+
 They raise ValueError for a wrong address, filter, limit or id, and RayStateApiException if this process is not connected or
 the gcs does not answer in time. With ``raise_on_missing_output`` they also raise RayStateApiException if rows are missing,
 because a process does not answer in time or has more than ten thousand.
@@ -17,6 +19,7 @@ because a process does not answer in time or has more than ten thousand.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -72,7 +75,8 @@ def list_tasks(
 ) -> list[TaskState]:
     """Return the tasks, for each submitting process: all unfinished ones, and the last thousand finished ones.
 
-    The tasks of a process are forgotten when it ends.
+    Of ended processes, the gcs keeps the failed tasks that they have submitted, with their errors, and the last ten thousand
+    tasks that each worker has run.
     """
     return _list("tasks", address, filters, limit, timeout, raise_on_missing_output)
 
@@ -240,6 +244,8 @@ def _complete(kind: str, address: str | None, timeout: float, raise_on_missing_o
     listing = _read(kind, address, timeout, None)
     if raise_on_missing_output and listing.missing:
         raise RayStateApiException(listing.missing)
+    if listing.dropped:
+        warnings.warn(listing.dropped, RuntimeWarning, stacklevel=4)
     return listing.rows
 
 

@@ -79,12 +79,14 @@ class TaskState(Row):
     parent_task_id: str
     """The task that has submitted this one; empty if a driver has."""
     node_id: str | None
-    """The node to which the task was sent; None before that and after the task has ended."""
+    """The node to which the task was sent; None before that, and for an ended task whose owner alone tells of it."""
     worker_id: str | None
     worker_pid: int | None
     required_resources: dict[str, float] = detail()
+    error_type: str | None = detail()
+    """The kind of error of a FAILED task, such as TASK_EXECUTION_EXCEPTION or WORKER_DIED; None if it is not known."""
     error_message: str | None = detail()
-    """The error of a FAILED task, as long as any process refers to its result; None otherwise."""
+    """The error of a FAILED task; None if neither its owner nor the gcs knows it any more."""
 
 
 @dataclass

@@ -15,11 +15,11 @@ from minray.common.ids import job_of, job_of_actor
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.common.shown import shown
-from minray.observability.state_reader import ClusterObjects, StateReader
+from minray.observability.state_reader import ClusterObjects, KeptTasks, StateReader, describe_dropped
 from minray.protocol.actor import KINDS_OF_DEATH, ActorInfo
 from minray.protocol.gcs import DRIVER_LEFT, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo
-from minray.protocol.state import TaskInfo, TasksInfo, func_or_class_name
+from minray.protocol.state import ProfileEvent, ProfileEvents, TaskInfo, TasksInfo, func_or_class_name
 from minray.util.state.common import (
     ActorState,
     JobState,
@@ -39,6 +39,8 @@ class Listing(NamedTuple):
     rows: list[Any]
     missing: str = ""
     """The processes that have not answered and the number of rows left out, in words; empty if nothing is missing."""
+    dropped: str = ""
+    """The number of ended tasks that the gcs does not keep any more, in words; empty if it keeps all."""
 
 
 class Kind(NamedTuple):
@@ -83,13 +85,57 @@ def actor_state(info: ActorInfo) -> ActorState:
 
 
 async def tasks(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
-    """Read the tasks, newest of each process first: all unfinished ones, and the last finished ones."""
+    """Read the tasks, newest of each process first: all unfinished ones, the last finished ones, and those that the gcs
+    keeps."""
     found = await reader.tasks(timeout_s, None if id is None else [bytes.fromhex(id)])
     received = {(one.task_id, one.attempt): (process, one.state) for process in found.processes for one in process.received}
-    rows = [task_state(task, received.get((task.task_id, task.attempt))) for one in found.processes for task in one.tasks]
+    rows = {
+        task.task_id: task_state(task, received.get((task.task_id, task.attempt)))
+        for one in found.processes
+        for task in one.tasks
+    }
+    _add_kept(rows, found.kept, None if id is None else bytes.fromhex(id))
     left_out = sum(process.total - len(process.tasks) for process in found.processes)
     parts = _silent(found.silent) + ([f"{left_out} tasks are left out, because their owner has so many"] if left_out else [])
-    return Listing(rows, "; ".join(parts))
+    return Listing(list(rows.values()), "; ".join(parts), describe_dropped(found.kept.dropped))
+
+
+def _add_kept(rows: dict[bytes, TaskState], kept: KeptTasks, task_id: bytes | None) -> None:
+    """Add the tasks that only the gcs knows, newest first, and the errors that the owners have forgotten.
+
+    An owner's record says more than a worker's row, and the last attempt counts."""
+    for task in reversed(kept.failed):
+        row = rows.get(task.task_id)
+        if row is None:
+            if task_id in (None, task.task_id):
+                rows[task.task_id] = task_state(task, None)
+        elif row.state == "FAILED" and row.error_message is None:
+            row.error_type, row.error_message = task.error_type or None, task.error or None
+    run = [(event, worker) for worker in kept.workers for event in worker.events if task_id in (None, event.task_id)]
+    for event, worker in sorted(run, key=lambda one: (-one[0].attempt, -one[0].start_us)):
+        if event.task_id not in rows:
+            rows[event.task_id] = _row_of_event(event, worker)
+
+
+def _row_of_event(event: ProfileEvent, worker: ProfileEvents) -> TaskState:
+    """Make the row of a task of which only its worker has told. A cancelled task has failed, as its owner would say."""
+    is_cancelled = event.state == "CANCELLED"
+    return TaskState(
+        task_id=event.task_id.hex(),
+        attempt_number=event.attempt,
+        name=event.name,
+        state="FAILED" if is_cancelled else event.state,
+        job_id=job_of(event.task_id).hex(),
+        actor_id=event.actor_id.hex() or None,
+        type=event.kind,
+        func_or_class_name=func_or_class_name(event),
+        parent_task_id="",
+        node_id=worker.node_id.hex(),
+        worker_id=worker.worker_id.hex(),
+        worker_pid=worker.pid,
+        required_resources={},
+        error_type="TASK_CANCELLED" if is_cancelled else None,
+    )
 
 
 def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskState:
@@ -109,6 +155,7 @@ def task_state(task: TaskInfo, received: tuple[TasksInfo, str] | None) -> TaskSt
         worker_id=(process.worker_id if process is not None else task.worker_id).hex() or None,
         worker_pid=(process.pid if process is not None else task.pid) or None,
         required_resources=to_floats(task.resources),
+        error_type=task.error_type or None,
         error_message=task.error or None,
     )
 
