@@ -28,7 +28,7 @@ from minray.platform.base import PlatformError
 from minray.util.state import filters as choosing
 from minray.util.state.api import DEFAULT_LIMIT, MAX_LIMIT
 from minray.util.state.common import ActorSummaries, ObjectSummaries, TaskSummaries
-from minray.util.state.rows import KINDS, Kind, Listing, plain_id
+from minray.util.state.rows import KINDS, Kind, Listing, beginning_of_id, find
 
 T = TypeVar("T")
 TIMEOUT_S = 5.0
@@ -42,7 +42,7 @@ Connect = Callable[[str | None, str | None], ClusterClient]
 def state_commands(connect: Connect) -> list[click.Command]:
     """Make the groups of commands ``list``, ``get`` and ``summary``."""
     listing = click.Group("list", help="List the actors, tasks, objects, nodes, ... of a cluster.")
-    getting = click.Group("get", help="Show all columns of a row, by its id.")
+    getting = click.Group("get", help="Show all columns of a row, by its id or the beginning of it.")
     summing = click.Group("summary", help="Count actors, tasks or objects.")
     for name, kind in KINDS.items():
         listing.add_command(_list_command(name, kind, connect))
@@ -103,17 +103,6 @@ def ask(
         raise click.ClickException(str(error)) from None
 
 
-def _read(
-    connect: Connect, name: str, address: str | None, token_file: str | None, timeout: float, id: str | None
-) -> Listing:
-    if id is not None:
-        try:
-            id = plain_id(id)
-        except ValueError as error:
-            raise click.ClickException(str(error)) from None
-    return ask(connect, address, token_file, timeout, lambda reader: KINDS[name].read(reader, timeout, id))
-
-
 def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
     @click.command(name, help=f"List the {name} of a cluster.")
     @cluster_options
@@ -142,7 +131,7 @@ def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
             choosing.check(kind.state, wanted)
         except ValueError as error:
             raise click.ClickException(str(error)) from None
-        listing = _read(connect, name, address, token_file, timeout, None)
+        listing = ask(connect, address, token_file, timeout, lambda reader: kind.read(reader, timeout, None))
         rows = choosing.matching(listing.rows, wanted, len(listing.rows))
         if form == "json":
             click.echo(json.dumps([asdict(row) for row in rows[:limit]], indent=1))
@@ -162,14 +151,18 @@ def list_text(name: str, rows: list[Any], limit: int, columns: list[str]) -> lis
 
 
 def _get_command(name: str, kind: Kind, connect: Connect) -> click.Command:
-    @click.command(name, help=f"Show one of the {name}, by its id.")
+    @click.command(name, help=f"Show one of the {name}, by its id or the beginning of it.")
     @click.argument("id")
     @cluster_options
     def command(id: str, address: str | None, token_file: str | None, timeout: float) -> None:
-        listing = _read(connect, name, address, token_file, timeout, id)
+        try:
+            digits = beginning_of_id(id)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+        listing = ask(connect, address, token_file, timeout, lambda reader: find(kind, reader, timeout, digits))
         _say_missing(listing)
         if not listing.rows:
-            raise click.ClickException(f"none of the {name} has the id {id}")
+            raise click.ClickException(f"none of the {name} has an id that begins with {id}")
         for row in listing.rows:
             click.echo("\n".join(f"{key}: {_cell(value)}" for key, value in asdict(row).items()))
 
@@ -180,7 +173,7 @@ def _summary_command(name: str, sum_up: Callable[[list[Any]], list[str]], connec
     @click.command(name, help=f"Count the {name} of a cluster.")
     @cluster_options
     def command(address: str | None, token_file: str | None, timeout: float) -> None:
-        listing = _read(connect, name, address, token_file, timeout, None)
+        listing = ask(connect, address, token_file, timeout, lambda reader: KINDS[name].read(reader, timeout, None))
         click.echo("\n".join(sum_up(listing.rows)))
         _say_missing(listing)
 

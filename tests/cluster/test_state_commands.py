@@ -60,6 +60,9 @@ def test_what_there_is_is_listed_shown_and_counted(busy: Any) -> None:
     assert alive["actor_id"] == clerk._actor_id.hex() and alive["pid"] == pid
     shown = told("get", "actors", clerk._actor_id.hex())
     assert lines_with(shown, f"pid: {pid}") and lines_with(shown, "is_detached: False")
+    assert told("get", "actors", clerk._actor_id.hex()[:9].upper()) == shown, "the beginning of an id is enough"
+    done = CliRunner().invoke(main, ["get", "jobs", "f"])
+    assert done.exit_code == 1 and "none of the jobs has an id that begins with f" in done.output
 
     tasks = told("list", "tasks", "--limit=3", "-f", "name=answer")
     assert tasks.startswith("5 tasks, 3 shown\n") and len(lines_with(tasks, "FINISHED")) == 3

@@ -9,6 +9,7 @@ programs (``minray.util.state``) and the command line (``minray list``).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from minray.common.ids import job_of, job_of_actor
@@ -31,6 +32,8 @@ from minray.util.state.common import (
 )
 
 MS = 1000
+MOST_NAMED = 10
+"""Most ids that an error names."""
 
 
 class Listing(NamedTuple):
@@ -50,6 +53,11 @@ class Kind(NamedTuple):
     read: Callable[[StateReader, float, str | None], Coroutine[Any, Any, Listing]]
     """Reads the rows with one id (hex), or with None all rows."""
 
+    def id_of(self, row: Any) -> str:
+        """Return a row's id, which is the first field of every class of rows."""
+        text: str = getattr(row, fields(self.state)[0].name)
+        return text
+
 
 def plain_id(text: str) -> str:
     """Return an id in lower-case hex. Raises ValueError for text that is no hexadecimal number."""
@@ -57,6 +65,28 @@ def plain_id(text: str) -> str:
         return bytes.fromhex(text).hex()
     except ValueError:
         raise ValueError(f"{shown(text)} is no id: an id has hexadecimal digits only") from None
+
+
+def beginning_of_id(text: str) -> str:
+    """Return the beginning of an id in lower-case hex. Raises ValueError for text that is no hexadecimal number."""
+    try:
+        return bytes.fromhex(text + "0" * (len(text) % 2)).hex()[: len(text)]
+    except ValueError:
+        return plain_id(text)
+
+
+async def find(kind: Kind, reader: StateReader, timeout_s: float, digits: str) -> Listing:
+    """Read the rows whose id is this, or else begins so (``beginning_of_id``). Raises ValueError if several ids do."""
+    listing = await kind.read(reader, timeout_s, digits) if len(digits) % 2 == 0 else Listing([])
+    if listing.rows:
+        return listing
+    every = await kind.read(reader, timeout_s, None)
+    rows = [row for row in every.rows if kind.id_of(row).startswith(digits)]
+    ids = sorted({kind.id_of(row) for row in rows})
+    if len(ids) > 1:
+        named = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
+        raise ValueError(f"{len(ids)} ids begin with {digits}: {named}")
+    return every._replace(rows=rows)
 
 
 async def actors(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
