@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import click
 
+from minray.common.shown import cut
 from minray.common.text_table import table
 from minray.node.cluster_client import ClusterClient
 from minray.observability.state_reader import StateReader
@@ -146,7 +147,7 @@ def list_text(name: str, rows: list[Any], limit: int, columns: list[str]) -> lis
     """Return the number of rows, and a table of the first ``limit`` rows, as lines."""
     shown = rows[:limit]
     more = f", {limit} shown" if len(rows) > limit else ""
-    cells = [tuple(_cell(getattr(row, column)) for column in columns) for row in shown]
+    cells = [tuple(_in_one_line(_cell(getattr(row, column))) for column in columns) for row in shown]
     return [f"{len(rows)} {LISTED.get(name, name)}{more}", *table(tuple(column.upper() for column in columns), cells)]
 
 
@@ -208,6 +209,11 @@ SUMMARIES = {"actors": _actors, "tasks": _tasks, "objects": _objects}
 
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+
+
+def _in_one_line(text: str) -> str:
+    """Return the last line of a text, which of an error is the exception itself, and only its beginning if it is long."""
+    return cut(text.rstrip("\n").rpartition("\n")[2])
 
 
 def _cell(value: Any) -> str:

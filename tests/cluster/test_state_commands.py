@@ -116,6 +116,8 @@ def test_tasks_are_seen_after_their_driver_has_left(minray_command: CommandLine,
         assert lines_with(told("list", "tasks"), name, kind, "FINISHED")
     (failed,) = json.loads(told("list", "tasks", "--format=json", "-f", "state=FAILED"))
     assert (failed["name"], failed["error_type"]) == ("fail", "TASK_EXECUTION_EXCEPTION")
+    (line,) = lines_with(told("list", "tasks", "--detail"), failed["task_id"])
+    assert line.endswith("KeyError: 'no such thing'"), "the last line of the error alone"
     shown = told("get", "tasks", failed["task_id"])
     assert lines_with(shown, "error_type: TASK_EXECUTION_EXCEPTION") and "KeyError: 'no such thing'" in shown
     assert lines_with(told("summary", "tasks"), "fail", "FAILED: 1")
