@@ -105,22 +105,6 @@ MISTAKES = {
             ),
         ),
     ),
-    "constructor_argument_kept_its_owner": Mistake(
-        "The arguments of an actor's constructor were kept when its last handle was gone, though it would not begin anew. If"
-        " it was their owner, it waited half a minute before it ended.",
-        "L4",
-        (
-            Mutation(
-                "minray.core_worker.submission.actor_creator",
-                "ActorCreator._on_without_handles",
-                """
-                if info is not None and info.state == ALIVE and actor_id in self._creations:
-                    self._outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
-                """,
-                "pass",
-            ),
-        ),
-    ),
     "constructor_ended_twice_after_its_cluster": Mistake(
         "A driver that had lost its cluster ended the constructor of an actor once more when the gcs told of the actor.",
         "escaped",
