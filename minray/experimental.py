@@ -7,11 +7,13 @@ Everything else in Ray's package of this name (tensor transports, dynamic resour
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from minray.api.calls import connected_api
 from minray.common.shown import a
+from minray.exceptions import GetTimeoutError
 from minray.values.object_ref import ObjectRef
 
 __all__ = ["get_object_locations"]
@@ -35,7 +37,17 @@ def get_object_locations(obj_refs: Sequence[ObjectRef[Any]], timeout_ms: int = -
     for ref in refs:
         if not isinstance(ref, ObjectRef):
             raise TypeError(f"get_object_locations takes ObjectRefs, but got {a(ref)}")
-    found = api.locations_of(refs, None if timeout_ms < 0 else timeout_ms / 1000)
+    locator, timeout_s = api.port.locator, None if timeout_ms < 0 else timeout_ms / 1000
+
+    async def locate() -> dict[bytes, Any]:
+        """Return the locations by object id, without those whose owners are dead or have freed the object."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return dict(await locator.locate([(ref._id, ref._owner) for ref in refs]))
+        except TimeoutError:
+            raise GetTimeoutError(timeout_s=timeout_s, reason="not all owners of the objects have answered") from None
+
+    found = api.run_on_loop(locate)
     return {
         ref: {
             "node_ids": [node_id.hex() for node_id in found[ref.binary()].node_ids],

@@ -37,7 +37,9 @@ def free(object_refs: ObjectRef[Any] | Sequence[ObjectRef[Any]], local_only: boo
         if not isinstance(ref, ObjectRef):
             raise TypeError(f"free takes ObjectRefs, but got {a(ref)}")
     if refs:
-        current_api().free(refs, local_only)
+        api = current_api()
+        objects, deletion = [(ref._id, ref._owner) for ref in refs], api.port.deletion
+        api.run_on_loop(lambda: deletion.evict([ref._id for ref in refs]) if local_only else deletion.delete(objects))
 
 
 def memory_summary(

@@ -147,7 +147,7 @@ class RuntimeContext:
         """Return the labels of this process's node."""
         api = worker.current_api()
         here = api.config.node_id
-        return labels_of(here, next(node.labels for node in api.known_nodes() if node.node_id == here))
+        return labels_of(here, next(node.labels for node in worker.known_nodes() if node.node_id == here))
 
     def get_placement_group_id(self) -> str | None:
         """Return the id (hex) of the placement group of the running task or actor; None outside of any group."""

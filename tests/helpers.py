@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests import leaks
 
@@ -23,6 +24,11 @@ CHECKOUT = str(Path(__file__).parents[1])
 POLL_S = 0.01
 STACK_LINES = 80
 """Number of lines of each log that are shown after its process was asked for its stacks."""
+
+
+def core_worker_of(api: Any) -> Any:
+    """The core worker behind a connection (``UserApi``): the object that tells the host of actors whether it is needed."""
+    return api.port.execution.host._is_through.__self__
 
 
 def without_checkout(text: str) -> str:

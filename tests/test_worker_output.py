@@ -120,6 +120,7 @@ class Runs:
     current: Any = received(template())
 
     def __init__(self) -> None:
+        self.output = self
         self.unended: set[Any] = set()
         self.named = ""
         self.forget_names: list[Any] = []

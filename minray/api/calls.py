@@ -28,6 +28,8 @@ from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import RayError
 from minray.observability.state_reader import ClusterObjects, StateReader
+from minray.protocol.base import R
+from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
 from minray.values.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.values.object_ref_generator import ObjectRefGenerator
 
@@ -79,6 +81,23 @@ def objects_of_cluster(timeout_s: float, object_ids: Sequence[bytes] | None = No
     api = current_api()
     found: ClusterObjects = api.run_on_loop(lambda: state_reader(api).read(timeout_s, object_ids=object_ids))
     return found
+
+
+def known_nodes() -> list[NodeInfo]:
+    """Return all nodes that the gcs knows, dead ones too."""
+    return read_gcs(NODES, NodeInfo)
+
+
+def resource_reports() -> list[NodeResources]:
+    """Return the latest resource report of each node."""
+    return read_gcs(RESOURCES, NodeResources)
+
+
+def read_gcs(channel: str, record: type[R]) -> list[R]:
+    """Return all rows of a channel of the gcs."""
+    api = current_api()
+    rows: list[R] = api.run_on_loop(lambda: state_reader(api).rows(channel, record))
+    return rows
 
 
 def ask_cluster(question: Callable[[StateReader], Coroutine[Any, Any, A]], missing: str) -> A:
@@ -159,7 +178,7 @@ def get(object_refs: Any, *, timeout: float | None = None) -> Any:
     if not is_one:
         _check_refs("get", object_refs)
     try:
-        values = api.get((object_refs,) if is_one else object_refs, timeout)
+        values = api.reader.get((object_refs,) if is_one else object_refs, timeout)
     except (RayError, KeyboardInterrupt) as error:
         raise error.with_traceback(None)  # noqa: B904 (the same exception: its frames here tell users nothing)
     return values[0] if is_one else values
@@ -203,7 +222,7 @@ def wait(
         if timeout < 0:
             raise ValueError(f"timeout must not be negative, but is {shown(timeout)}")
     try:
-        found: tuple[list[Any], list[Any]] = api.wait(refs, num_returns, timeout, fetch_local)
+        found: tuple[list[Any], list[Any]] = api.reader.wait(refs, num_returns, timeout, fetch_local)
     except (RayError, KeyboardInterrupt) as error:
         raise error.with_traceback(None)  # noqa: B904 (the same exception: its frames here tell users nothing)
     if refs is not ray_waitables:
@@ -265,13 +284,13 @@ def nodes() -> list[dict[str, Any]]:
             "DeathReason": info.death_reason,
             "DeathReasonMessage": info.death_cause,
         }
-        for info in current_api().known_nodes()
+        for info in known_nodes()
     ]
 
 
 def cluster_resources() -> dict[str, float]:
     """Return the total amount of each resource of all living nodes."""
-    return _sum_up([info.resources_total for info in current_api().known_nodes() if info.alive])
+    return _sum_up([info.resources_total for info in known_nodes() if info.alive])
 
 
 def available_resources() -> dict[str, float]:
@@ -279,9 +298,8 @@ def available_resources() -> dict[str, float]:
 
     The amounts are those of the nodes' last reports, about a tenth of a second old.
     """
-    api = current_api()
-    alive = {info.node_id for info in api.known_nodes() if info.alive}
-    return _sum_up([report.available for report in api.resource_reports() if report.node_id in alive])
+    alive = {info.node_id for info in known_nodes() if info.alive}
+    return _sum_up([report.available for report in resource_reports() if report.node_id in alive])
 
 
 def _sum_up(sets: list[dict[str, int]]) -> dict[str, float]:

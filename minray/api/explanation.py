@@ -33,4 +33,4 @@ def why(thing: ObjectRef[Any] | ActorHandle[Any] | type[Any] | PlacementGroup) -
         return ActorApi(current_api()).why(thing._actor_id, thing._minray_owner)
     if type(thing) is not ObjectRef:
         raise TypeError(f"why takes an ObjectRef, an actor handle or a placement group, not {type(thing).__name__}")
-    return current_api().why(thing)
+    return current_api().reader.why(thing)

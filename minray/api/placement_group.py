@@ -22,7 +22,7 @@ from minray.common.labels import Term, parse_selector
 from minray.common.resources import resource_set, to_floats
 from minray.common.shown import check_encodable, cut, shown
 from minray.errors.tracebacks import hides_from_pytest
-from minray.protocol.placement_group import Bundle
+from minray.protocol.placement_group import PLACEMENT_GROUPS, Bundle, PlacementGroupInfo
 from minray.values.object_ref import ObjectRef
 
 __tracebackhide__ = hides_from_pytest
@@ -223,7 +223,7 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
     api = worker.current_api()
     if placement_group is None:
         api.run_on_loop(api.placement_groups.settle_all)
-        return {group.group_id.hex(): _row(group) for group in api.known_placement_groups()}
+        return {group.group_id.hex(): _row(group) for group in worker.read_gcs(PLACEMENT_GROUPS, PlacementGroupInfo)}
     group_id = placement_group.id.binary()
     group = api.run_on_loop(lambda: api.placement_groups.get(group_id))
     return _row(group) if group is not None else {}

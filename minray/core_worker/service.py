@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
-from minray.core_worker.execution.task_receiver import TaskReceiver
+from minray.core_worker.execution.task_execution import TaskExecution
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
@@ -27,8 +26,7 @@ from minray.core_worker.ownership.object_locator import ObjectLocator
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import to_value, to_values
-from minray.core_worker.submission.generators import Generators
-from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
+from minray.core_worker.submission.task_submission import TaskSubmission
 from minray.protocol.actor import ExitActor, ExplainCall, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.core_worker import (
@@ -103,10 +101,8 @@ class Parts(Protocol):
     locator: ObjectLocator
     deletion: ObjectDeletion
     # --- tasks
-    receiver: TaskReceiver
-    actor_receiver: ActorTaskReceiver
-    generators: Generators
-    submitter: NormalTaskSubmitter
+    submission: TaskSubmission
+    execution: TaskExecution
     # --- explanations and state
     statistician: Statistician
     task_events: TaskEventBuffer
@@ -116,9 +112,6 @@ class Parts(Protocol):
     """Function that shows the output of workers; None in a worker."""
     end_of_raylet: str
     """The reason that the raylet has given for its end; empty if it has given none."""
-
-    def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
-        """Cancel the task that makes an object."""
 
     def is_free(self) -> bool:
         """Whether nothing depends on this process."""
@@ -131,33 +124,33 @@ class CoreWorkerService:
         self._core = core
 
     def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
-        return self._core.receiver.handle_PushTask(request, call)
+        return self._core.execution.receiver.handle_PushTask(request, call)
 
     def handle_PushActorTask(self, request: PushActorTask, call: Call) -> PushTaskReply | None:
-        return self._core.actor_receiver.handle_PushActorTask(request, call)
+        return self._core.execution.actor_receiver.handle_PushActorTask(request, call)
 
     def handle_GiveUpCalls(self, request: GiveUpCalls, call: Call) -> Done:
-        self._core.actor_receiver.handle_GiveUpCalls(request)
+        self._core.execution.actor_receiver.handle_GiveUpCalls(request)
         return DONE
 
     def handle_ExitActor(self, request: ExitActor, call: Call) -> Done:
-        return self._core.actor_receiver.handle_ExitActor(request, call)
+        return self._core.execution.actor_receiver.handle_ExitActor(request, call)
 
     def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
-        reply = self._core.actor_receiver.cancel(request)
-        return reply if reply is not None else self._core.receiver.handle_CancelTask(request, call)
+        reply = self._core.execution.actor_receiver.cancel(request)
+        return reply if reply is not None else self._core.execution.receiver.handle_CancelTask(request, call)
 
     def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
-        return self._core.receiver.handle_ReclaimTasks(request, call)
+        return self._core.execution.receiver.handle_ReclaimTasks(request, call)
 
     def handle_ReportGeneratorItem(self, request: ReportGeneratorItem, call: Call) -> GeneratorItemReply:
-        return self._core.generators.on_report(request, call.buffers)
+        return self._core.submission.generators.on_report(request, call.buffers)
 
     def handle_WaitForReader(self, request: WaitForReader, call: Call) -> GeneratorItemReply | None:
-        return self._core.generators.on_wait(request, call)
+        return self._core.submission.generators.on_wait(request, call)
 
     def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
-        self._core.cancel(request.object_id, self._core.process.address, request.force, request.recursive)
+        self._core.submission.cancel(request.object_id, self._core.process.address, request.force, request.recursive)
         return DONE
 
     async def handle_GetObject(self, request: GetObject, call: Call) -> ObjectReply | None:
@@ -270,7 +263,7 @@ class CoreWorkerService:
         return Explanation(await self._core.explainer.actors.explain_here(request))
 
     def handle_RevokeLeases(self, request: RevokeLeases, call: Call) -> Done:
-        self._core.submitter.on_revoke(self._core.process.now())
+        self._core.submission.submitter.on_revoke(self._core.process.now())
         return DONE
 
     def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
@@ -284,7 +277,7 @@ class CoreWorkerService:
         return DONE
 
     def handle_LeaveNode(self, request: LeaveNode, call: Call) -> Done:
-        self._core.submitter.on_node_leaving(request.node_id, self._core.process.now())
+        self._core.submission.submitter.on_node_leaving(request.node_id, self._core.process.now())
         return DONE
 
     def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:

@@ -27,7 +27,7 @@ import msgspec
 from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
-from minray.core_worker.execution.task_title import IDLE
+from minray.core_worker.execution.task_names import IDLE
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
@@ -214,7 +214,7 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
         logging.getLogger(__name__).error("this worker cannot join its node: %s", error)
         return
     worker.connect_process(UserApi(core.user_port()))
-    executor = core.executor
+    executor = core.execution.executor
     sys.stdout = TaskNamedStream(sys.stdout, executor)
     sys.stderr = TaskNamedStream(sys.stderr, executor)
     sys.breakpointhook = refuse_breakpoint

@@ -27,7 +27,8 @@ from typing import IO, TYPE_CHECKING, Any
 from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
 
 if TYPE_CHECKING:
-    from minray.core_worker.execution.task_executor import Speaker, TaskExecutor
+    from minray.core_worker.execution.task_executor import TaskExecutor
+    from minray.core_worker.execution.task_names import Speaker
 
 HOLDS_LOCKS = True
 """Marks this module for ``common/package.py``: its frames may hold a lock."""
@@ -58,7 +59,7 @@ class TaskNamedStream:
     def __init__(self, stream: IO[str], executor: TaskExecutor) -> None:
         self._stream = stream
         self._executor = executor
-        executor.forget_names.append(self._forget_name)
+        executor.output.forget_names.append(self._forget_name)
         self._named = ""
         self._open: Speaker | None = None
         """Speaker (thread or call) that has flushed the beginning of a line; None if the last written line is complete."""
@@ -76,7 +77,7 @@ class TaskNamedStream:
         if end < len(shown):
             self._begun[speaker] = shown[end:]
             if not begun or end:
-                self._executor.unended.add((speaker, self._end_line))
+                self._executor.output.unended.add((speaker, self._end_line))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -107,18 +108,18 @@ class TaskNamedStream:
         with _writing:
             if name is None:
                 running = self._executor.current
-                name = self._executor.shown_name(running) if running is not None else ""
+                name = self._executor.output.shown_name(running) if running is not None else ""
             if name != self._named:
                 end = "\n" if self._open is not None else ""
                 self._stream.write(f"{end}{TASK_NAME_MARK}{' '.join(name.split())}\n")
-                self._named = self._executor.named = name
+                self._named = self._executor.output.named = name
             self._stream.write(text)
             if text.endswith("\n"):
                 self._open = None
-                self._executor.unended.discard((speaker, self._end_line))
+                self._executor.output.unended.discard((speaker, self._end_line))
             else:
                 self._open = speaker
-                self._executor.unended.add((speaker, self._end_line))
+                self._executor.output.unended.add((speaker, self._end_line))
 
     def _forget_name(self) -> None:
         """Clear the name when another task begins, so that its output past this stream does not get the last task's name."""

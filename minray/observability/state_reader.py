@@ -292,7 +292,7 @@ class StateReader:
         question = _ClusterQuestion(timeout_s)
         async with asyncio.timeout(timeout_s):
             nodes, jobs, deaths = await asyncio.gather(
-                self._rows(NODES, NodeInfo), self._rows(JOBS, JobInfo), self._rows(WORKER_DEATHS, WorkerDeath)
+                self.rows(NODES, NodeInfo), self.rows(JOBS, JobInfo), self.rows(WORKER_DEATHS, WorkerDeath)
             )
         alive = {node.node_id: node for node in nodes if node.alive}
         of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
@@ -302,15 +302,15 @@ class StateReader:
 
     async def nodes(self, timeout_s: float) -> list[NodeInfo]:
         async with asyncio.timeout(timeout_s):
-            return await self._rows(NODES, NodeInfo)
+            return await self.rows(NODES, NodeInfo)
 
     async def jobs(self, timeout_s: float) -> list[JobInfo]:
         async with asyncio.timeout(timeout_s):
-            return await self._rows(JOBS, JobInfo)
+            return await self.rows(JOBS, JobInfo)
 
     async def placement_groups(self, timeout_s: float) -> list[PlacementGroupInfo]:
         async with asyncio.timeout(timeout_s):
-            return await self._rows(PLACEMENT_GROUPS, PlacementGroupInfo)
+            return await self.rows(PLACEMENT_GROUPS, PlacementGroupInfo)
 
     async def actors(self, timeout_s: float) -> list[ActorInfo]:
         async with asyncio.timeout(timeout_s):
@@ -330,11 +330,12 @@ class StateReader:
     async def _living(self, timeout_s: float) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]]]:
         """Return the living nodes by id, and the addresses and pids of their drivers."""
         async with asyncio.timeout(timeout_s):
-            nodes, jobs = await asyncio.gather(self._rows(NODES, NodeInfo), self._rows(JOBS, JobInfo))
+            nodes, jobs = await asyncio.gather(self.rows(NODES, NodeInfo), self.rows(JOBS, JobInfo))
         alive = {node.node_id: node for node in nodes if node.alive}
         return alive, _drivers(jobs, alive)
 
-    async def _rows(self, channel: str, record: type[R]) -> list[R]:
+    async def rows(self, channel: str, record: type[R]) -> list[R]:
+        """Return all rows of a channel of the gcs."""
         return [decode(record, value) for value in await read_table(self._gcs, channel)]
 
     async def _read_node(self, question: _ClusterQuestion, node: NodeInfo) -> tuple[ObjectsInfo | None, NodeStats | None]:

@@ -250,7 +250,7 @@ class SimCluster:
     def _forget_tasks(self) -> None:
         """Break the reference cycles of tasks that never ended, which the garbage collector does not find."""
         for core in self.cores.values():
-            for task in core.tasks.tasks.values():
+            for task in core.submission.tasks.tasks.values():
                 task.worker = task.stream = task.prepared.key = None
 
     @property
@@ -520,7 +520,7 @@ def _name_output(core: CoreWorker) -> None:
     assert process is not None and process.on_text is not None
     streams: dict[str, Any] = {}
     for name in ("stdout", "stderr"):
-        streams[name] = TaskNamedStream(_Sink(name, process.on_text), core.executor)  # type: ignore[arg-type]
+        streams[name] = TaskNamedStream(_Sink(name, process.on_text), core.execution.executor)  # type: ignore[arg-type]
     process.on_text = lambda name, text: streams[name].write(text)
 
 

@@ -12,7 +12,7 @@ from minray.core_worker.execution import outgoing_stream, task_profile
 from minray.core_worker.fetching import results
 from minray.core_worker.introspection import metric_registry
 from minray.core_worker.submission import actor_clients
-from minray.core_worker.user_threads import actor_api, generator_reader, user_api
+from minray.core_worker.user_threads import actor_api, generator_reader, object_reader, port, user_api
 from minray.node import worker_output
 from minray.values import object_ref
 
@@ -22,7 +22,9 @@ def test_the_directory_is_the_packages() -> None:
 
 
 def test_modules_have_the_marks_that_others_look_for() -> None:
-    for module in (object_ref, actor_api, generator_reader, outgoing_stream, results, user_api):
+    for module in (
+        object_ref, actor_api, generator_reader, object_reader, outgoing_stream, port, results, user_api
+    ):
         assert getattr(module, COUNTS_REFERENCES) is True
     for module in (actor_clients, metric_registry, task_profile, worker_output):
         assert getattr(module, HOLDS_LOCKS) is True

@@ -96,7 +96,7 @@ def test_g29_who_has_killed_an_actor_knows_that_it_is_dead(driver: Core) -> None
         actor = Clerk.options(max_restarts=1).remote()
         minray.get(actor.read.remote())
         api().kill(actor._actor_id, True)
-        info = driver.worker.actors.info_of(actor._actor_id)
+        info = driver.worker.submission.actors.info_of(actor._actor_id)
         assert info is not None and info.state == DEAD
         with pytest.raises(ActorDiedError):
             minray.get(actor.read.remote(), timeout=0.001)
@@ -111,7 +111,7 @@ def test_g29_an_actor_that_may_restart_is_not_dead_for_its_killer(driver: Core) 
             minray.get(actor.read.remote())
             api().kill(actor._actor_id, False)
             let_pass(1)
-            info = driver.worker.actors.info_of(actor._actor_id)
+            info = driver.worker.submission.actors.info_of(actor._actor_id)
             assert info is not None and info.restarts == restarts and minray.get(actor.read.remote()) == 1
 
     driver.run(program)
@@ -151,7 +151,7 @@ class Registering:
     def __init__(self, refused: str = "", error: BaseException | None = None) -> None:
         self._refused = refused
         self._error = error
-        self.port = self.actors = self.creator = self.named_actors = self
+        self.port = self.submission = self.actors = self.creator = self.named_actors = self
         self.process = process_record()
         self.posted: list[str] = []
 
@@ -230,4 +230,4 @@ def test_a_number_that_no_message_can_say_is_refused_before_anything_is_made(dri
             Clerk.options(max_restarts=1 << 63).remote()
 
     driver.run(program)
-    assert not driver.worker.tasks.tasks
+    assert not driver.worker.submission.tasks.tasks

@@ -49,7 +49,10 @@ class Home:
         self.heeds_cancellation = False
         self._then: list[Callable[[], None]] = []
         others: Any = self
-        self.host = ActorHost(self.process, others, others, self, lambda: self.reports.append(len(self.log)))
+        def report() -> None:
+            self.reports.append(len(self.log))
+
+        self.host = ActorHost(self.process, others, others, others, self.cancel_children, self.is_through, report)
         receiver: Any = self.host.receiver
         receiver.stop_beginning, receiver.is_idle, receiver.on_death = self.stop_beginning, self.is_idle, self.on_death
         receiver.on_executed, receiver.unanswered = self.on_executed, self.unanswered
@@ -99,7 +102,7 @@ class Home:
     def answer_error(self, task: ReceivedTask, status: int, error: bytes) -> None:
         self.log.append((task, status, error.decode()))
 
-    def lend_cpus(self) -> None:
+    def begin_to_end(self) -> None:
         self.log.append("lends its CPUs")
 
     def exit(self, code: int) -> None:

@@ -37,8 +37,7 @@ def echo(value: Any = None) -> Any:
 
 @minray.remote
 def job_id() -> bytes:
-    core = minray.api.calls.current_api().port.submission
-    return bytes(core.context.job_id)
+    return minray.api.calls.current_api().job_id
 
 
 @minray.remote(max_retries=0)
@@ -171,7 +170,7 @@ def test_what_is_unfinished_fails_when_the_cluster_is_lost_though_nothing_is_ask
         first, second = driver.do(story())
         assert isinstance(first, LocalRayletDiedError) and what in str(first) and driver.worker.process.is_exiting
         assert isinstance(second, LocalRayletDiedError | RayTaskError)
-        assert not driver.worker.tasks.tasks
+        assert not driver.worker.submission.tasks.tasks
 
         async def later() -> list[Any]:
             keeper = Keeper.remote()
@@ -179,7 +178,7 @@ def test_what_is_unfinished_fails_when_the_cluster_is_lost_though_nothing_is_ask
 
         task, put, call = driver.do(later())
         assert isinstance(task, LocalRayletDiedError) and put == "own" and isinstance(call, Exception)
-        assert not driver.worker.tasks.tasks
+        assert not driver.worker.submission.tasks.tasks
 
 
 def test_a_worker_that_has_lost_its_raylet_ends(cluster: Cores, driver: Core) -> None:
@@ -265,7 +264,7 @@ def test_tasks_whose_function_is_being_exported_wait_for_that(cluster: Cores, dr
     async def story() -> Any:
         refs = [late.remote() for _ in range(2)]
         await pause(0)
-        assert not driver.worker.submitter.leased_workers() and len(driver.worker.tasks.tasks) == 2
+        assert not driver.worker.submission.submitter.leased_workers() and len(driver.worker.submission.tasks.tasks) == 2
         return [await ref for ref in refs]
 
     words = sent(cluster, "driver")

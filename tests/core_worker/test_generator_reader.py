@@ -156,7 +156,7 @@ def test_a_reader_that_waits_for_an_item_is_told_that_its_cluster_is_gone(cluste
         generator = count.remote(3)
         waiting = asyncio.create_task(anext(generator))
         await pause(0.1)
-        driver.worker.outcomes.fail_all("it was told to")
+        driver.worker.submission.outcomes.fail_all("it was told to")
         with pytest.raises(LocalRayletDiedError):
             await (await waiting)
         assert await anext(generator, "end") == "end"

@@ -183,7 +183,7 @@ def test_a_caller_that_waits_for_a_freed_object_goes_on_and_a_late_value_is_not_
         free_here(driver, *refs)
         assert [type(await each) for each in waiting] == [ObjectFreedError] * 2
         await pause(3)
-        assert driver.worker.tasks.tasks == {} and await errors_of(*refs) == [ObjectFreedError] * 2
+        assert driver.worker.submission.tasks.tasks == {} and await errors_of(*refs) == [ObjectFreedError] * 2
         assert copies(cluster) == 0
 
     driver.do(story())

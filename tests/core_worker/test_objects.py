@@ -105,9 +105,9 @@ def test_it_is_known_which_nodes_have_a_large_value_of_ones_own(cluster: Cores, 
     def program() -> None:
         large, small = make_one(), minray.put("small")
         assert minray.get(large) == LARGE
-        size, raylets = driver.worker.lease_policy.copies_of(large._id)
+        size, raylets = driver.worker.submission.lease_policy.copies_of(large._id)
         assert size > len(LARGE) and raylets == [cluster.raylets["head"].address]
-        assert driver.worker.lease_policy.copies_of(small._id) == (0, [])
+        assert driver.worker.submission.lease_policy.copies_of(small._id) == (0, [])
 
     driver.run(program)
 
@@ -117,12 +117,12 @@ def test_of_a_borrowed_value_it_is_known_where_it_was_seen_as_long_as_it_is_held
         keeper = Keeper.remote()
         ref = (await putter.remote())[0]
         await keeper.take.remote(ref)
-        size, raylets = driver.worker.lease_policy.copies_of(ref._id)
+        size, raylets = driver.worker.submission.lease_policy.copies_of(ref._id)
         assert size > len(LARGE) and raylets == [cluster.raylets["head"].address]
         object_id = ref._id
         del ref
         await pause(0.1)
-        assert driver.worker.lease_policy.copies_of(object_id) == (0, [])
+        assert driver.worker.submission.lease_policy.copies_of(object_id) == (0, [])
 
     driver.do(story())
 

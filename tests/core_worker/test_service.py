@@ -48,8 +48,7 @@ class Owner:
     def __init__(self) -> None:
         self.process = process_record(processes=self)
         self.references, self.store = ReferenceCounter(), MemoryStore()
-        self.borrowing = self
-        self.task_events = self
+        self.borrowing = self.submission = self.task_events = self
         self.said: list[str] = []
         self.on_lines: Any = None
         self.needed = False

@@ -253,7 +253,7 @@ def told_of(cluster: Cores, driver: Core, call: Any) -> ProcessStacks:
 
     ref = driver.do(begin())
     cluster.settle(2)
-    busy = [core for core in cluster.cores.values() if core.receiver.unanswered() or core.actor_receiver.unanswered()]
+    busy = [core for core in cluster.cores.values() if not core.execution.is_idle()]
     (worker,) = [cluster.worker_of(core.platform.processes.pid) for core in busy]
     told = worker.act(worker.worker.statistician.stacks)
     assert (told.worker_id, told.pid) == (worker.worker.address.worker_id, worker.process.pid) and not told.is_driver

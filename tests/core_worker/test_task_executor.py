@@ -19,6 +19,7 @@ from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution.actor_instance import method_of
 from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import BrokenOff
+from minray.core_worker.execution.task_errors import TaskErrors
 from minray.core_worker.execution.task_executor import MARKS, TaskExecutor
 from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
@@ -61,7 +62,8 @@ class Machine:
         """Tasks that have run, as the profile notes them."""
         myself: Any = self
         platform = platform_record(processes=self.processes, user_code=self)
-        self.executor = TaskExecutor(platform, myself, self.make_refs, myself, myself, myself, "node", "10.0.0.7")
+        errors = TaskErrors(platform, myself, "node", "10.0.0.7")
+        self.executor = TaskExecutor(platform, myself, self.make_refs, myself, errors, myself, myself)
 
     def note(self, *noted: Any) -> None:
         """As the profile."""
@@ -239,13 +241,13 @@ def test_g23_a_process_is_used_up_when_a_function_was_called_max_calls_times() -
 def test_the_name_under_which_output_is_shown_is_forgotten_when_another_task_begins(kind: str) -> None:
     machine = Machine()
     forgotten: list[str] = []
-    machine.executor.forget_names = [lambda: forgotten.append("once"), raising(OSError())]
+    machine.executor.output.forget_names = [lambda: forgotten.append("once"), raising(OSError())]
     machine.executor.actor = Actor(lambda: 1)
     for name in ("method", "method", "other", "other"):
         if name == "method":
-            machine.executor.named = name
+            machine.executor.output.named = name
         machine.execute(machine.task(method=name, actor_id=b"actor"), kind)
-    assert forgotten == ["once"] and machine.executor.named == ""
+    assert forgotten == ["once"] and machine.executor.output.named == ""
 
 
 # --- what is remembered of it
@@ -605,8 +607,8 @@ class Described:
 def test_a_call_is_shown_with_the_words_of_its_actor(actor: Any, shown: str) -> None:
     machine = Machine()
     machine.of(lambda: actor, name="A.__init__", actor=ActorOptions())
-    assert machine.executor.shown_name(machine.task(method="f", name="A.f")) == shown
-    assert machine.executor.shown_name(machine.task(method="f", name="named by the user")) == "named by the user"
+    assert machine.executor.output.shown_name(machine.task(method="f", name="A.f")) == shown
+    assert machine.executor.output.shown_name(machine.task(method="f", name="named by the user")) == "named by the user"
 
 
 def test_the_methods_that_every_actor_has() -> None:

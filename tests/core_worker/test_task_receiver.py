@@ -17,6 +17,7 @@ import pytest
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution.return_values import ReturnValues
+from minray.core_worker.execution.task_errors import TaskErrors
 from minray.core_worker.execution.task_executor import MARKS, TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.execution.task_profile import TaskProfile
@@ -137,9 +138,13 @@ class Worker(WorkQueue):
         lending: Any = self.lending
         returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE))
         own, profile, ip = self.platform, TaskProfile(self.platform), "127.0.0.1"
-        self.executor = TaskExecutor(own, myself, self.make_refs, returns, myself, profile, "00", ip)
-        self.intake = TaskIntake(own, WORKER, self.references, self.store, lending, myself, ip)
+        errors = TaskErrors(own, returns, "00", ip)
+        self.executor = TaskExecutor(own, myself, self.make_refs, returns, errors, myself, profile)
+        self.intake = TaskIntake(own, WORKER, self.references, self.store, lending, myself, ip, self.on_last_answer)
         self.receiver = TaskReceiver(own, self.executor, myself, self.intake, myself)
+
+    def on_last_answer(self) -> None:
+        self.receiver.begin_exit()
 
     def on_cancelled(self, task: Any) -> None:
         """As the executor of generators."""
@@ -423,7 +428,7 @@ def test_replies_are_kept_only_until_they_are_acknowledged(worker: Worker) -> No
     for sequence in range(1, 10):
         worker.push("a", sequence, acknowledged=sequence - 1)
         worker.run_all()
-        assert len(worker.receiver._tasks) == 1
+        assert len(worker.receiver.lease.tasks) == 1
 
 
 def test_g112_a_push_of_a_lease_that_is_over_is_refused(worker: Worker) -> None:
@@ -650,7 +655,7 @@ def test_large_arguments_that_come_for_nothing_are_let_go(worker: Worker, is_can
         worker.cancel(worker.last)
     worker.act(lambda: worker.on_fetched([stored(b"x"), stored(b"y") if is_cancelled else None]))
     assert asked.status == (CANCELLED if is_cancelled else NOT_STARTED) and worker.due == deque()
-    assert [task.slots for task in worker.receiver._tasks.values()] == [()]
+    assert [task.slots for task in worker.receiver.lease.tasks.values()] == [()]
 
 
 def test_small_arguments_come_with_the_push_and_are_not_asked_for(worker: Worker) -> None:
@@ -758,7 +763,7 @@ def test_g42_g46_force_cancels_the_children_and_ends_the_process_if_the_task_sti
     worker: Worker, still_running: bool
 ) -> None:
     worker.push("a")
-    task = worker.receiver._tasks[1]
+    task = worker.receiver.lease.tasks[1]
     assert task.claim()
     worker.executor._in_main = task
     worker.cancel(worker.last, force=True, recursive=True)
@@ -784,7 +789,7 @@ def test_g23_after_max_calls_nothing_runs_and_the_rest_goes_back(worker: Worker)
 def test_headers_are_decoded_once(worker: Worker) -> None:
     for sequence in (1, 2):
         worker.push("a", sequence)
-    tasks = worker.receiver._tasks
+    tasks = worker.receiver.lease.tasks
     assert tasks[1].header is tasks[2].header and tasks[1].header.template.function_id == id_of("a")
 
 

@@ -158,7 +158,7 @@ def test_g8_what_comes_while_a_thread_looks_at_the_others_is_not_waited_for(
     def program() -> None:
         refs = [rest.options(num_cpus=0).remote(seconds) for seconds in (0.5, 1.5, 2.5)]
         api: Any = minray.api.calls.current_api()
-        monkeypatch.setattr(api, "_objects", Leisurely(api._objects))
+        monkeypatch.setattr(api.reader, "_objects", Leisurely(api.reader._objects))
         assert minray.wait(refs, num_returns=most) == (refs[:most], refs[most:])
 
     driver.run(program)

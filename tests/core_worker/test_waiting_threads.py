@@ -189,7 +189,7 @@ class Threads:
         self.said = blocked(cluster)
         self.resting = driver.begin(self._rest())
         cluster.settle(1)
-        (self.task,) = self.worker.worker.receiver.unanswered()
+        (self.task,) = self.worker.worker.execution.receiver.unanswered()
         self.missing = (b"m" * 28, self.worker.worker.address)
 
     async def _first(self, driver: Core) -> int:
@@ -261,7 +261,7 @@ def test_the_next_task_stands_still_for_its_own_threads_alone(threads: Threads, 
     cluster.wait_for(threads.resting)
     driver.begin(threads._rest())
     cluster.settle(1)
-    (following,) = threads.worker.worker.receiver.unanswered()
+    (following,) = threads.worker.worker.execution.receiver.unanswered()
     waiter = threads.begin(following)
     threads.worker.act(threads.worker.worker.blocked.on_task_over, threads.task)
     assert threads.heard() == [True, False, True]

@@ -17,7 +17,7 @@ import pytest
 
 from minray.core_worker.execution import outgoing_stream
 from minray.core_worker.fetching import results
-from minray.core_worker.user_threads import actor_api, generator_reader, user_api
+from minray.core_worker.user_threads import actor_api, generator_reader, object_reader, port, user_api
 from minray.platform.threads import main_thread
 from minray.platform.threads.main_thread import MainThreadUserCode
 from minray.values import object_ref
@@ -208,7 +208,9 @@ def is_bad_moment_in(namespace: dict[str, object], path: str) -> bool:
 
 def test_an_interrupt_is_put_off_in_minrays_own_files_only() -> None:
     """A program in a folder called minray may have a file of the name of one that counts references."""
-    for module in (object_ref, actor_api, generator_reader, outgoing_stream, results, user_api):
+    for module in (
+        object_ref, actor_api, generator_reader, object_reader, outgoing_stream, port, results, user_api
+    ):
         assert is_bad_moment_in(vars(module), str(module.__file__))
     assert not is_bad_moment_in({}, "/home/user/minray/values/object_ref.py")
     assert not is_bad_moment_in(vars(main_thread), str(main_thread.__file__))

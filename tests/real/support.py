@@ -109,7 +109,9 @@ def api() -> Any:
 
 def core() -> Any:
     """Core worker of the driver, whose tables tests look at."""
-    return api().port.submission
+    from tests.helpers import core_worker_of
+
+    return core_worker_of(api())
 
 
 def left_in_driver() -> list[str]:
@@ -121,10 +123,10 @@ def left_in_driver() -> list[str]:
         with suppress(RuntimeError):  # its loop changes them meanwhile: a table of many entries is not copied at once
             pinned = {object_id for object_id, reference in driver.references.items() if reference.pinned}
             return [
-                *(f"task {task.prepared.template.name}" for task in list(driver.tasks.tasks.values())),
+                *(f"task {task.prepared.template.name}" for task in list(driver.submission.tasks.tasks.values())),
                 *(f"reference {key.hex()}" for key, _ in driver.references.items() if key not in pinned),
                 *(f"object {key.hex()}" for key in list(driver.store.objects) if key not in pinned),
-                *(f"stream of {key.hex()}" for key in list(driver.generators.streams._streams)),
+                *(f"stream of {key.hex()}" for key in list(driver.submission.generators.streams._streams)),
                 *(f"waiter of {key.hex()}" for key in list(driver.store._waiters)),
                 *(["open requests for objects"] if driver.futures.open_requests() else []),
             ]

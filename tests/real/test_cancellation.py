@@ -43,7 +43,7 @@ def quick(function: Any, *arguments: object) -> None:
 
 
 def wait_until_sent_ahead() -> None:
-    wait_for_condition(lambda: max((len(w.in_flight) for w in core().submitter.leased_workers()), default=0) > 5)
+    wait_for_condition(lambda: max((len(w.in_flight) for w in core().submission.submitter.leased_workers()), default=0) > 5)
 
 
 # --- not started

@@ -171,7 +171,7 @@ def test_what_nobody_refers_to_is_freed(files: Files) -> None:
     release.set()
     del kept
     gc.collect()
-    wait_for_condition(lambda: len(core().store.objects) == before and not core().generators.streams)
+    wait_for_condition(lambda: len(core().store.objects) == before and not core().submission.generators.streams)
 
 
 def test_it_is_deprecated() -> None:

@@ -217,7 +217,7 @@ def test_a_line_that_a_call_has_begun_in_another_thread_ends_with_the_call() -> 
             async def begin(self, number):
                 await asyncio.to_thread(print, "begun", number, end="")
             async def left(self):
-                return len(connected_api().port.executor.unended)
+                return len(connected_api().port.execution.executor.output.unended)
         writer = Writer.remote()
         ray.get([writer.begin.remote(number) for number in range(3)])
         assert ray.get(writer.left.remote()) == 0

@@ -89,7 +89,7 @@ def test_a_result_that_nobody_wants_is_not_kept(files: Files) -> None:
     object_id = hold.remote(started, release, "unwanted").binary()
     started.wait()
     release.set()
-    wait_for_condition(lambda: not core().tasks.tasks)
+    wait_for_condition(lambda: not core().submission.tasks.tasks)
     assert object_id not in core().store.objects
 
 

@@ -160,7 +160,7 @@ def test_tasks_that_had_not_begun_on_a_dead_worker_run_once_and_use_no_retry(fil
 
     ray.get([step.remote(-1) for _ in range(50)])  # now it is known to be quick, and many are sent to a worker at once
     refs = [step.remote(number) for number in range(20)]
-    wait_for_condition(lambda: max((len(w.in_flight) for w in core().submitter.leased_workers()), default=0) > 5)
+    wait_for_condition(lambda: max((len(w.in_flight) for w in core().submission.submitter.leased_workers()), default=0) > 5)
     release.set()
     assert isinstance(error_of(refs[0]), WorkerCrashedError)
     assert ray.get(refs[1:]) == list(range(1, 20))
@@ -311,8 +311,8 @@ def test_c5_max_calls_is_for_the_decorator_and_gpu_tasks_have_one() -> None:
         """Never runs here; only its template is looked at."""
 
     task = with_gpu.remote()
-    wait_for_condition(lambda: core().tasks.tasks)
-    (pending,) = core().tasks.tasks.values()
+    wait_for_condition(lambda: core().submission.tasks.tasks)
+    (pending,) = core().submission.tasks.tasks.values()
     assert pending.prepared.template.max_calls == 1
     ray.cancel(task)
 

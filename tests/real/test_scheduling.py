@@ -219,7 +219,7 @@ def test_a_tree_of_tasks_with_state_in_between() -> None:
 
 def wait_until_nobody_competes() -> None:
     """For half a second after others have waited for workers, idle leases go back at once, which costs requests."""
-    wait_for_condition(lambda: core().platform.user_code.time() > core().submitter._revoked_until)
+    wait_for_condition(lambda: core().platform.user_code.time() > core().submission.submitter._revoked_until)
 
 
 def test_a_thousand_tasks_of_one_shape_cost_little_more_than_one_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_calls_that_wait_and_answers_that_are_kept_are_little_work_for_the_garba
 
         def gather(self) -> None:
             """Return when many calls wait."""
-            receiver = worker.current_api().port.host.receiver
+            receiver = worker.current_api().port.execution.actor_receiver
             wait_for_condition(lambda: len(receiver.unanswered()) > count)
 
         def tracked(self) -> int:
@@ -323,7 +323,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, path: str) -> list[None]:
     """Grows with every call of a method of this process's submitter."""
     calls: list[None] = []
     *outer, name = path.split(".")
-    holder: Any = core().submitter
+    holder: Any = core().submission.submitter
     for attribute in outer:
         holder = getattr(holder, attribute)
     method = getattr(holder, name)

@@ -148,10 +148,10 @@ def test_g76_c9_small_arguments_travel_in_the_message_and_large_ones_beside_it()
     def travels_by_reference(*arguments: object) -> int:
         """How many arguments of a task were put and are passed by reference."""
         task = never_runs.remote(*arguments)
-        wait_for_condition(lambda: core().tasks.tasks)
-        (waiting,) = core().tasks.tasks.values()
+        wait_for_condition(lambda: core().submission.tasks.tasks)
+        (waiting,) = core().submission.tasks.tasks.values()
         ray.cancel(task)
-        wait_for_condition(lambda: not core().tasks.tasks)
+        wait_for_condition(lambda: not core().submission.tasks.tasks)
         return len(waiting.slots or ())
 
     assert travels_by_reference(b"x" * (LIMIT - 100)) == 0
@@ -282,7 +282,7 @@ def test_g15_rebinding_globals_does_not_change_what_workers_run() -> None:
 
 def test_g15_a_definition_is_exported_once() -> None:
     exports = []
-    functions = core().functions
+    functions = core().execution.functions
     original = functions.export
 
     def export(*arguments: Any) -> None:

@@ -107,7 +107,7 @@ def test_a_task_queued_behind_another_on_its_worker(files: Files) -> None:
     ray.get([step.remote(0) for _ in range(50)])
     refs = [step.remote(number) for number in range(1, 6)]
     started.wait()
-    wait_for_condition(lambda: max((len(w.in_flight) for w in core().submitter.leased_workers()), default=0) > 2)
+    wait_for_condition(lambda: max((len(w.in_flight) for w in core().submission.submitter.leased_workers()), default=0) > 2)
     explains(refs[2], "step", "queued behind")
     release.set()
     assert ray.get(refs) == [1, 2, 3, 4, 5]

@@ -41,24 +41,25 @@ class ActorWatch:
 
     def add(self, core: Any) -> None:
         """Look at one core worker, as a caller and as an actor."""
-        push = core.actors.push
+        push = core.submission.actors.push
 
         def watched_push(connection: Any, task: Any, in_order: bool) -> None:
             self._on_push(core, connection, task, in_order)
             push(connection, task, in_order)
 
-        core.actors.push = watched_push
-        on_task_answered = core.actors.submitter.on_task_answered
+        core.submission.actors.push = watched_push
+        on_task_answered = core.submission.actors.submitter.on_task_answered
 
         def watched_answer(connection: Any, task: Any) -> None:
             self._expect_newest_known(connection, task)
             on_task_answered(connection, task)
 
-        core.actors.submitter.on_task_answered = watched_answer
-        execute, beside, eventually = core.executor.execute, core.executor.execute_beside, core.executor.execute_async
+        core.submission.actors.submitter.on_task_answered = watched_answer
+        executor = core.execution.executor
+        execute, beside, eventually = executor.execute, executor.execute_beside, executor.execute_async
 
         def watched_execute(task: Any) -> None:
-            if not task.header.template.method or task.is_claimed() or core.executor.wants_exit:
+            if not task.header.template.method or task.is_claimed() or executor.wants_exit:
                 execute(task)
                 return
             self._on_begin(core, task)
@@ -70,7 +71,7 @@ class ActorWatch:
             del self._running[worker_id]
 
         def watched_beside(task: Any) -> None:
-            if not task.is_claimed() and not core.executor.wants_exit:
+            if not task.is_claimed() and not executor.wants_exit:
                 self._on_begin(core, task)
             beside(task)
 
@@ -79,9 +80,9 @@ class ActorWatch:
                 self._on_begin(core, task)
             await eventually(task)
 
-        core.executor.execute = watched_execute
-        core.executor.execute_beside = watched_beside
-        core.executor.execute_async = watched_eventually
+        executor.execute = watched_execute
+        executor.execute_beside = watched_beside
+        executor.execute_async = watched_eventually
 
     def _on_push(self, core: Any, connection: Any, task: Any, in_order: bool) -> None:
         if not in_order:
@@ -104,10 +105,10 @@ class ActorWatch:
             self._on_broken("G36", f"{_name(task)} runs twice")
         self._begun.add((task.task_id, task.attempt))
         self._expect_present_incarnation(core, task)
-        actor = core.actor_receiver.actor
+        actor = core.execution.actor_receiver.actor
         if task.task_id in self._in_order and actor.is_plain:
             caller = task.header.owner.worker_id
-            streams = core.actor_receiver._streams
+            streams = core.execution.actor_receiver._streams
             key = core.config.worker_id, caller, streams[caller].number
             if task.sequence < self._last_begun.get(key, 0):
                 self._on_broken("S8", f"{_name(task)} begins as number {task.sequence} after {self._last_begun[key]}")

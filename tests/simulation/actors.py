@@ -67,7 +67,7 @@ def gcs_states(cluster: SimCluster) -> list[str]:
 
 def actor_process(cluster: SimCluster, index: int = 0) -> str:
     """The name of the process of the so manieth living actor."""
-    return [name for name, core in living(cluster) if core.actor_receiver.actor is not None][index]
+    return [name for name, core in living(cluster) if core.execution.actor_receiver.actor is not None][index]
 
 
 def living(cluster: SimCluster) -> list[tuple[str, Any]]:

@@ -86,7 +86,7 @@ class Holders:
 
     def _is_killed(self, core: Any) -> bool:
         """Whether this process ends, because its actor was killed for good."""
-        actor = core.actor_receiver.actor
+        actor = core.execution.actor_receiver.actor
         row = None if actor is None else self._actors().get(actor.actor_id)
         return row is not None and row.info.state == DEAD
 
@@ -118,7 +118,7 @@ class Holders:
         """Whether no death explains that the owner does not know of this reference."""
         if reference.held_tickets:
             return True
-        here = [*core.receiver._tasks.values(), *core.actor_receiver.unanswered()]
+        here = [*core.execution.receiver.lease.tasks.values(), *core.execution.actor_receiver.unanswered()]
         running = [task for task in here if task.reply is None and object_id in task.held]
         return not running or any(self._is_protected_by_submitter(core, task, object_id, asked) for task in running)
 
@@ -127,7 +127,7 @@ class Holders:
         process, submitter = self._cores.get(submitter_id, (None, None))
         if process is None or submitter is None or submitter_id in asked or not process.alive:
             return False
-        pending = submitter.tasks.tasks.get(task.task_id)
+        pending = submitter.submission.tasks.tasks.get(task.task_id)
         if pending is None or pending.state is not PUSHED or pending.attempt != task.attempt or pending.worker is None:
             return False
         if not _is_pushed_to(pending, task, core):
@@ -141,7 +141,7 @@ class Holders:
 def _is_pushed_to(pending: Any, task: Any, core: Any) -> bool:
     """Whether its submitter means this lease, or this push of a call: a caller may have given up an earlier one."""
     if pending.prepared.client is None:
-        return bool(pending.worker.lease_id == core.receiver._lease_id)
+        return bool(pending.worker.lease_id == core.execution.receiver.lease_id)
     return bool(pending.worker.address == core.process.address and pending.sequence == task.sequence)
 
 

@@ -132,7 +132,7 @@ class Watch:
         self._processes[process.name] = process
         self.holders.add(process, core)
         self.actors.add(core)
-        cancel = core.outcomes.cancel
+        cancel = core.submission.outcomes.cancel
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
             if task.state is not PUSHED:
@@ -141,17 +141,17 @@ class Watch:
                 self._cancelled.setdefault(task.task_id, (task.worker.lease_id, task.attempt))
             cancel(task, force, recursive)
 
-        core.outcomes.cancel = watched_cancel
-        on_report = core.generators.on_report
+        core.submission.outcomes.cancel = watched_cancel
+        on_report = core.submission.generators.on_report
 
         def watched_report(request: ReportGeneratorItem, buffers: Any) -> Any:
             self._expect_few_unread(core, request)
             return on_report(request, buffers)
 
-        core.generators.on_report = watched_report
+        core.submission.generators.on_report = watched_report
 
     def _expect_few_unread(self, core: Any, request: ReportGeneratorItem) -> None:
-        task = core.tasks.tasks.get(request.task_id)
+        task = core.submission.tasks.tasks.get(request.task_id)
         if task is None or task.attempt != request.attempt or request.value is None or task.stream is None:
             return
         most, read = task.prepared.template.most_unread, task.stream.read
@@ -195,7 +195,7 @@ class Watch:
             if row is not None and push.attempt - row.info.preemptions > row.info.max_restarts >= 0:
                 self.on_broken("S4", f"{what}, an actor with {row.info.max_restarts} restarts")
             return
-        task = self.cluster.cores[source].tasks.tasks.get(push.task_id)
+        task = self.cluster.cores[source].submission.tasks.tasks.get(push.task_id)
         free = task.memory_kills + task.preemptions if task is not None else 0
         if task is not None and push.attempt - free > task.prepared.template.max_retries >= 0:
             self.on_broken("S4", f"{what}, which has {task.prepared.template.max_retries} retries")
@@ -214,10 +214,11 @@ class Watch:
                     self._expect_group(broker, lease_id, entry.request.shape.strategy.group_id)
         for name, core in self.cluster.cores.items():
             if self._processes[name].alive:
-                for worker in core.submitter.leased_workers():
+                for worker in core.submission.submitter.leased_workers():
                     self._expect_lease(granted.get(worker.address.worker_id), worker.lease_id, f"{name} holds a worker")
-                if any(task.reply is None for task in core.receiver._tasks.values()):
-                    self._expect_lease(granted.get(core.address.worker_id), core.receiver._lease_id, f"{name} has a task")
+                receiver = core.execution.receiver
+                if receiver.unanswered():
+                    self._expect_lease(granted.get(core.address.worker_id), receiver.lease_id, f"{name} has a task")
 
     def _expect_group(self, broker: Any, lease_id: bytes, group_id: bytes) -> None:
         if broker.refusals.is_removed(group_id) and broker.states.get(lease_id) == GRANTED:

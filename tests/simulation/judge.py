@@ -183,44 +183,36 @@ def gcs_leftovers(gcs: Any, needs: Needs = NOTHING) -> list[str]:
 
 def core_leftovers(core: Any, needs: Needs = NOTHING) -> list[str]:
     """The tables of one core worker."""
+    submission, execution = core.submission, core.execution
+    lease, streams = execution.receiver.lease, execution.actor_receiver._streams.values()
     tables = {
         "references": _without(core.references._references, needs.objects),
         "stored objects": _without(core.store.objects, needs.objects),
         "waiters": core.store._waiters,
-        "tasks": _without(core.tasks.tasks, needs.constructors),
-        "leased workers": core.submitter.leased_workers(),
-        "lease requests": [request for key in core.submitter._keys.values() for request in key.requests],
+        "tasks": _without(submission.tasks.tasks, needs.constructors),
+        "leased workers": submission.submitter.leased_workers(),
+        "lease requests": [request for key in submission.submitter._keys.values() for request in key.requests],
         "questions to owners": [*core.futures._asking, *core.futures._probing, *core.futures._looking],
-        "remembered tasks": core.recovery.lineage._tasks,
+        "remembered tasks": submission.recovery.lineage._tasks,
         "borrowings on their way": core.borrowing._registering,
         "tickets on their way back": core.borrowing._spent._batches,
-        "streams of generators": list(core.generators.streams._streams),
-        "items that wait for tickets": core.generator_executor._lending,
+        "streams of generators": list(submission.generators.streams._streams),
+        "items that wait for tickets": execution.generator_executor._lending,
         "copies of objects": _without(core.directory._objects, needs.objects),
         "copies to be freed or promoted": [*core.directory._free._batches, *core.directory._promote._batches],
-        "tasks waiting here": core.receiver._waiting,
-        "answers on their way": core.intake._answering,
-        "unanswered tasks": [task for task in core.receiver._tasks.values() if task.reply is None],
-        "acknowledged answers": [number for number in core.receiver._tasks if number <= core.receiver._acknowledged],
-        "acknowledged answers of calls": [
-            number
-            for stream in core.actor_receiver._streams.values()
-            for number in stream.tasks
-            if stream.is_over(number)
-        ],
+        "tasks waiting here": execution.receiver._waiting,
+        "answers on their way": execution.intake._answering,
+        "unanswered tasks": execution.receiver.unanswered(),
+        "acknowledged answers": [number for number in lease.tasks if lease.is_over(number)],
+        "acknowledged answers of calls": [n for stream in streams for n in stream.tasks if stream.is_over(n)],
         "placement groups that are waited for": core.placement_groups._waiting,
         "placement groups that the gcs is told of": core.placement_groups._telling,
-        "actors being made": _without(core.actors.creator._creations, needs.rows),
-        "handles of own actors": core.actors.creator._handles,
-        "actors that are called": list(core.actors.clients),
-        "unanswered calls": [
-            task
-            for stream in core.actor_receiver._streams.values()
-            for task in stream.tasks.values()
-            if task.reply is None
-        ],
-        "queued tasks": [task for key in core.submitter._keys.values() for task in key.queue],
-        "keys of large arguments": [key for key in core.submitter._keys.values() if key.dependencies],
+        "actors being made": _without(submission.actors.creator._creations, needs.rows),
+        "handles of own actors": submission.actors.creator._handles,
+        "actors that are called": list(submission.actors.clients),
+        "unanswered calls": [task for stream in streams for task in stream.unanswered()],
+        "queued tasks": [task for key in submission.submitter._keys.values() for task in key.queue],
+        "keys of large arguments": [key for key in submission.submitter._keys.values() if key.dependencies],
     }
     return [f"{len(table)} {name}: {_listing(table)}" for name, table in tables.items() if table]
 

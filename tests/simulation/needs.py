@@ -26,5 +26,10 @@ NOTHING = Needs()
 
 def needs_of_detached(rows: Mapping[bytes, Any], cores: Sequence[Any]) -> Needs:
     """``rows``: of those that live."""
-    calls = [each.task for core in cores for actor_id, each in core.actors.creator._creations.items() if actor_id in rows]
+    calls = [
+        each.task
+        for core in cores
+        for actor_id, each in core.submission.actors.creator._creations.items()
+        if actor_id in rows
+    ]
     return Needs(rows, {call.task_id for call in calls}, {object_id for call in calls for object_id in call.held_ids()})

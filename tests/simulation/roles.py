@@ -390,7 +390,7 @@ class Cluster(SimCluster):
 
     def name_of_worker(self, task: str) -> str:
         for process in self.workers():
-            current = self.cores[process.name].executor.current if process.name in self.cores else None
+            current = self.cores[process.name].execution.executor.current if process.name in self.cores else None
             if current is not None and current.header.template.name.rpartition(".")[2] == task:
                 return process.name
         raise LookupError(f"no worker runs {task}")

@@ -113,7 +113,8 @@ def test_g35_g110_a_worker_that_dies_in_the_constructor_while_the_gcs_is_away_us
     def strike(cluster: Cluster) -> None:
         cluster.wait_until(lambda: printed(cluster) == ["born"])
         cluster.now.gcs.kill()
-        cluster.process(next(name for name, core in cluster.cores.items() if core.executor.current is not None)).kill()
+        executors = {name: core.execution.executor for name, core in cluster.cores.items()}
+        cluster.process(next(name for name, executor in executors.items() if executor.current is not None)).kill()
         cluster.after(3).gcs.start()
 
     outcome, cluster = judged(body, strike, storage="gcs.db")
@@ -123,7 +124,8 @@ def test_g35_g110_a_worker_that_dies_in_the_constructor_while_the_gcs_is_away_us
 def kill_one_that_counts_from_0(cluster: Cluster) -> None:
     alive = {process.name for process in cluster.workers()}
     for name, core in cluster.cores.items():
-        if name in alive and core.executor.actor is not None and core.executor.actor.count == 1:
+        actor = core.execution.executor.actor
+        if name in alive and actor is not None and actor.count == 1:
             cluster.process(name).kill()
             return
 

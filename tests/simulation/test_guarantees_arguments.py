@@ -288,7 +288,8 @@ def test_no_pin_is_left_when_the_owner_of_a_lease_dies(when: str, seed: int) -> 
         arguments = cluster.raylets["n2"]._broker.arguments
         is_due = arguments._questions if when == "fetching" else arguments.manager._active_count == 2
         if is_due:
-            owner = next(process for process in cluster.workers("n1") if cluster.cores[process.name].submitter._keys)
+            submitters = {name: core.submission.submitter for name, core in cluster.cores.items()}
+            owner = next(process for process in cluster.workers("n1") if submitters[process.name]._keys)
             owner.exit(None, 9)
         else:
             cluster.world.loop.world.call_later(0.001, strike, cluster)

@@ -314,7 +314,7 @@ def test_g94_what_an_attempt_that_is_over_still_says_is_refused(seed: int) -> No
         """As if it had been on its way all the time."""
         core = cluster.cores[owner.pipe.source.name]
         request = decode(ReportGeneratorItem, message.payload)
-        judge.kept.setdefault("answers", []).append(core.generators.on_report(request, ()))
+        judge.kept.setdefault("answers", []).append(core.submission.generators.on_report(request, ()))
 
     def body() -> list[Any]:
         generator = large.remote(4, 1.0)

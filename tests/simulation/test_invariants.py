@@ -196,7 +196,7 @@ def kill_the_first_two_that_run(cluster: SimCluster) -> None:
 def _busy(cluster: SimCluster) -> list[str]:
     """The workers that run a task."""
     alive = [worker.name for worker in cluster.workers() if worker.name in cluster.cores]
-    return [name for name in alive if cluster.cores[name].executor.current]
+    return [name for name in alive if cluster.cores[name].execution.executor.current]
 
 
 def test_s4_no_attempt_is_made_without_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:

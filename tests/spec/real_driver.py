@@ -18,6 +18,7 @@ import msgspec
 
 import minray
 from minray.api import calls as worker
+from tests.helpers import core_worker_of
 from tests.simulation.judge import core_leftovers
 from tests.spec.detached import say_farewell
 from tests.spec.programs import Body, Leave, perform
@@ -82,7 +83,7 @@ class DriverProcess:
         api: Any = worker.current_api()
 
         async def look() -> list[str]:
-            core = api.port.submission
+            core = core_worker_of(api)
             return core_leftovers(core, await needs_here(core))
 
         found: list[str] = api.run_on_loop(look)

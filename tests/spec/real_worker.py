@@ -9,6 +9,7 @@ from typing import Any
 import minray
 from minray.api import calls as worker
 from minray.protocol.actor import ALIVE, ListActors
+from tests.helpers import core_worker_of
 from tests.simulation.needs import Needs, needs_of_detached
 
 STAY_S = 0.02
@@ -28,15 +29,15 @@ def look_into_worker() -> tuple[int, list[str]]:
     The task has no arguments: where all values are in object stores, they would be found here.
     """
     time.sleep(STAY_S)
-    core: Any = worker.current_api().port.submission
+    core: Any = core_worker_of(worker.current_api())
 
     async def look() -> list[str]:
         needs = await needs_here(core)
         tables = {
             "references": {key: value for key, value in core.references.items() if key not in needs.objects},
             "stored objects": {key: value for key, value in core.store.objects.items() if key not in needs.objects},
-            "tasks": {key: value for key, value in core.tasks.tasks.items() if key not in needs.constructors},
-            "leased workers": core.submitter.leased_workers(),
+            "tasks": {key: value for key, value in core.submission.tasks.tasks.items() if key not in needs.constructors},
+            "leased workers": core.submission.submitter.leased_workers(),
         }
         return [f"{len(table)} {name}: {str(table)[:300]}" for name, table in tables.items() if table]
 

@@ -130,6 +130,7 @@ FUNCTION_CODE_LINES = 50
 POSITIONAL_FIELDS = 4
 """Most fields of a record that a call may give by position: nobody knows the fifth by heart."""
 POSITIONAL_ON_THE_HOT_PATH = {
+    "minray/core_worker/execution/task_errors.py:Execution",
     "minray/core_worker/execution/task_executor.py:Execution",
     "minray/core_worker/execution/task_intake.py:Execution",
     "minray/core_worker/execution/task_intake.py:PushTaskReply",
@@ -163,9 +164,6 @@ SHAPELESS: dict[str, str] = {}
 played by a class with a name."""
 
 LARGE_ON_THE_CORE_PATH = {
-    "minray/core_worker/user_threads/user_api.py": "one method for each call of the API",
-    "minray/core_worker/execution/task_executor.py": "the same steps for task, call, coroutine, constructor",
-    "minray/core_worker/core_worker.py": "composition, and the events that lead from part to part",
 }  # fmt: skip
 """A path, or a path and a function -> why it is larger than the core path allows."""
 

@@ -148,11 +148,19 @@ BUGS = [
         (
             Mutation(
                 RECEIVER,
-                "TaskReceiver._cancel",
-                "self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))",
+                "TaskReceiver.handle_CancelTask",
                 """
-                self._release(task)
-                del self._tasks[task.sequence]
+                if self._intake.cancel_unstarted(task):
+                    self._pump()
+                    return CancelTaskReply(True, False)
+                """,
+                """
+                task.cancelled = True
+                if task.claim():
+                    self._intake.release(task)
+                    del self.lease.tasks[task.sequence]
+                    self._pump()
+                    return CancelTaskReply(True, False)
                 """,
             ),
         ),
@@ -233,10 +241,18 @@ BUGS = [
             Mutation(
                 "minray.core_worker.execution.actor_task_receiver",
                 "ActorTaskReceiver._cancel",
-                "self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))",
                 """
-                self._intake.release(task)
-                del stream.tasks[task.sequence]
+                if self._intake.cancel_unstarted(task):
+                    self._pump(stream)
+                    return CancelTaskReply(True, False)
+                """,
+                """
+                task.cancelled = True
+                if task.claim():
+                    self._intake.release(task)
+                    del stream.tasks[task.sequence]
+                    self._pump(stream)
+                    return CancelTaskReply(True, False)
                 """,
             ),
         ),
@@ -354,8 +370,8 @@ BUGS = [
         "campaign",
         (
             Mutation(
-                "minray.core_worker.user_threads.user_api",
-                "UserApi.future_of",
+                "minray.core_worker.user_threads.object_reader",
+                "ObjectReader.future_of",
                 "self._fetcher.fetch([LargeObject.known(ref._id, ref._owner, stored)], on_fetched)",
                 """
                 self._fetcher.fetch(

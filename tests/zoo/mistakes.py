@@ -22,7 +22,8 @@ class Mistake:
 
 
 INTAKE = "minray.core_worker.execution.task_intake"
-CORE_WORKER = "minray.core_worker.core_worker"
+SUBMISSION = "minray.core_worker.submission.task_submission"
+READER = "minray.core_worker.user_threads.object_reader"
 OUTCOMES = "minray.core_worker.submission.outcomes"
 ACTORS = "minray.core_worker.submission.actor_manager"
 REFERENCES = "minray.core_worker.ownership.reference_counter"
@@ -32,7 +33,9 @@ GCS = "minray.gcs.server"
 OWN_ERROR = Mutation(CONNECTION, "answer_of", "del future", "pass")
 WEAK_HANDLES = Mutation("minray.core_worker.submission.named_actors", "NamedActors._hold", "info.detached", "True")
 """Handles that are found by name do not count, and no owner is asked."""
-FORGOTTEN_CONSTRUCTORS = Mutation(CORE_WORKER, "CoreWorker._fail_all", "self.actors.creator.forget_constructors()", "pass")
+FORGOTTEN_CONSTRUCTORS = Mutation(
+    SUBMISSION, "TaskSubmission.fail_all", "self.actors.creator.forget_constructors()", "pass"
+)
 
 MISTAKES = {
     "a_cancelled_task_still_asks": Mistake(
@@ -79,7 +82,7 @@ MISTAKES = {
     "awaited_value_was_not_here": Mistake(
         "A large value that had been awaited was not ready for wait.",
         "G8",
-        (Mutation("minray.core_worker.user_threads.user_api", "UserApi.future_of", "known.is_fetched = True", "pass"),),
+        (Mutation(READER, "ObjectReader.future_of", "known.is_fetched = True", "pass"),),
     ),
     "call_began_without_its_arguments": Mistake(
         "A call without a place in the order began when its small arguments were here, and the large ones were not.",
@@ -135,8 +138,8 @@ MISTAKES = {
         "escaped",
         (
             Mutation(
-                "minray.core_worker.core_worker",
-                "CoreWorker.cancel_children",
+                SUBMISSION,
+                "TaskSubmission.cancel_children",
                 "child.prepared.template.actor is None",
                 "True",
             ),
@@ -203,8 +206,8 @@ MISTAKES = {
             Mutation(
                 "minray.core_worker.execution.actor_host",
                 "ActorHost._end",
-                "await self._until(self._dependants.is_through, ends_at)",
-                "await self._until(self._dependants.is_through, 1e300)",
+                "await self._until(self._is_through, ends_at)",
+                "await self._until(self._is_through, 1e300)",
             ),
             Mutation("minray.core_worker.execution.actor_host", "ActorHost._end", "self._executor.wants_exit", "False"),
         ),
@@ -322,9 +325,9 @@ MISTAKES = {
         "G17",
         (
             Mutation(
-                "minray.core_worker.execution.task_executor",
-                "TaskExecutor._failure",
-                "not exits and self._is_retryable(task, error)",
+                "minray.core_worker.execution.task_errors",
+                "TaskErrors.failed",
+                "not ends_actor and self._is_retryable(task, error)",
                 "self._is_retryable(task, error)",
             ),
             Mutation(
@@ -454,7 +457,7 @@ MISTAKES = {
     "refused_name_kept_who_asked": Mistake(
         "What the loop had refused to a user thread, and the frame that raised it, kept each other, and what callers held.",
         "L2",
-        (Mutation("minray.core_worker.user_threads.user_api", "UserApi.run_on_loop", "del error", "pass"),),
+        (Mutation("minray.core_worker.user_threads.port", "UserPort.run_on_loop", "del error", "pass"),),
     ),
     "restarted_gcs_was_taken_for_the_old_one": Mistake(
         "The simulation: a gcs that was started again had the identity of the one before.",
@@ -491,11 +494,11 @@ MISTAKES = {
         (
             Mutation(
                 "minray.core_worker.execution.task_receiver",
-                "TaskReceiver._begin_exit",
+                "TaskReceiver.begin_exit",
                 "self.give_back_unstarted()",
                 """
                 self.give_back_unstarted()
-                asyncio.get_running_loop().call_later(0.01, self._surroundings.platform.processes.exit, 0)
+                asyncio.get_running_loop().call_later(0.01, self._platform.processes.exit, 0)
                 """,
             ),
         ),

@@ -19,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from minray.common.ids import short_actor
 from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.execution.actor_task_receiver import ActorTaskReceiver
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_intake import TaskIntake
+from minray.core_worker.fetching.blocked_tasks import BlockedTasks
 from minray.core_worker.ground.process import Process
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.packed_exception import describe_packed
@@ -44,19 +45,6 @@ CUT_OFF_S = 1.0
 """Seconds that coroutines get to handle their cancellation when their actor's time is up: enough for a ``finally``."""
 
 
-class Dependants(Protocol):
-    """The part of the core worker that knows what still needs the process of an ending actor."""
-
-    def is_through(self) -> bool:
-        """Whether nothing depends on this process any more, except actors that it has created."""
-
-    def lend_cpus(self) -> None:
-        """Let other tasks use this process's CPUs: the tasks that it waits for may need them."""
-
-    def cancel_children(self, task_id: bytes, force: bool) -> None:
-        """Cancel the tasks that a task of this process has submitted."""
-
-
 class ActorHost:
     """Begins and ends the actor of this process. It makes the actor's task receiver and implements its surroundings."""
 
@@ -65,16 +53,19 @@ class ActorHost:
         process: Process,
         executor: TaskExecutor,
         intake: TaskIntake,
-        dependants: Dependants,
+        blocked: BlockedTasks,
+        cancel_children: Callable[[bytes, bool], None],
+        is_through: Callable[[], bool],
         report_failures: Callable[[], None],
     ) -> None:
-        """Serve one process; ``report_failures`` tells the gcs about tasks of this process that have failed."""
+        """Serve one process; the three functions are described at ``TaskExecution``."""
         self._process = process
         self._report_failures = report_failures
         self._executor = executor
-        self._dependants = dependants
         self._intake = intake
-        self.cancel_children = dependants.cancel_children
+        self._blocked = blocked
+        self.cancel_children = cancel_children
+        self._is_through = is_through
         self._refused: list[ReceivedTask] = []
         """Calls that never begin, until they are answered."""
         self._is_announced = False
@@ -143,9 +134,9 @@ class ActorHost:
         grace_s = process.config.system_config.actor_graceful_shutdown_timeout_ms / 1000
         ends_at = asyncio.get_running_loop().time() + grace_s
         if await self._until(lambda: self._is_idle(actor), ends_at) or await self._cut_off(actor, grace_s):
-            if not self._dependants.is_through():
-                self._dependants.lend_cpus()
-                await self._until(self._dependants.is_through, ends_at)
+            if not self._is_through():
+                self._blocked.begin_to_end()  # the tasks that this process waits for may need its CPUs
+                await self._until(self._is_through, ends_at)
             await self._clean_up(actor, grace_s)
         self._report_failures()
         try:

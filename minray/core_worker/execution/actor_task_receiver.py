@@ -24,28 +24,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Protocol
 
-from minray.common.sequence_ranges import SequenceRanges
 from minray.common.tombstones import remember
 from minray.core_worker.execution.actor_process import ActorProcess
+from minray.core_worker.execution.pushed_tasks import PushedTasks, TaskHeaders
 from minray.core_worker.execution.task_executor import TaskExecutor
-from minray.core_worker.execution.task_headers import TaskHeaders
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.records.received_task import Execution, ReceivedTask
-from minray.exceptions import TaskCancelledError
 from minray.platform.base import Platform
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
 from minray.protocol.base import DONE, Address, Done
-from minray.protocol.core_worker import (
-    CANCELLED,
-    CancelTask,
-    CancelTaskReply,
-    PushTaskReply,
-)
+from minray.protocol.core_worker import CancelTask, CancelTaskReply, PushTaskReply
 from minray.rpc.service import Call
 
 MAX_HEADERS = 10_000
@@ -74,24 +67,13 @@ class ActorSurroundings(Protocol):
         """Find out whether a caller's process is dead; if so, call ``on_death``."""
 
 
-class CallerStream:
-    """The calls that one caller has sent in one stream, and which of them have begun and been acknowledged."""
+class CallerStream(PushedTasks):
+    """The calls that one caller has sent in one stream, and which of them have begun."""
 
-    __slots__ = (
-        "caller",
-        "number",
-        "heard_at",
-        "is_orphaned",
-        "is_settled",
-        "tasks",
-        "acknowledged",
-        "done",
-        "next",
-        "unbegun",
-        "hole_timer",
-    )
+    __slots__ = ("caller", "number", "heard_at", "is_orphaned", "is_settled", "next", "unbegun", "hole_timer")
 
     def __init__(self, caller: Address, number: int) -> None:
+        super().__init__()
         self.caller = caller
         self.number = number
         self.heard_at = 0.0
@@ -100,38 +82,12 @@ class CallerStream:
         """Whether the caller is dead: the stream is then dropped when everything in it has run."""
         self.is_settled = False
         """Whether the caller has said which answers it will never receive, or is dead."""
-        self.tasks: dict[int, ReceivedTask] = {}
-        """Calls by sequence number, until their caller acknowledges the reply."""
-        self.acknowledged = 0
-        """Sequence number up to which the caller has received all replies."""
-        self.done = SequenceRanges()
-        """Sequence numbers above ``acknowledged`` whose replies the caller has received."""
         self.next = 1
         """The lowest sequence number that may still have to begin in order."""
         self.unbegun: dict[int, ReceivedTask] = {}
         """Calls marked as in order that have not begun, by sequence number."""
         self.hole_timer: asyncio.TimerHandle | None = None
         """Timer that gives up waiting for the missing sequence number ``next``; None if none is awaited."""
-
-    def is_over(self, sequence: int) -> bool:
-        """Whether the caller has received the reply to this call."""
-        return sequence <= self.acknowledged or sequence in self.done
-
-    def is_busy(self) -> bool:
-        """Whether any call of the stream is unanswered."""
-        return any(task.reply is None for task in self.tasks.values())
-
-    def forget(self, acknowledged: int, answered: Sequence[tuple[int, int]]) -> None:
-        """Drop the calls whose replies the caller has received."""
-        while self.acknowledged < acknowledged:
-            self.acknowledged += 1
-            self.tasks.pop(self.acknowledged, None)
-        for first, last in answered:
-            self.done.add(first, last)
-            for sequence in range(first, last + 1):
-                self.tasks.pop(sequence, None)
-        if len(self.done):
-            self.done.forget_up_to(self.acknowledged)
 
 
 class ActorTaskReceiver:
@@ -181,12 +137,8 @@ class ActorTaskReceiver:
         if stream is None:
             call.fail("stale-stream", "this caller has begun another stream, or is dead")
             return None
-        known = stream.tasks.get(request.sequence)
-        if known is not None or stream.is_over(request.sequence):
-            if known is not None:
-                known.repeat(call)
+        if not stream.receive(request, call, request.answered):
             return None
-        stream.forget(request.acknowledged, request.answered)
         task = ReceivedTask.of(request, header, call, 0, actor.gpu_ids)
         if actor.is_ending:
             self._surroundings.refuse(task)
@@ -240,7 +192,7 @@ class ActorTaskReceiver:
 
     def _maybe_forget(self, stream: CallerStream) -> None:
         """Drop the stream of a dead caller unless some of its calls are still unanswered."""
-        if stream.is_busy():
+        if stream.unanswered():
             return
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
@@ -252,10 +204,8 @@ class ActorTaskReceiver:
         """End a stream that its caller has replaced by another; its calls that have not begun never will."""
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
-        for sequence, task in list(stream.tasks.items()):
-            if task.claim():
-                del stream.tasks[sequence]
-                self._intake.release(task)
+        for task in stream.remove_unbegun():
+            self._intake.release(task)
         stream.tasks = {sequence: task for sequence, task in stream.tasks.items() if task.has_references()}
         if stream.tasks:
             self._over[stream.caller.worker_id, stream.number] = stream
@@ -266,7 +216,7 @@ class ActorTaskReceiver:
         long_ago = asyncio.get_running_loop().time() - OVER_S
         for key, stream in list(islice(self._over.items(), 2)):
             del self._over[key]
-            if stream.is_busy() or not (stream.is_settled or stream.heard_at < long_ago):
+            if stream.unanswered() or not (stream.is_settled or stream.heard_at < long_ago):
                 self._over[key] = stream
 
     def handle_GiveUpCalls(self, request: GiveUpCalls) -> None:
@@ -292,8 +242,7 @@ class ActorTaskReceiver:
 
         Its caller waits for the arguments and sends the call again.
         """
-        if task.claim():
-            self._intake.answer_unstarted(task, False)
+        self._intake.give_back(task)
         self._pump(stream)
 
     def _pump(self, stream: CallerStream) -> None:
@@ -322,8 +271,7 @@ class ActorTaskReceiver:
             unbegun, stream.unbegun = list(stream.unbegun.values()), {}
             for task in unbegun:
                 stream.next = max(stream.next, task.sequence + 1)
-                if task.claim():
-                    self._intake.answer_unstarted(task, False)
+                self._intake.give_back(task)
         self._pump(stream)
         if stream.is_orphaned:
             self._maybe_forget(stream)
@@ -331,13 +279,9 @@ class ActorTaskReceiver:
     # --- running
 
     def _begin(self, task: ReceivedTask) -> None:
-        actor = self.actor
-        assert actor is not None
-        failed = self._intake.failed_slot(task)
-        if failed is None:
-            actor.run(task)
-        elif task.claim():
-            self._intake.answer_failed_argument(task, failed)
+        assert self.actor is not None
+        if not self._intake.fail_for_argument(task):
+            self.actor.run(task)
 
     def on_executed(self, task: ReceivedTask) -> None:
         """Answer a call that is over; a call that was skipped has no execution and needs no answer."""
@@ -361,11 +305,9 @@ class ActorTaskReceiver:
         for stream in self._streams.values():
             if stream.hole_timer is not None:
                 stream.hole_timer.cancel()
-            for sequence, task in list(stream.tasks.items()):
-                if task.claim():
-                    del stream.tasks[sequence]
-                    self._intake.release(task)
-                    self._surroundings.refuse(task)
+            for task in stream.remove_unbegun():
+                self._intake.release(task)
+                self._surroundings.refuse(task)
 
     def is_idle(self) -> bool:
         """Whether every received call has been answered."""
@@ -374,23 +316,20 @@ class ActorTaskReceiver:
     def unanswered(self) -> list[ReceivedTask]:
         """Return the calls that wait or run, stream by stream, in the order of their arrival."""
         streams = (*self._streams.values(), *self._over.values())
-        return [task for stream in streams for task in stream.tasks.values() if task.reply is None]
+        return [task for stream in streams for task in stream.unanswered()]
 
     # --- cancelling, ending
 
     def cancel(self, request: CancelTask) -> CancelTaskReply | None:
         """Cancel a call, waiting or running; None if the call is not in this process."""
         for stream in self._streams.values():
-            for task in stream.tasks.values():
-                if task.task_id == request.task_id and task.attempt == request.attempt and task.reply is None:
-                    return self._cancel(stream, task, request)
+            task = stream.find(request)
+            if task is not None:
+                return self._cancel(stream, task, request)
         return None
 
     def _cancel(self, stream: CallerStream, task: ReceivedTask, request: CancelTask) -> CancelTaskReply:
-        task.cancelled = True
-        if task.claim():
-            error = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
-            self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))
+        if self._intake.cancel_unstarted(task):
             self._pump(stream)
             return CancelTaskReply(True, False)
         if request.recursive:

@@ -23,27 +23,24 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minray import cloudpickle
 from minray.common.clock import Clock
 from minray.core_worker.execution.actor_instance import construct, method_of, words_of
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.execution.outgoing_stream import StreamingTask
-from minray.core_worker.execution.return_values import BrokenOff, ReturnValues
-from minray.core_worker.execution.task_title import TaskTitle
+from minray.core_worker.execution.return_values import ReturnValues
+from minray.core_worker.execution.task_errors import TaskErrors
+from minray.core_worker.execution.task_names import OutputNames, Speaker, TaskTitle
 from minray.core_worker.records.received_task import Execution, Result
 from minray.core_worker.records.stored_object import StoredObject
-from minray.errors.packed_exception import pack_exception
-from minray.errors.tracebacks import is_runtime
-from minray.exceptions import ActorDiedError, AsyncioActorExit, RaySystemError, TaskCancelledError
+from minray.exceptions import ActorDiedError, AsyncioActorExit
 from minray.platform.base import Platform
 from minray.protocol.actor import CALL_METHOD, READY_METHOD, TERMINATE_METHOD
-from minray.protocol.core_worker import CANCELLED, FAILED, OK
+from minray.protocol.core_worker import OK
 from minray.values import serialization
 from minray.values.object_ref import ObjectRef
 
@@ -61,8 +58,6 @@ _beside_main: ContextVar[ReceivedTask | None] = ContextVar("minray_call", defaul
 """The actor call that runs in this thread or coroutine; None for a task that the main thread alone runs."""
 NO_CALL: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 UNNOTED = "the end of a task could not be recorded"
-Speaker = tuple[int, bytes]
-"""Origin of printed output: a thread's ident, and the id of the actor call that it runs (empty for the main thread)."""
 
 
 class TaskExecutor:
@@ -74,28 +69,24 @@ class TaskExecutor:
         functions: FunctionManager,
         make_refs: Callable[[StoredObject], list[ObjectRef[Any]]],
         returns: ReturnValues,
+        errors: TaskErrors,
         generators: GeneratorExecutor,
         profile: TaskProfile,
-        node_id_hex: str,
-        node_ip: str,
     ) -> None:
         self._platform = platform
         self._functions = functions
         self._make_refs = make_refs
         self._returns = returns
+        self._errors = errors
         self._generators = generators
         self._profile = profile
         self._note = profile.note
         """Function called once for each recorded task when it is over. ``execute`` calls it directly, not through ``_end``,
         because another function call costs time."""
-        self._node_id_hex = node_id_hex
-        self._node_ip = node_ip
         self._in_main: ReceivedTask | None = None
         """The task on the stack of the main thread; written there only."""
         self.actor: Any = None
         """The actor instance of this process; None if there is none."""
-        self._actor_words = ""
-        """The actor's ``repr`` after its constructor, if its class defines one; empty otherwise."""
         self.wants_exit = ""
         """Reason why the actor wants to end, empty if it does not; written by user threads."""
         self._leaving: list[ReceivedTask] = []
@@ -107,12 +98,7 @@ class TaskExecutor:
         thread."""
         self._call_counts: dict[bytes, int] = {}
         """Number of calls by function id, for functions that have ``max_calls``."""
-        self.unended: set[tuple[Speaker, Callable[[Speaker, str], None]]] = set()
-        """Unfinished lines of output: the speaker, and a function that ends its line; written by the output streams."""
-        self.named = ""
-        """Name under which output that bypasses the output streams is shown; written by the streams."""
-        self.forget_names: list[Callable[[], None]] = []
-        """Functions that make the output streams forget that name."""
+        self.output = OutputNames()
         self.title = TaskTitle()
 
     @property
@@ -125,13 +111,6 @@ class TaskExecutor:
         """The calling thread or coroutine as the origin of output."""
         beside = _beside_main.get()
         return threading.get_ident(), beside.task_id if beside is not None else b""
-
-    def shown_name(self, task: ReceivedTask) -> str:
-        """Return the name shown before a task's output; a call of an actor with a ``repr`` is named after that."""
-        template = task.header.template
-        if self._actor_words and template.name.endswith(f".{template.method}"):
-            return f"{self._actor_words}.{template.method}"
-        return template.name
 
     def ask_to_exit(self, reason: str) -> None:
         """Note that the actor must end when its running calls have ended, and that the calling task has no value.
@@ -162,8 +141,8 @@ class TaskExecutor:
             return
         if task.lease_tag:
             self.mark(task)
-        if self.named:
-            self._forget_name(task)
+        if self.output.named:
+            self.output.forget_name(task)
         template = task.header.template
         if template is not self.title.template:
             self.title.show(template)
@@ -182,8 +161,8 @@ class TaskExecutor:
             execution = self._on_exception(task, error, (Clock.perf_counter_ns() - started) // 1000)
         task.execution = execution
         try:
-            if self.unended:
-                self._end_lines(task, b"")
+            if self.output.unended:
+                self.output.end_lines(task, b"")
             if template.max_calls:
                 count = self._call_counts[template.function_id] = self._call_counts.get(template.function_id, 0) + 1
                 self.used_up = count >= template.max_calls
@@ -196,8 +175,8 @@ class TaskExecutor:
         """Run a call of a threaded actor in one of its threads, and leave an ``Execution`` on it."""
         if self.wants_exit or not task.claim():
             return
-        if self.named:
-            self._forget_name(task)
+        if self.output.named:
+            self.output.forget_name(task)
         started = Clock.perf_counter_ns()
         token = _beside_main.set(task)
         try:
@@ -210,8 +189,8 @@ class TaskExecutor:
 
     async def execute_async(self, task: ReceivedTask) -> None:
         """Run a call on an async actor's event loop, and leave an ``Execution`` on it; the caller has claimed it."""
-        if self.named:
-            self._forget_name(task)
+        if self.output.named:
+            self.output.forget_name(task)
         started = Clock.perf_counter_ns()
         _beside_main.set(task)
         try:
@@ -249,28 +228,12 @@ class TaskExecutor:
     def _end(self, task: ReceivedTask, started: int, execution: Execution) -> None:
         task.execution = execution
         try:
-            if self.unended:
-                self._end_lines(task, task.task_id)
+            if self.output.unended:
+                self.output.end_lines(task, task.task_id)
             if task.header.template.is_recorded:
                 self._note(task, started, execution)
         except Exception:
             logger.exception(UNNOTED)
-
-    def _forget_name(self, task: ReceivedTask) -> None:
-        """Make the output streams forget the name of an earlier task, unless this task has the same name."""
-        if self.named != self.shown_name(task):
-            self.named = ""
-            for forget in self.forget_names:
-                with suppress(OSError, ValueError):  # the stream has no reader any more, or is closed
-                    forget()
-
-    def _end_lines(self, task: ReceivedTask, call: bytes) -> None:
-        """End the lines of output that a task has begun: those of the main thread, or those of ``call`` in any thread."""
-        main = threading.get_ident(), b""
-        for one in [one for one in list(self.unended) if (one[0][1] == call if call else one[0] == main)]:
-            self.unended.discard(one)
-            with suppress(OSError, ValueError):  # the stream has no reader any more, or cannot encode the text
-                one[1](one[0], self.shown_name(task))
 
     def is_in_task(self) -> bool:
         """Whether the main thread runs a task now."""
@@ -323,7 +286,7 @@ class TaskExecutor:
         return construct(actor_class, args, kwargs, self._on_constructed)
 
     def _on_constructed(self, actor: Any) -> None:
-        self.actor, self._actor_words = actor, words_of(actor)
+        self.actor, self.output.actor_words = actor, words_of(actor)
         self.title.become(actor)
 
     def _method(self, name: str) -> Callable[..., Any]:
@@ -353,11 +316,8 @@ class TaskExecutor:
     ) -> Execution:
         try:
             return self._failure(task, error, duration_us, is_coroutine)
-        except Exception as problem:  # the call must be answered, whatever is wrong with the exception
-            problem.__context__ = None  # the logger would format the task's exception, which fails
-            logger.exception("the exception that a task has raised could not be serialized")
-            broken = RaySystemError(reason=f"the task's exception could not be serialized: {type(problem).__name__}")
-            return Execution(FAILED, [], self._pack(task, broken), duration_us, False)
+        except Exception as problem:
+            return self._errors.unserializable(task, problem, duration_us)
 
     def _failure(self, task: ReceivedTask, error: BaseException, duration_us: int, is_coroutine: bool) -> Execution:
         if self._platform.processes.is_copy:
@@ -376,18 +336,8 @@ class TaskExecutor:
         elif isinstance(error, SystemExit):
             self.end_process(error)
         if task.cancelled and (is_coroutine or isinstance(error, KeyboardInterrupt | asyncio.CancelledError)):
-            cancelled = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
-            packed = self._pack(task, cancelled.with_traceback(error.__traceback__), is_bodys=True)
-            return Execution(CANCELLED, [], packed, duration_us, False)
-        results: list[Result] = []
-        if isinstance(error, BrokenOff):
-            results, error = error.results, error.error
-        at_fault = _values_at_fault(error)
-        retryable = not exits and self._is_retryable(task, error)
-        if retryable and results:
-            self._returns.discard(task, results)
-            results = []
-        return Execution(FAILED, results, self._pack(task, error, at_fault=at_fault), duration_us, retryable, exits)
+            return self._errors.cancelled(task, error, duration_us)
+        return self._errors.failed(task, error, duration_us, exits)
 
     @staticmethod
     def _is_orderly_exit(error: BaseException) -> bool:
@@ -410,28 +360,6 @@ class TaskExecutor:
             error = SystemExit(1)
         self._exit(error)
 
-    def _pack(self, task: ReceivedTask, error: BaseException, is_bodys: bool = False, at_fault: str = "") -> bytes:
-        return pack_exception(
-            error,
-            is_bodys=is_bodys,
-            introduction=at_fault,
-            task_name=task.header.template.name,
-            pid=self._platform.processes.pid,
-            node_id=self._node_id_hex,
-            ip=self._node_ip,
-        )
-
-    def _is_retryable(self, task: ReceivedTask, error: BaseException) -> bool:
-        template = task.header.template
-        if not template.retry_exceptions or not isinstance(error, Exception):
-            return False
-        if not template.retry_exception_types:
-            return True
-        try:
-            return isinstance(error, cloudpickle.loads(template.retry_exception_types))
-        except Exception:
-            return False
-
 
 def _streaming(task: ReceivedTask) -> StreamingTask:
     template = task.header.template
@@ -448,34 +376,6 @@ def _streaming(task: ReceivedTask) -> StreamingTask:
         lender=lender,
         call=call,
     )
-
-
-_AT_FAULT = {
-    FunctionManager.load.__code__: "Raised while its definition was unpickled:",
-    TaskExecutor._arguments.__code__: "Raised while its arguments were unpickled:",
-    serialization.serialize.__code__: "Raised while what it returns was pickled:",
-    ReturnValues.exactly.__code__: "",
-    ReturnValues._fill.__code__: "",
-    as_iterator.__code__: "",
-}
-"""Functions of ours in which a user's value may raise or be found wrong, and the line that then introduces the error.
-
-The introduction is empty for errors that these functions raise themselves, which explain themselves."""
-
-
-def _values_at_fault(error: BaseException) -> str:
-    """Return the line that introduces an error caused by a task's arguments or result; empty if its body raised it.
-
-    In the first case the traceback loses our own frames.
-    """
-    entry, found = error.__traceback__, None
-    while entry is not None and is_runtime(entry.tb_frame.f_code.co_filename):
-        found = _AT_FAULT.get(entry.tb_frame.f_code, found)
-        entry = entry.tb_next
-    if found is None or entry is not None and not found:
-        return ""
-    error.__traceback__ = entry
-    return found
 
 
 def _us_since(started_ns: int) -> int:

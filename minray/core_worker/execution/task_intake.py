@@ -26,11 +26,13 @@ from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_value, to_values
 from minray.errors.packed_exception import pack_exception, text_alone, wrap_packed_dependency
+from minray.exceptions import TaskCancelledError
 from minray.platform.base import Buffer, Platform
 from minray.protocol.actor import PushActorTask
 from minray.protocol.base import Address
 from minray.protocol.core_worker import (
     ARGUMENT_FAILED,
+    CANCELLED,
     ENVIRONMENT_FAILED,
     NOT_STARTED,
     OK,
@@ -78,7 +80,12 @@ class TaskIntake:
         borrowing: Borrowing,
         fetcher: Fetcher,
         node_ip: str,
+        on_last_answer: Callable[[], None],
     ) -> None:
+        """Make the intake of one process.
+
+        ``on_last_answer`` is called when an answer was sent that says that this process takes no more tasks.
+        """
         self._platform = platform
         self._own = own
         self._references = references
@@ -86,9 +93,8 @@ class TaskIntake:
         self._borrowing = borrowing
         self._fetcher = fetcher
         self._node_ip = node_ip
+        self._on_last_answer = on_last_answer
         self._answering = TaskSet()
-        self.on_last_answer: Callable[[], None] | None = None
-        """Function called when an answer was sent that says that this process takes no more tasks."""
 
     # --- arguments
 
@@ -190,10 +196,32 @@ class TaskIntake:
 
         self._fetcher.fetch_arguments(task.fetching, on_fetched, task.keeps_place)
 
-    @staticmethod
-    def failed_slot(task: ReceivedTask) -> StoredObject | None:
-        """Return the error value of an argument that was lost after its owner had seen it; None if there is none."""
-        return next((stored for stored in task.slots if stored.is_error), None) if task.slots else None
+    # --- tasks that will not run
+
+    def fail_for_argument(self, task: ReceivedTask) -> bool:
+        """Fail a task of which an argument was lost after its owner had seen it; return whether that is so."""
+        failed = next((stored for stored in task.slots if stored.is_error), None) if task.slots else None
+        if failed is not None and task.claim():
+            self.answer_error(task, ARGUMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
+        return failed is not None
+
+    def cancel_unstarted(self, task: ReceivedTask) -> bool:
+        """Mark a task as cancelled, and answer CANCELLED if it has not begun; return whether that is so."""
+        task.cancelled = True
+        if not task.claim():
+            return False
+        error = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
+        self.answer_error(task, CANCELLED, self.pack(task, error))
+        return True
+
+    def give_back(self, task: ReceivedTask, exiting: bool = False) -> None:
+        """Answer NOT_STARTED unless the task has begun or is answered: it will not run here."""
+        if task.claim():
+            kept = self._references.keep_after_task(task.held)
+            if kept:
+                self._begin_answer(task, self._give_back_slowly(task, kept, exiting))
+            else:
+                self._give_back(task, exiting)
 
     # --- answers
 
@@ -219,18 +247,6 @@ class TaskIntake:
             self._begin_answer(task, self._answer_slowly(task, execution, False))
         else:
             self._answer_failed(task, execution, False)
-
-    def answer_failed_argument(self, task: ReceivedTask, failed: StoredObject) -> None:
-        """Answer a task that will not run because an argument was lost after its owner had seen it."""
-        self.answer_error(task, ARGUMENT_FAILED, wrap_packed_dependency(bytes(failed.data), task.header.template.name))
-
-    def answer_unstarted(self, task: ReceivedTask, exiting: bool) -> None:
-        """Give a task back unstarted (NOT_STARTED): it will not run here."""
-        kept = self._references.keep_after_task(task.held)
-        if kept:
-            self._begin_answer(task, self._give_back_slowly(task, kept, exiting))
-        else:
-            self._give_back(task, exiting)
 
     def pack(self, task: ReceivedTask, error: BaseException) -> bytes:
         name, pid = task.header.template.name, self._platform.processes.pid
@@ -292,8 +308,8 @@ class TaskIntake:
         task.slots = ()
         if task.is_given_up:
             self._take_back(reply)
-        if reply.worker_exiting and self.on_last_answer is not None:
-            self.on_last_answer()
+        if reply.worker_exiting:
+            self._on_last_answer()
 
     def give_up(self, task: ReceivedTask) -> None:
         """Take back the references in a task's answer, which its caller will never receive; there may be no answer yet."""

@@ -23,15 +23,14 @@ from minray.common.ids import lease_tag, short
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.omp_threads import OmpThreads
+from minray.core_worker.execution.pushed_tasks import PushedTasks, TaskHeaders
 from minray.core_worker.execution.task_executor import TaskExecutor
-from minray.core_worker.execution.task_headers import TaskHeaders
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.records.received_task import ReceivedTask
-from minray.exceptions import RuntimeEnvSetupError, TaskCancelledError
+from minray.exceptions import RuntimeEnvSetupError
 from minray.platform.base import Platform
 from minray.protocol.base import DONE, Done
 from minray.protocol.core_worker import (
-    CANCELLED,
     ENVIRONMENT_FAILED,
     CancelTask,
     CancelTaskReply,
@@ -82,12 +81,10 @@ class TaskReceiver:
         self._intake = intake
         self._surroundings = surroundings
         self._omp_threads = OmpThreads(platform.user_code)
-        intake.on_last_answer = self._begin_exit
-        self._lease_id = b""
-        self._tasks: dict[int, ReceivedTask] = {}
-        """Tasks of the current lease by sequence number, until their replies are acknowledged."""
-        self._acknowledged = 0
-        """Sequence number up to which the owner has received all replies of the current lease."""
+        self.lease_id = b""
+        """Id of the current lease; empty before the first."""
+        self.lease = PushedTasks()
+        """The tasks of the current lease."""
         self._past_leases: OrderedDict[bytes, None] = OrderedDict()
         """Ids of leases that are over, oldest first."""
         self._headers = TaskHeaders(MAX_HEADERS)
@@ -102,22 +99,18 @@ class TaskReceiver:
     # --- arrival
 
     def handle_PushTask(self, request: PushTask, call: Call) -> PushTaskReply | None:
-        if request.lease_id != self._lease_id:
+        if request.lease_id != self.lease_id:
             if request.lease_id in self._past_leases:
                 call.fail("stale-lease", f"lease {short(request.lease_id)} of this worker is over")
                 return None
             self._begin_lease(request.lease_id)
             self._omp_threads.on_lease(self._headers[request.header].template.shape)
-        known = self._tasks.get(request.sequence)
-        if known is not None or request.sequence <= self._acknowledged:
-            if known is not None:
-                known.repeat(call)
+        if not self.lease.receive(request, call):
             return None
-        self._forget_acknowledged(request.acknowledged)
         task = ReceivedTask.of(request, self._headers[request.header], call, lease_tag(request.lease_id), request.gpu_ids)
-        self._tasks[task.sequence] = task
+        self.lease.tasks[task.sequence] = task
         if self._exiting or self._blocked:
-            self._give_back(task)
+            self._intake.give_back(task, self._exiting)
             return None
         if request.args:
             self._intake.take(task, request, self._pump, partial(self._on_missing, task))
@@ -129,25 +122,17 @@ class TaskReceiver:
         return None
 
     def _begin_lease(self, lease_id: bytes) -> None:
-        if self._lease_id:
-            self._past_leases[self._lease_id] = None
+        if self.lease_id:
+            self._past_leases[self.lease_id] = None
             if len(self._past_leases) > MAX_PAST_LEASES:
                 self._past_leases.popitem(last=False)
-        for task in self._tasks.values():
-            if task.claim():
-                self._intake.release(task)
-        self._lease_id = lease_id
-        self._tasks.clear()
-        self._acknowledged = 0
-
-    def _forget_acknowledged(self, acknowledged: int) -> None:
-        while self._acknowledged < acknowledged:
-            self._acknowledged += 1
-            self._tasks.pop(self._acknowledged, None)
+        for task in self.lease.remove_unbegun():
+            self._intake.release(task)
+        self.lease_id, self.lease = lease_id, PushedTasks()
 
     def _on_missing(self, task: ReceivedTask) -> None:
         """Give back a task whose arguments are being made again: that may need this worker, so the task does not wait."""
-        self._give_back(task)
+        self._intake.give_back(task, self._exiting)
         self._pump()
 
     # --- preparation
@@ -177,11 +162,9 @@ class TaskReceiver:
 
     def _start(self, task: ReceivedTask) -> None:
         """Hand a task that lacks nothing to the user thread; fail it if an argument was lost after its owner had seen it."""
-        failed = self._intake.failed_slot(task)
-        if failed is not None:
-            if task.claim():
-                self._intake.answer_failed_argument(task, failed)
-        elif task.actor_id:
+        if self._intake.fail_for_argument(task):
+            return
+        if task.actor_id:
             self._surroundings.run_constructor(task, self._then)
         else:
             self._platform.user_code.run(self._execute, self._then, task)
@@ -216,12 +199,8 @@ class TaskReceiver:
 
     def give_back_unstarted(self) -> None:
         """Answer NOT_STARTED for all tasks that have not begun."""
-        for task in list(self._tasks.values()):
-            self._give_back(task)
-
-    def _give_back(self, task: ReceivedTask) -> None:
-        if task.claim():
-            self._intake.answer_unstarted(task, self._exiting)
+        for task in list(self.lease.tasks.values()):
+            self._intake.give_back(task, self._exiting)
 
     def on_blocked(self, blocked: bool) -> None:
         """Take note that the running task begins to wait for objects, or goes on; give the tasks behind it back."""
@@ -230,21 +209,15 @@ class TaskReceiver:
             self.give_back_unstarted()
 
     def handle_ReclaimTasks(self, request: ReclaimTasks, call: Call) -> Done:
-        if request.lease_id == self._lease_id:
+        if request.lease_id == self.lease_id:
             self.give_back_unstarted()
         return DONE
 
     def handle_CancelTask(self, request: CancelTask, call: Call) -> CancelTaskReply:
-        for task in self._tasks.values():
-            if task.task_id == request.task_id and task.attempt == request.attempt and task.reply is None:
-                return self._cancel(task, request)
-        return CancelTaskReply(False, False)
-
-    def _cancel(self, task: ReceivedTask, request: CancelTask) -> CancelTaskReply:
-        task.cancelled = True
-        if task.claim():
-            error = TaskCancelledError(task_name=task.header.template.name, task_id_hex=task.task_id.hex())
-            self._intake.answer_error(task, CANCELLED, self._intake.pack(task, error))
+        task = self.lease.find(request)
+        if task is None:
+            return CancelTaskReply(False, False)
+        if self._intake.cancel_unstarted(task):
             self._pump()
             return CancelTaskReply(True, False)
         if request.force:
@@ -263,14 +236,16 @@ class TaskReceiver:
         if self._executor.current is task:
             self._platform.processes.exit(1)
 
-    def _begin_exit(self) -> None:
+    def begin_exit(self) -> None:
+        """Take no more tasks, because an answer has said that this process takes none."""
         if not self._exiting:
             self._exiting = True
             self.give_back_unstarted()
 
     def is_idle(self) -> bool:
         """Whether every received task has been answered."""
-        return all(task.reply is not None for task in self._tasks.values())
+        return not self.unanswered()
 
     def unanswered(self) -> list[ReceivedTask]:
-        return [task for task in self._tasks.values() if task.reply is None]
+        """Return the tasks that wait or run, in the order of their arrival."""
+        return self.lease.unanswered()

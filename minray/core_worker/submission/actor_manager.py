@@ -22,8 +22,8 @@ from minray.core_worker.submission.actor_clients import ActorClients
 from minray.core_worker.submission.actor_creator import ActorCreator, ConstructorOutcomes, Preparation
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
 from minray.core_worker.submission.death_certificates import error_of_actor
-from minray.core_worker.submission.push_outcomes import PushOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
+from minray.core_worker.submission.task_ports import PushOutcomes
 from minray.exceptions import ActorUnavailableError, RaySystemError
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.actor import (

@@ -22,8 +22,8 @@ from minray.core_worker.records.leased_worker import LeasedWorker, WorkerRequest
 from minray.core_worker.records.pending_task import PendingTask
 from minray.core_worker.submission.lease_policy import BestRaylet
 from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
-from minray.core_worker.submission.push_outcomes import PushOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
+from minray.core_worker.submission.task_ports import PushOutcomes
 from minray.exceptions import RaySystemError
 from minray.platform.base import PlatformError, RecordTooLarge
 from minray.protocol.base import Address, Done, Request

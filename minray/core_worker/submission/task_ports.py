@@ -1,18 +1,40 @@
-"""Ports of the class that decides how tasks end: queues by kind of task, items of generators, and recovery.
+"""Ports of the class that decides how tasks end, and the port through which it learns what became of a pushed task.
 
-Ray: TaskManager takes callbacks for these (retry_task_callback, push_error_callback, ...)
+Ray: TaskFinisherInterface in src/ray/core_worker/task_manager.h, and the callbacks that TaskManager takes
 
-``CoreWorker`` connects each port with the parts that serve it.
+``TaskSubmission`` connects each port with the part that serves it. ``lease_client`` pushes tasks to leased workers, and
+``actor_manager`` pushes calls to actors. Each extends ``PushOutcomes`` by the few events that it alone knows. ``outcomes``
+implements both extensions, and imports neither of the two modules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from minray.core_worker.records.pending_task import PendingTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import RayError
+from minray.protocol.core_worker import PushTaskReply, Rerun
+
+
+class PushOutcomes(Protocol):
+    """The decisions about a task that was pushed to another process."""
+
+    def rerun(self, task: PendingTask) -> Rerun:
+        """Return which results and items a later attempt makes, which is about to be pushed."""
+
+    def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None:
+        """Decide about a task that was answered: it has run, or could not."""
+
+    def on_missing(self, object_ids: Sequence[bytes]) -> None:
+        """Take note that arguments of a pushed task are being made again."""
+
+    def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
+        """Decide about pushed tasks that never began; return those that may be pushed again at once."""
+
+    def finish_with_error(self, task: PendingTask, error: RayError) -> None:
+        """Fail a task that cannot be pushed, or will not be answered."""
 
 
 class Routes(Protocol):

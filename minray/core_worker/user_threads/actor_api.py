@@ -45,7 +45,7 @@ class ActorApi:
         self._api = api
         port = self._port = api.port
         self._process = port.process
-        self._actors = port.actors
+        self._actors = port.submission.actors
 
     def create(
         self,
@@ -116,8 +116,8 @@ class ActorApi:
     def end_own(self, reason: str) -> None:
         """End the actor of this process when its running calls have ended; do nothing in a forked copy of the process."""
         if not self._process.platform.processes.is_copy:
-            self._port.executor.ask_to_exit(reason)
-            self._api.post(self._port.host.end_actor, reason)
+            self._port.execution.executor.ask_to_exit(reason)
+            self._api.post(self._port.execution.host.end_actor, reason)
 
     def kill(self, actor_id: bytes, no_restart: bool) -> None:
         """Kill an actor; return when the gcs has begun it. Calls that this process makes later know of a death."""
@@ -142,7 +142,7 @@ class ActorApi:
         """Whether a value that this process owns is made by an actor's call that has not ended."""
 
         async def look() -> bool:
-            task = self._port.tasks.tasks.get(task_of(ref._id))
+            task = self._port.submission.tasks.tasks.get(task_of(ref._id))
             return task is not None and task.prepared.client is not None
 
         found: bool = self._api.run_on_loop(look)

@@ -31,13 +31,13 @@ class GeneratorReader:
     """Reads the generators of one process; implements ``object_ref_generator.ItemReader``."""
 
     def __init__(self, port: UserPort, wait: Callable[[list[ObjectRef[Any]], int, float | None, bool], Any]) -> None:
-        """Make the reader of one process; ``wait`` is ``UserApi.wait``."""
+        """Make the reader of one process; ``wait`` is ``ObjectReader.wait``."""
         self._wait = wait
         self._own = port.process.address
         self._drop_ref = port.drop_ref
         self._objects = port.store.objects
         self._waiting = port.waiting
-        self._generators = port.generators
+        self._generators = port.submission.generators
         self._call_sites = port.call_sites
         self._user_code = port.process.platform.user_code
         self._post = self._user_code.post

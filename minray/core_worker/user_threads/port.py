@@ -1,20 +1,19 @@
-"""The port through which user threads reach their process: the parts of the core worker that they may use.
+"""The port through which user threads reach their process: its loop, and the parts of the core worker that they may use.
 
 Ray: CoreWorkerProcess::GetCoreWorker in src/ray/core_worker/core_worker_process.h, which hands out the whole core worker
 
 ``CoreWorker`` makes the port when all its parts exist. A field that a user thread may use directly says so; for the others
-the thread posts to the loop.
+the thread posts to the loop. If it needs an answer, it runs a coroutine there (``run_on_loop``).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from minray.core_worker.execution.actor_host import ActorHost
-from minray.core_worker.execution.function_manager import FunctionManager
-from minray.core_worker.execution.task_executor import TaskExecutor
+from minray.core_worker.execution.task_execution import TaskExecution
 from minray.core_worker.fetching.store_provider import StoreProvider
 from minray.core_worker.fetching.value_fetcher import ValueFetcher
 from minray.core_worker.fetching.waiting_threads import WaitingThreads
@@ -26,27 +25,21 @@ from minray.core_worker.ownership.object_deletion import ObjectDeletion
 from minray.core_worker.ownership.object_locator import ObjectLocator
 from minray.core_worker.ownership.objects import Objects
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
-from minray.core_worker.records.pending_task import FunctionExport, PendingTask
-from minray.core_worker.submission.actor_manager import ActorManager
-from minray.core_worker.submission.generators import Generators
+from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.submission.named_actors import NamedActors
 from minray.core_worker.submission.placement_groups import PlacementGroups
-from minray.core_worker.submission.task_manager import TaskManager
+from minray.core_worker.submission.task_submission import TaskSubmission
+from minray.errors.tracebacks import hides_from_pytest
+from minray.exceptions import LocalRayletDiedError, RaySystemError
+from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.state import StateAnswers
+from minray.rpc.connection import PeerUnreachable
 
+__tracebackhide__ = hides_from_pytest
 
-class TaskSubmission(Protocol):
-    """Receives the tasks and definitions that user threads submit; all methods run on the loop."""
-
-    def submit(self, task: PendingTask) -> None:
-        """Submit the call of a remote function or of an actor's method."""
-
-    def export(self, export: FunctionExport, pickled: bytes) -> None:
-        """Store a definition in the gcs, so that its tasks can run."""
-
-    def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
-        """Cancel the task that makes an object."""
+COUNTS_REFERENCES = True
+"""See ``common/package.py``: an interrupt waits until these frames have counted."""
 
 
 class ExplainInTime(Protocol):
@@ -87,20 +80,46 @@ class UserPort:
     deletion: ObjectDeletion
     # --- tasks and actors
     submission: TaskSubmission
-    tasks: TaskManager
-    generators: Generators
-    actors: ActorManager
-    """``client`` is safe in any thread."""
+    """Submits tasks; ``actors.client`` is safe in any thread."""
+    execution: TaskExecution
+    """Runs tasks here, and the actor of this process: ``actor_receiver.actor``. ``executor.current`` is safe in any thread,
+    and ``functions.load`` is called in user threads."""
     named_actors: NamedActors
     placement_groups: PlacementGroups
     """``describe``, ``announce`` and ``is_known`` are safe in any thread."""
-    # --- what runs in this process
-    functions: FunctionManager
-    """``load`` is called in user threads."""
-    executor: TaskExecutor
-    host: ActorHost
-    """Host of the actor of this process, which is ``host.receiver.actor``; None if there is none."""
     # --- explanations and state
     explainer: ExplainInTime
     answers: StateAnswers
     """This process's answers when the state of the whole cluster is asked for."""
+
+    def run_on_loop(self, make_coroutine: Callable[[], Any]) -> Any:
+        """Run a coroutine on the core worker's loop and park for its result.
+
+        Raises RaySystemError if the cluster does not answer, or answers with a failure.
+        """
+        user_code = self.process.platform.user_code
+        parker = user_code.parker()
+        outcome: list[Any] = []
+
+        async def run() -> None:
+            try:
+                outcome.append((await make_coroutine(), None))
+            except asyncio.CancelledError:
+                outcome.append((None, LocalRayletDiedError(reason="this driver has left its cluster")))
+            except PeerUnreachable as error:
+                outcome.append((None, RaySystemError(reason=f"the cluster does not answer: {error}")))
+            except PlatformError as error:
+                outcome.append((None, RaySystemError(reason=f"the request to the cluster failed: {error}")))
+            except Exception as error:
+                outcome.append((None, error))
+            parker.release()
+
+        user_code.post(call_for, parker, lambda: self.process.begin(run(), "user_call"))
+        parker.wait(None)
+        result, error = outcome.pop()
+        try:
+            if error is not None:
+                raise error
+            return result
+        finally:
+            del error  # its traceback refers to this frame: the cycle would keep everything alive that the callers hold

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.api.calls import available_resources, cluster_resources, current_api, nodes, state_reader
+from minray.api.calls import (
+    available_resources,
+    cluster_resources,
+    current_api,
+    known_nodes,
+    nodes,
+    resource_reports,
+    state_reader,
+)
 from minray.api.placement_group import placement_group_table
 from minray.api.timeline import timeline
 from minray.common.bundles import without_bundles
@@ -52,7 +60,7 @@ class GlobalState:
 
     def job_table(self) -> list[dict[str, Any]]:
         api = current_api()
-        ips = {info.node_id: info.ip for info in api.known_nodes()}
+        ips = {info.node_id: info.ip for info in known_nodes()}
         return [
             {
                 "JobID": job.job_id.hex(),
@@ -81,14 +89,13 @@ class GlobalState:
 
     def available_resources_per_node(self) -> dict[str, dict[str, float]]:
         """Return the free resources of each living node by node id (hex), without those that are used up."""
-        api = current_api()
-        alive = {info.node_id for info in api.known_nodes() if info.alive}
-        reports = [report for report in api.resource_reports() if report.node_id in alive]
+        alive = {info.node_id for info in known_nodes() if info.alive}
+        reports = [report for report in resource_reports() if report.node_id in alive]
         return {report.node_id.hex(): _amounts(report.available) for report in reports}
 
     def total_resources_per_node(self) -> dict[str, dict[str, float]]:
         """Return all resources of each living node by node id (hex)."""
-        return {info.node_id.hex(): _amounts(info.resources_total) for info in current_api().known_nodes() if info.alive}
+        return {info.node_id.hex(): _amounts(info.resources_total) for info in known_nodes() if info.alive}
 
 
 def _amounts(resources: dict[str, int]) -> dict[str, float]:
@@ -96,7 +103,7 @@ def _amounts(resources: dict[str, int]) -> dict[str, float]:
 
 
 def _actor_row(info: ActorInfo) -> dict[str, Any]:
-    ips = {node.node_id: node.ip for node in current_api().known_nodes()}
+    ips = {node.node_id: node.ip for node in known_nodes()}
     return {
         "ActorID": info.actor_id.hex(),
         "ActorClassName": info.class_name,
@@ -128,7 +135,7 @@ def current_node_id() -> str:
 
 def node_ids() -> list[str]:
     """Return the names of such resources, of all living nodes."""
-    return [f"node:{info.ip}" for info in current_api().known_nodes() if info.alive]
+    return [f"node:{info.ip}" for info in known_nodes() if info.alive]
 
 
 state = GlobalState()
