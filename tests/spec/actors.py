@@ -20,7 +20,7 @@ import minray
 from minray.exceptions import ActorAlreadyExistsError, PendingCallsLimitExceeded
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.spec.groups import SLOT
-from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged
+from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged, made
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
@@ -101,6 +101,8 @@ class Create(Tagged, frozen=True):
         except ActorAlreadyExistsError:
             return outcome | {"taken": True}
         stage.refs[self.name] = handle
+        if not self.called:
+            made[handle._actor_id.hex()] = self.name
         return outcome | ({"is": handle._actor_id.hex()} if self.called else {})
 
     def cpus_to_be_placed(self) -> int:

@@ -98,7 +98,9 @@ class Fate:
         """Whether it may be dead for more than its owner's end. A restart may need arguments that an ended maker stored."""
         is_used_up = 0 <= self.create.max_restarts < self.crashes
         is_orphaned = self.losses.stored and self.owner_may_end and self.crashes > 0
-        return bool(self.create.type) or self.ends or is_used_up or is_orphaned or self.losses.files or self.losses.room
+        has_lost_arguments = (self.losses.objects and self.losses.files) or self.losses.room
+        never_begins = bool(self.create.type) or self.losses.hopeless
+        return never_begins or self.ends or is_used_up or is_orphaned or has_lost_arguments
 
     @property
     def may_end(self) -> bool:
@@ -111,25 +113,30 @@ class Fate:
         restarts = min(unlimited, math.inf if self.losses.silence or self.losses.objects else self.crashes)
         return 1 + restarts + self.losses.preemptions
 
-    def most_tries(self, retries: int, is_repeated: bool) -> float:
-        """How often one call may run at most (G36, G37, G39)."""
+    def most_tries(self, retries: int, is_repeated: bool, losses: Losses) -> float:
+        """How often one call may run at most (G36, G37, G39); ``losses``: what may have struck the call itself."""
         unlimited = math.inf if retries < 0 else retries
-        is_any = is_repeated or self.losses.silence or self.losses.objects
-        return 1 + min(unlimited, math.inf if is_any else self.crashes) + self.losses.preemptions
+        is_any = is_repeated or losses.silence or losses.objects
+        return 1 + min(unlimited, math.inf if is_any else self._crashes_with(losses)) + losses.preemptions
 
-    def errors(self, retries: int, is_repeated: bool, is_loose: bool) -> set[str]:
-        """Errors that the actor's end may give a call; ``is_loose``: the actor may end with its driver during the call."""
-        found = {DIED} if self.may_die or is_loose else set()
+    def errors(self, retries: int, is_repeated: bool, losses: Losses) -> set[str]:
+        """Errors that the actor's end may give a call; ``losses``: what may have struck the call itself."""
+        found = {DIED} if self.may_die else set()
         found |= {GROUP_REMOVED} if self.loses_group else set()
         found |= {NO_PLACE} if self.losses.hopeless else set()
-        is_used_up = 0 <= retries and (self.crashes > retries or self.losses.silence or is_repeated)
-        begins_anew = self.create.max_restarts != 0 or self.losses.silence
-        found |= {UNAVAILABLE} if self.crashes > 0 and is_used_up and begins_anew else set()
+        crashes, is_silent = self._crashes_with(losses), losses.silence or self.losses.silence
+        is_used_up = 0 <= retries and (crashes > retries or is_silent or is_repeated)
+        begins_anew = self.create.max_restarts != 0 or is_silent
+        found |= {UNAVAILABLE} if crashes > 0 and is_used_up and begins_anew else set()
         return found | ({NO_MEMORY} if self.losses.memory and found & {DIED, UNAVAILABLE} else set())
 
-    def surely_returns(self, call: Call, retries: int) -> bool:
+    def _crashes_with(self, losses: Losses) -> float:
+        """Number of times that a call may lose its actor: those of the actor, or those of its caller's view of it."""
+        return self.own_crashes + max(self.losses.deaths, losses.deaths)
+
+    def surely_returns(self, call: Call, retries: int, losses: Losses) -> bool:
         """Whether a call that raises at first is surely retried, so that it returns a value (G39)."""
-        is_calm = not (self.crashes or self.losses.silence or self.losses.objects)
+        is_calm = not (self._crashes_with(losses) or losses.silence or losses.objects)
         may_raise = isinstance(call.body.end, RaiseAtFirst) and retries_its_exception(call)
         return may_raise and (retries < 0 or (retries > 0 and is_calm))
 
@@ -137,22 +144,25 @@ class Fate:
 class Fates:
     """Fates of all actors of a program."""
 
-    def __init__(self, program: Program, losses: Losses, owners_die: bool, killed_drivers: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        losses: Losses,
+        owners_die: bool,
+        killed_drivers: Collection[int] = (),
+        forced: Collection[str] = (),
+    ) -> None:
+        """``forced``: tasks that may be cancelled by force."""
         self._of: dict[str, Fate] = {}
         """Name of a ``Create`` -> the fate of its actor."""
         self._named: dict[str, Fate] = {}
         """Name of an actor -> its fate."""
         self._found: dict[str, str] = {}
         """Name of a ``Find`` -> the actor's name that it looks for."""
-        self._driver_of: dict[str, int] = {}
-        """Name of a ``Create`` or ``Find`` -> the number of the driver in whose text it stands."""
-        self._finder_of: dict[str, str] = {}
-        """Name of a ``Create`` or ``Find`` -> the task or call that performs it."""
-        self._submitter_of: dict[str, str] = {}
-        """Task or call -> the task or call that submits it."""
-        self._dropped: set[str] = set()
-        """Tasks and calls that have dropped results, so that perhaps no process waits for them."""
         self._owners_die = owners_die
+        self._charges = losses.charges
+        self._losses = losses
+        self._ending = _ending_names(program, forced)
         self._lost = {KILLED_DRIVER}
         """Killed drivers with all their tasks and calls: no history tells what they have done."""
         self._actor_of_call = {one.name: one.actor for one in program.performances() if isinstance(one, Call)}
@@ -165,7 +175,7 @@ class Fates:
             for owner, operation in walk(driver, DRIVER):
                 self._end(owner, operation)
         for fate in self._of.values():  # It may restart in its maker's worker, which is idle then, and crash there.
-            fate.owner_may_end = fate.own_crashes > 0 and set(fate.makers.values()) != {DRIVER}
+            fate.owner_may_end = fate.own_crashes > 0 and any(map(self._has_ended, set(fate.makers.values()) - {DRIVER}))
         unsettled = list(self._of.values())
         while ending := [fate for fate in unsettled if any(map(self.may_end, fate.makers.values()))]:
             for fate in ending:  # An ending actor may be the maker of one that was settled before.
@@ -174,12 +184,9 @@ class Fates:
 
     def _add(self, driver: int, pairs: list[tuple[str, Operation]], losses: Losses) -> None:
         for owner, operation in pairs:
-            if isinstance(operation, Create | Find):
-                self._driver_of[operation.name] = driver
-                self._finder_of[operation.name] = owner
             if isinstance(operation, Create):
                 name = operation.called
-                fate = self._named.get(name) or Fate(operation, losses)
+                fate = self._named.get(name) or Fate(operation, losses.of(name or operation.name, _places(operation.args)))
                 self._of[operation.name] = fate
                 if name:
                     self._named[name] = fate
@@ -187,10 +194,6 @@ class Fates:
                 fate.drivers.add(driver)
             elif isinstance(operation, Find):
                 self._found[operation.name] = operation.called
-            elif isinstance(operation, Submit | Call):
-                self._submitter_of[operation.name] = owner
-            elif isinstance(operation, Drop):
-                self._dropped.add(operation.ref.partition(".")[0])
 
     def of(self, handle: str) -> Fate | None:
         """Fate of the actor that a handle is of; None if the program does not make that actor."""
@@ -199,21 +202,6 @@ class Fates:
 
     def named(self, name: str) -> Fate | None:
         return self._named.get(name)
-
-    def is_loose(self, handle: str) -> bool:
-        """Whether the actor may end, with the driver that has made it, while a process uses this handle."""
-        fate = self.of(handle)
-        if fate is None or fate.create.detached or list(fate.makers) == [handle]:
-            return False
-        return fate.drivers != {self._driver_of[handle]} or self._may_outlast_its_driver(self._finder_of[handle])
-
-    def _may_outlast_its_driver(self, owner: str) -> bool:
-        """Whether a task may go on when its driver is through and holds no handles any more."""
-        while owner in self._submitter_of:
-            if owner in self._dropped:
-                return True
-            owner = self._submitter_of[owner]
-        return False
 
     def identity(self, handle: str) -> str:
         """A word for the actor. Two handles have the same word only if they certainly are of one actor."""
@@ -231,9 +219,24 @@ class Fates:
             return True
         actor = self._actor_of_call.get(owner)
         if actor is None:
-            return owner != DRIVER and self._owners_die
+            return owner != DRIVER and self._owners_die and self._task_may_end(owner)
         fate = self.of(actor)
-        return fate is None or fate.may_end
+        return fate is None or (fate.may_end and self._has_ended(owner))
+
+    def _has_ended(self, owner: str) -> bool:
+        """Whether a process that has played this task or call has really ended, as far as that is known."""
+        return self._charges is None or self._charges.of(owner).has_ended
+
+    def _task_may_end(self, task: str) -> bool:
+        """Whether a worker that has run this task has ended, for a reason that is known.
+
+        It was struck; it has worked for a process that has ended; or something that ends its worker ran there, too.
+        """
+        if self._charges is None:
+            return True
+        charge, losses = self._charges.of(task), self._losses.of(task)
+        is_struck = losses.deaths > 0 or losses.preemptions > 0 or charge.has_lost_source
+        return charge.has_ended and (is_struck or not charge.beside.isdisjoint(self._ending))
 
     def _end(self, owner: str, operation: Operation) -> None:
         if isinstance(operation, Remove):
@@ -256,6 +259,20 @@ class Fates:
         elif isinstance(operation.body.end, Exit):
             retries = retries_of(operation, fate)
             fate.own_crashes += times * (math.inf if retries < 0 else 1 + retries)
+
+
+def _places(args: tuple[str, ...]) -> list[str]:
+    """Names of the objects, and of the tasks or generators that these may be parts of."""
+    return [*args, *(name.rpartition(".")[0] for name in args)]
+
+
+def _ending_names(program: Program, forced: Collection[str]) -> set[str]:
+    """Names of all that may end the worker in which it runs: actors and their calls, and some tasks."""
+    names = {one.called or one.name for one in program.actors()}
+    for one in program.performances():
+        if isinstance(one, Call) or isinstance(one.body.end, Exit) or one.group or one.name in forced:
+            names.add(one.name)
+    return names
 
 
 def retries_of(call: Call | Generate, fate: Fate) -> int:

@@ -36,16 +36,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.charges import Charges
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, NO_PLACE, UNAVAILABLE, Fate, Fates, retries_of
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, NamedGroup, Remove
+from tests.spec.looks import Look, contradictions, stale
 from tests.spec.programs import (
     Body,
     Call,
@@ -75,7 +77,7 @@ CANCELLED = frozenset({UNBEGUN, INTERRUPTED})
 """Errors of ``get`` for a cancelled task: one that had not begun, and one that had."""
 VALUE = "its value"
 HEARD_S = 2.0
-"""Seconds after which a cancellation has reached its task, if no process is silent."""
+"""Most seconds after which a cancellation has reached its task, if no process is silent; see ``Losses.lag_s``."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,28 @@ class Losses:
     """Whether nodes may leave in good order."""
     hopeless: bool = False
     """Whether a raylet may have given up a lease, because too many workers in a row have failed to start."""
+    torn: bool = False
+    """Whether a disk may have lost values."""
+    lag_s: float = HEARD_S
+    """Seconds after which a cancellation has reached its task, if no process is silent."""
+    charges: Charges | None = None
+    """What each task, call and actor is charged with; None: each may have suffered all losses."""
+
+    def of(self, name: str, needs: Iterable[str] = ()) -> Losses:
+        """Losses that may have struck what goes by this name; ``needs``: tasks and calls whose values it takes."""
+        if self.charges is None:
+            return self
+        charge = self.charges.of(name)
+        nodes = charge.nodes or any(self.charges.of(need).nodes for need in needs)
+        return replace(
+            self,
+            deaths=min(self.deaths, charge.deaths),
+            nodes=self.nodes and charge.nodes,
+            objects=self.objects and (self.torn or nodes),
+            silence=self.silence and charge.silence,
+            preemptions=min(self.preemptions, charge.preemptions),
+            memory=min(self.memory, charge.memory),
+        )
 
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
@@ -172,7 +196,7 @@ class Scope:
                 self.sure &= before
 
     def foresee_task(self, task: Submit) -> None:
-        model, losses = self.model, self.model.losses
+        model, losses = self.model, self.model.losses_of(task)
         errors, has_value = self._foresee_performance(task)
         uses_up = model.most_losses(task) > task.max_retries or is_repeated(task) or losses.files
         if losses.deaths > losses.memory and uses_up:
@@ -192,16 +216,16 @@ class Scope:
         self._expect(task, task.parts(), has_value, errors)
 
     def foresee_call(self, call: Call) -> None:
-        model, losses = self.model, self.model.losses
+        model, losses = self.model, self.model.losses_of(call)
         errors, has_value = self._foresee_performance(call)
         fate = model.fates.of(call.actor)
         if fate is None:
             errors |= losses.of_unknown_actor()
         else:
             retries = retries_of(call, fate)
-            if fate.surely_returns(call, retries) and call.name not in model.cancelled:
+            if fate.surely_returns(call, retries, losses) and call.name not in model.cancelled:
                 errors -= {call.body.end.error} - self._errors_of_arguments(call)
-            errors |= fate.errors(retries, is_repeated(call), model.fates.is_loose(call.actor))
+            errors |= fate.errors(retries, is_repeated(call), losses)
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
                 errors |= LOST
@@ -375,6 +399,8 @@ class Model:
         """``Create`` operations whose names other actors must have."""
         self.perhaps_taken: set[str] = set()
         """``Create`` operations whose names other actors may have."""
+        self.sure_kills: dict[str, frozenset[str]] = {}
+        """``Look`` -> the actors that its process has killed for good before."""
         self.perhaps_refused: set[str] = set()
         """Calls that ``max_pending_calls`` of their actors may refuse."""
         self.freed: set[str] = set()
@@ -395,7 +421,8 @@ class Model:
         has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
         self.owners_die = losses.deaths > 0 or exits or has_groups or any(self.cancelled.values())
         """Whether processes that run tasks can die."""
-        self.fates = Fates(program, losses, self.owners_die, killed_drivers)
+        forced = {name for name, is_forced in self.cancelled.items() if is_forced}
+        self.fates = Fates(program, losses, self.owners_die, killed_drivers, forced)
         for number, driver in enumerate(program.drivers):
             if number not in killed_drivers:
                 scope = Scope(self, DRIVER, set())
@@ -436,18 +463,18 @@ class Model:
     def may_break_off(self, owner: str, generator: Generate) -> frozenset[str]:
         """Errors that may end a generator early (G93). Large arguments are objects, and may be lost on a disk."""
         fate = self.fates.of(generator.actor)
+        losses = self.losses.of(generator.name)
         if generator.actor:
-            loose = self.fates.is_loose(generator.actor)
-            crashes = self.losses.of_unknown_actor() if fate is None else fate.errors(generator.max_retries, False, loose)
+            crashes = losses.of_unknown_actor() if fate is None else fate.errors(generator.max_retries, False, losses)
         else:
-            crashes = self.losses.errors_with(generator.max_retries)
+            crashes = losses.errors_with(generator.max_retries)
         cancelled = {*CANCELLED, "WorkerCrashedError"} if owner in self.cancelled else set()
         no_room = set(map(_of_a_task, NO_ROOM)) if self.losses.room else set()
         return frozenset(crashes | cancelled | (LOST if self.losses.files else set()) | no_room)
 
     def may_become_of_items(self, owner: str, generator: Generate) -> frozenset[str]:
         """Errors of items that have arrived, are lost later, and cannot be made again."""
-        losses, fate = self.losses, self.fates.of(generator.actor)
+        losses, fate = self.losses.of(generator.name), self.fates.of(generator.actor)
         if not losses.objects:
             return frozenset()
         is_cancelled = generator.cancel or owner in self.cancelled
@@ -459,7 +486,8 @@ class Model:
     def _may_use_up(self, generator: Generate, fate: Fate | None) -> bool:
         """Whether deaths may use up its retries: one for the task, and one for each item that is found lost alone (G70)."""
         if not generator.actor:
-            most = (self.losses.deaths - self.losses.memory) * (1 + generator.yields)
+            losses = self.losses.of(generator.name)
+            most = (losses.deaths - losses.memory) * (1 + generator.yields)
             return most > generator.max_retries >= 0
         return fate is None or not fate.is_kept or fate.create.max_restarts >= 0 or retries_of(generator, fate) >= 0
 
@@ -467,15 +495,24 @@ class Model:
         """How often one submission may run at most (G16, G18, G22, G36)."""
         if isinstance(task, Call):
             fate = self.fates.of(task.actor)
-            return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task))
+            return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task), self.losses_of(task))
+        losses = self.losses_of(task)
         is_any = is_repeated(task) or self.losses.files or self.losses.room
         retries = task.max_retries if is_any else min(task.max_retries, self.most_losses(task))
-        return 1 + retries + self.losses.preemptions + self.losses.memory
+        return 1 + retries + losses.preemptions + losses.memory
 
     def most_losses(self, task: Submit) -> int:
         """How often deaths may make it run again. Each of several returns may be found lost alone, later than others."""
-        deaths = self.losses.deaths - self.losses.memory
-        return deaths * (max(1, task.returns) if self.losses.objects else 1)
+        losses = self.losses_of(task)
+        return (losses.deaths - losses.memory) * (max(1, task.returns) if losses.objects else 1)
+
+    def losses_of(self, task: Submit | Call) -> Losses:
+        """Losses that may have struck a task or call, and what it takes."""
+        return self.losses.of(task.name, [self.maker_of(name) for name in task.args])
+
+    def maker_of(self, name: str) -> str:
+        """Name of the task, call or generator that makes an object; of a value that was put, its own."""
+        return self.makers.get(name, name.rpartition(".")[0] if name in self.items else name)
 
     def most_births(self, name: str) -> float:
         """How often the constructor of an actor may run for each ``Create`` that runs."""
@@ -486,7 +523,7 @@ class Model:
         """Whether it begins before all calls that its caller makes later (G49, G51, G52)."""
         fate = self.fates.of(call.actor)
         is_plain = fate is not None and fate.create.keeps_order()
-        return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses.objects
+        return is_plain and fate is not None and retries_of(call, fate) == 0 and not self.losses_of(call).objects
 
     def is_coroutine(self, call: Call) -> bool:
         fate = self.fates.of(call.actor)
@@ -505,7 +542,8 @@ class Model:
 
     def can_be_lost(self, name: str) -> bool:
         """Whether its value may be lost: a task's may have to be made again, one that was put may be gone."""
-        return self.losses.objects and (name in self.makers or name in self.items or self.losses.files)
+        losses = self.losses.of(self.maker_of(name))
+        return losses.objects and (name in self.makers or name in self.items or losses.files)
 
 
 def _of_a_task(error: str) -> str:
@@ -555,6 +593,11 @@ class Reading:
         missing = [ref for ref in refs if ref in self.model.sure_before[name] and ref not in of]
         if missing or of != [ref for ref in refs if ref in of]:
             yield f"G11: {name} should know {list(refs)}, and knows {of}"
+
+    def has_seen_value(self, name: str) -> bool:
+        """Whether the viewer has got the value of its own task or call, which cannot be lost after that."""
+        maker = self.model.makers.get(name)
+        return maker == name and self.seen.get(name) == VALUE and not self.model.can_be_lost(name)
 
     def note_ends(self, words: Sequence[str]) -> None:
         """Note the values of tasks and calls: what these have freed is freed for its owner, unless a process was silent."""
@@ -675,16 +718,28 @@ class Reading:
                 yield f"G43: {place} got {shown} of {name}, after {before}"
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run beside its histories."""
+
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Id of a node -> its zone."""
+    ends: Mapping[str, float] = field(default_factory=dict)
+    """Id of a worker, driver or node -> the time at which its process has ended."""
+    farewells: Sequence[Farewell] = ()
+    """Detached actors at the end."""
+
+
 def problems(
     program: Program,
     losses: Losses,
     histories: Sequence[History | None],
     lines: Sequence[str],
-    farewells: Sequence[Farewell] = (),
+    facts: Facts = Facts(),
 ) -> list[str]:
     """List what the guarantees forbid in these histories of drivers and printed lines of tasks, one line each.
 
-    A driver that was killed has no history: None. ``farewells`` tell of the detached actors at the end.
+    A driver that was killed has no history: None.
     """
     killed = [number for number, history in enumerate(histories) if history is None]
     model = Model(program, losses, killed)
@@ -715,11 +770,14 @@ def problems(
             words, nested, *place = details
             found += _check_arguments(Reading(model, name), taker, words, nested)
             if isinstance(taker, Submit):
-                found += _check_place(taker, *place, wished.get(name, Wish()), marks[name])
+                wish = wished.get(name, Wish())
+                found += _check_place(taker, *place, replace(wish, zones={**facts.zones, **wish.zones}), marks[name])
     born = {name for word, name, *_ in said if word == BORN}
     found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
     found += [*_check_interrupts(model, told, ends), *_check_unbegun(model, told, runs)]
-    return [*found, *_check_farewells(model, born, farewells)]
+    looks = [(one, outcome) for pair in told for one, outcome in _outcomes(*pair) if isinstance(one, Look)]
+    found += [*contradictions(looks), *stale(looks, facts.ends, losses.silence or losses.nodes)]
+    return [*found, *_check_farewells(model, born, facts.farewells)]
 
 
 def _check_farewells(model: Model, born: set[str], farewells: Sequence[Farewell]) -> Iterator[str]:
@@ -759,7 +817,7 @@ class Wish:
 
     node_id: str = ""
     zones: Mapping[str, str] = field(default_factory=dict)
-    """Id -> zone of the nodes that its submitter knew, if it is bound to a zone."""
+    """Id -> zone of the nodes that are known, at least those that its submitter knew."""
 
 
 def _wished_nodes(body: Body, history: History) -> dict[str, Wish]:
@@ -813,8 +871,6 @@ def _check_interrupts(
     model: Model, told: Sequence[tuple[Body, History]], ends: Sequence[tuple[str, History]]
 ) -> Iterator[str]:
     """G41, G45: a task or coroutine that is cancelled while it sleeps does not sleep to the end."""
-    if model.losses.silence or model.losses.nodes:
-        return
     played = [*told, *((model.tasks[name].body, history) for name, history in ends)]
     cancelled: dict[str, list[float]] = {}
     for body, history in played:
@@ -822,27 +878,26 @@ def _check_interrupts(
             if isinstance(operation, Cancel) and "at" in outcome and outcome["of"]:
                 cancelled.setdefault(model.makers.get(operation.ref, ""), []).append(outcome["at"])
     for name, history in ends:
-        task = model.tasks[name]
-        if isinstance(task, Call) and not model.is_coroutine(task):
+        task, losses = model.tasks[name], model.losses.of(name)
+        if losses.silence or losses.nodes or isinstance(task, Call) and not model.is_coroutine(task):
             continue
         for operation, outcome in _outcomes(task.body, history):
             for at in cancelled.get(name, ()):
-                if isinstance(operation, Sleep) and outcome["begun"] <= at <= outcome["ended"] - HEARD_S:
+                if isinstance(operation, Sleep) and outcome["begun"] <= at <= outcome["ended"] - losses.lag_s:
                     number = "G45" if isinstance(task, Call) else "G41"
                     yield f"{number}: {name} was cancelled at {at:.3f} and slept from {outcome['begun']:.3f} on to the end"
 
 
 def _check_unbegun(model: Model, told: Sequence[tuple[Body, History]], runs: Counter[str]) -> Iterator[str]:
     """G40: a task that was cancelled before it began, without force, has not run. Earlier attempts may have run."""
-    losses = model.losses
-    if losses.deaths or losses.preemptions or losses.silence or losses.files:
-        return
     for body, history in told:
         for operation, outcome in _outcomes(body, history):
             if isinstance(operation, Get) and outcome.get("error") == UNBEGUN and len(outcome["of"]) == 1:
                 name = model.makers.get(outcome["of"][0], "")
                 is_own = name in model.tasks and model.objects[name].owner == DRIVER and not is_repeated(model.tasks[name])
-                if runs[name] and is_own and not model.cancelled.get(name):
+                losses = model.losses.of(name)
+                has_run_before = losses.deaths or losses.preemptions or losses.silence or losses.files
+                if runs[name] and is_own and not model.cancelled.get(name) and not has_run_before:
                     yield f"G40: {name} was cancelled before it began, as {operation.name} was told, and it has run"
 
 

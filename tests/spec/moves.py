@@ -16,7 +16,7 @@ from minray.raylet.placement_group_resource_manager import PREPARED
 from minray.simulation import SimCluster
 from minray.simulation.cluster import HEAD
 from tests.simulation.leaving import ask_to_leave
-from tests.spec.stage import Record
+from tests.spec.stage import ZONE, Record
 
 MOMENTS: dict[str, Callable[[Any], object]] = {
     "": lambda raylet: True,
@@ -71,6 +71,8 @@ class Move(Record, frozen=True):
     """Whether its raylet is killed, and all processes of the node with it."""
     is_silent: bool = False
     """Whether its death breaks no connection: the node is lost like a machine without power."""
+    zone: str = ""
+    """Value of the label ``ZONE`` of a node that joins; empty: as the node in whose place it joins."""
 
     def name(self) -> str:
         return f"n{self.node}"
@@ -136,7 +138,8 @@ class Traffic:
         self._to_come -= 1
         name = move.name()
         if f"raylet/{name}" not in self._cluster.alive():
-            self._cluster.add_node(name, **self._nodes[move.node % len(self._nodes)])
+            labels = {"labels": {ZONE: move.zone}} if move.zone else {}
+            self._cluster.add_node(name, **self._nodes[move.node % len(self._nodes)], **labels)
 
     def _send_away(self) -> None:
         """Ask nodes to leave, one after the other: the operator's program."""

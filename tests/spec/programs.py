@@ -42,10 +42,12 @@ from minray.util.scheduling_strategies import (
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, away
 from tests.spec.frees import Free
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
+from tests.spec.looks import Look
 from tests.spec.stage import (
     END,
     ERRORS,
     RUN,
+    ZONE,
     History,
     Outcome,
     Record,
@@ -63,8 +65,6 @@ MOST_CALLS = 4
 """Upper bound, for estimates of time, of how often a call or a constructor runs with the retries that programs have."""
 MARK = "SPEC_MARK"
 """The environment variable that a task's ``runtime_env`` sets."""
-ZONE = "zone"
-"""The label that nodes have; there is no other."""
 NOWHERE = "0a" * 16
 """The id of no node."""
 NOBODY_S = "no task makes it any more"
@@ -622,7 +622,7 @@ class Sleep(Tagged, frozen=True):
 
 
 Operation = (
-    Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | ReadOn | Why | Sleep
+    Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
     | Create | Call | Find | Kill | Group | Ready | FindGroup | Describe | Remove
 )
 

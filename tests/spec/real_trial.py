@@ -20,7 +20,7 @@ import msgspec
 from minray.cluster_utils import ClusterNode
 from tests.helpers import whereabouts
 from tests.spec.detached import Farewell, detached_names
-from tests.spec.model import Losses, problems
+from tests.spec.model import Facts, Losses, problems
 from tests.spec.programs import Exit, Leave, Program
 from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
 from tests.spec.real_faults import Fault, Wrecker, losses
@@ -229,7 +229,7 @@ class Trial:
         is_told = [n not in program.leavers() and not driver.is_gone for n, driver in enumerate(self._drivers)]
         told = [self._histories.get(n) if is_told[n] else None for n in range(len(self._drivers))]
         if [history is not None for history in told] == is_told:
-            self._found += problems(program, self._losses, told, lines, self._farewells)
+            self._found += problems(program, self._losses, told, lines, Facts(farewells=self._farewells))
 
     def _gather_evidence(self, ask_drivers: bool) -> None:
         for driver in self._staying() if ask_drivers else ():

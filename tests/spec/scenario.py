@@ -35,32 +35,49 @@ from minray.common.config import SystemConfig
 from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
-from minray.simulation.faults import KINDS, LONG_DELAYS_S, LONG_STALLS_S, LOUD, STALLS_S, Key
-from minray.simulation.loop import ProcessGone, SimProcess
+from minray.simulation.faults import (
+    DELAYS_S,
+    DISK,
+    KINDS,
+    LONG_DELAYS_S,
+    LONG_STALLS_S,
+    LOUD,
+    QUIET,
+    SLOW_NODE,
+    STALLS_S,
+    SWITCH,
+    SWITCHES_S,
+    Key,
+)
+from minray.simulation.interpreter import EPOCH_S
+from minray.simulation.loop import TICKS_PER_SECOND, ProcessGone, SimProcess
 from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
 from tests.simulation.rest import is_held_up, unrest
+from tests.spec.answers import ask_again
+from tests.spec.charges import GCS_STALLS_S, PATIENCE_S, Attempts, Blows, Charges
 from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
-from tests.spec.model import Losses, problems
+from tests.spec.model import HEARD_S, Facts, Losses, problems
 from tests.spec.moves import Move, Traffic
-from tests.spec.programs import ZONE, Body, Call, Program, Submit, perform
-from tests.spec.stage import END, RUN, History, Record, Stage, has_lost_its_node, raised
+from tests.spec.programs import Body, Call, Program, Submit, perform
+from tests.spec.stage import END, RUN, ZONE, History, Record, Stage, has_lost_its_node, made, raised
 
-PATIENCE_S = 5.0
-"""Virtual seconds for which a silent process is not given up."""
 QUICK_HEALTH_CHECKS = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 2}
 """System configuration with which a silent node is dead after some ten seconds: more than ``PATIENCE_S``."""
-GCS_STALLS_S = 0.5
-"""Virtual seconds of short stalls of the gcs in all, above which it counts as silent. Callers of actors wait one second."""
+MOMENT_S = 0.05
+"""Virtual seconds after which a cancellation has reached its task, if nothing delays it."""
 GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """Virtual seconds without a gcs after a crash of the gcs."""
+HARMLESS = frozenset((*QUIET, *DISK, "crash", "memory", "spawn", SWITCH, SLOW_NODE))
+"""Faults that end no node, if only workers crash."""
 ENDS = ("crash", "memory", "spawn")
 """Loud faults that end a process, or keep it from starting. They count as silence only for the gcs, which comes back."""
 SILENCING = ("long_delay", "reset", "cut", "rift", "last_words")
 """Faults after which one process may hear nothing of another."""
-HEAD_ENDS = ("raylet/head", ("ends",))
+ENDS_WORD = ("ends",)
+HEAD_ENDS = ("raylet/head", ENDS_WORD)
 """Process and details of the ``LIFE`` event in a trace that says that the head's raylet has ended."""
 ROOMY_BYTES = 4000
 """Bytes of an object store from which on no program has to wait for spilling."""
@@ -159,6 +176,18 @@ class World(Record, frozen=True):
             system["task_retry_delay_ms"] = self.retry_pause_ms
         return system
 
+    def staying_nodes(self, overrides: Answers | None = None) -> list[Node]:
+        """Nodes that no fault can take away, also those that join: all, or only the head."""
+        head, *others = self.nodes
+        kinds = self.rates.keys() | {key[0] for key, _ in overrides or ()}
+        crashed = [str(key[1]) for key, _ in overrides or () if key[0] == "crash"]
+        crashed += self.targets if "crash" in self.rates else ()
+        is_quiet = HARMLESS.issuperset(kinds) and all(place.startswith("worker/") for place in crashed)
+        if not is_quiet or any(move.leaves or move.dies for move in self.moves):
+            return [head]
+        joining = [msgspec.structs.replace(self.nodes[move.node % len(self.nodes)], zone=move.zone) for move in self.moves]
+        return [head, *others, *(node for node in joining if node.zone)]
+
     def home(self, driver: int) -> str:
         """Name of the node on which a driver runs."""
         number = self.homes[driver] if driver < len(self.homes) else 0
@@ -186,16 +215,20 @@ class Scenario(Record, frozen=True):
         return msgspec.json.decode(text, type=cls)
 
     def is_feasible(self) -> bool:
-        """Whether every task and actor can run on the head, which no fault takes away; and names and groups are sound."""
+        """Whether every task and actor can run on a node that no fault takes away; and names and groups are sound.
+
+        The head is never taken away. Actors fit there.
+        """
         if not self.world.nodes or not self.program.drivers or not self.program.names_actors_well():
             return False
         head, groups = self.world.nodes[0], self._groups()
+        staying = self.world.staying_nodes(self.overrides)
         if not self._uses_groups_well(groups):
             return False
         slots = sum(group.bundles for group in groups)
         has_slots = slots + 1 <= head.resources.get(SLOT, 1)
         actors_fit = all(actor.cpus_to_be_placed() <= head.num_cpus for actor in self.program.actors())
-        return has_slots and actors_fit and all(map(head.fits, self.program.tasks()))
+        return has_slots and actors_fit and all(any(node.fits(task) for node in staying) for task in self.program.tasks())
 
     def _groups(self) -> list[Group]:
         return [operation for operation in self.program.walk() if isinstance(operation, Group)]
@@ -212,8 +245,8 @@ class Scenario(Record, frozen=True):
         )
 
 
-def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
-    """Losses that the faults that struck may have caused."""
+def losses_of(answers: Mapping[Key, int], world: World, charges: Charges | None = None) -> Losses:
+    """Losses that the faults that struck may have caused; ``charges``: what they have struck."""
     crashed = [key[1] for key in answers if key[0] == "crash"]
     raylets = [name for name in crashed if name.startswith("raylet/")]
     workers = [name for name in crashed if name.startswith("worker/")]
@@ -245,7 +278,25 @@ def losses_of(answers: Mapping[Key, int], world: World) -> Losses:
         room=may_lack_room,
         departures=any(move.leaves for move in world.moves),
         hopeless=is_hopeless,
+        torn=may_lose_files,
+        lag_s=_lag_s(answers),
+        charges=charges,
     )
+
+
+def _lag_s(answers: Mapping[Key, int]) -> float:
+    """Seconds after which a cancellation has reached its task: what quiet faults have added to a moment, at most."""
+    lag_s = MOMENT_S
+    for key, answer in answers.items():
+        if key[0] == "delay" and str(key[2]).startswith(("CancelTask", "connect")):
+            lag_s += DELAYS_S[answer]
+        elif key[0] == "stall":
+            lag_s += STALLS_S[answer]
+        elif key[0] == "switch":
+            lag_s += SWITCHES_S[answer]
+        elif key[0] in ("break", "slow_node"):
+            return HEARD_S
+    return min(lag_s, HEARD_S)
 
 
 def _may_end_a_node(kind: str, answer: int) -> bool:
@@ -332,12 +383,13 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
     found: list[str] = []
     histories: dict[int, History] = {}
     raised.clear()
+    made.clear()
     try:
         with _unraisable(found), cluster:
-            watch = Watch(cluster, len(scenario.program.performances()))
+            watch, attempts = Watch(cluster, len(scenario.program.performances())), Attempts(cluster)
             try:
                 traffic = Traffic(cluster, nodes, scenario.world.moves)
-                found += _drive(cluster, scenario, histories, watch, traffic, limit_s)
+                found += _drive(cluster, scenario, histories, watch, attempts, traffic, limit_s)
             except Broken:
                 found += watch.problems
             except SimulationFailed:
@@ -415,6 +467,7 @@ def _drive(
     scenario: Scenario,
     histories: dict[int, History],
     watch: Watch,
+    attempts: Attempts,
     traffic: Traffic,
     limit_s: float,
 ) -> list[str]:
@@ -450,15 +503,18 @@ def _drive(
     _settle(cluster, any(move.dies for move in world.moves), busy_s)
     watch.look_at_gcs()
     found = watch.problems + [f"S1: {problem}" for problem in account.problems]
-    losses = losses_of(cluster.oracle.answers, world)
-    if "raylet/head" not in cluster.alive() or (losses.nodes and _has_lost_gcs(cluster)):
+    charges = _charges(cluster, attempts, world.moves)
+    losses, blows = losses_of(cluster.oracle.answers, world, charges), charges.blows
+    found += _unexplained_ends(cluster, blows)
+    if "raylet/head" not in cluster.alive() or _has_lost_gcs(cluster, blows):
         return found
-    gone = _killed_drivers(cluster) | (_lost_drivers(cluster, drivers) if losses.nodes else set())
+    gone = _killed_drivers(cluster) | _lost_drivers(cluster, drivers, blows)
     lost = {f"driver/{number}" for number in gone}
     found += [f"L2: {problem}" for problem in leftovers(cluster, True, lost)] + unrest(cluster)
     for number, driver in enumerate(drivers):
         if driver.done() and number not in gone and (number not in program.leavers() or not _has_left(driver)):
             found.append(f"L1: a driver ended with {driver.exception()!r}")
+    found += ask_again(cluster, program, lost)
     verdict_is_in = True
     for driver in drivers:
         if not driver.done():
@@ -468,9 +524,29 @@ def _drive(
     gone |= program.leavers()
     if len(histories.keys() | gone) == len(drivers):
         told = [None if number in gone else histories[number] for number in range(len(drivers))]
-        found += problems(program, losses, told, reports(cluster), farewells)
+        found += problems(program, losses, told, reports(cluster), _facts(cluster, farewells))
     found += watch.problems + traffic.stayed()
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
+
+
+def _charges(cluster: SimCluster, attempts: Attempts, moves: Sequence[Move]) -> Charges:
+    """Charges of a run that is over, before its drivers leave."""
+    node_of = cluster.trace.nodes()
+    blows = Blows.of(cluster.oracle.answers, node_of, moves)
+    return Charges(attempts.all(), blows, node_of, node_of.keys() - cluster.alive())
+
+
+def _facts(cluster: SimCluster, farewells: Sequence[Farewell]) -> Facts:
+    """Return what is known of a run beside its histories. Of nodes with the same name only the last one counts."""
+    configs = {name: raylet._config for name, raylet in cluster.raylets.items()}
+    ids = {f"raylet/{name}": config.node_id for name, config in configs.items()}
+    ids |= {name: core.config.worker_id for name, core in cluster.cores.items()}
+    deaths = [event for event in cluster.trace.events if event.kind == LIFE and event.details == ENDS_WORD]
+    ended_at = {event.process: EPOCH_S + event.ticks / TICKS_PER_SECOND for event in deaths}
+    ends = {ids[name].hex(): at for name, at in ended_at.items() if name in ids}
+    alive = {ids[name].hex() for name in cluster.alive() if name in ids}
+    zones = {config.node_id.hex(): config.labels.get(ZONE, "") for config in configs.values()}
+    return Facts(zones, {id_: at for id_, at in ends.items() if id_ not in alive}, farewells)
 
 
 def _say_farewells(cluster: SimCluster, program: Program) -> list[Farewell]:
@@ -489,10 +565,23 @@ def _killed_drivers(cluster: SimCluster) -> set[int]:
     return {int(name.removeprefix("driver/")) for name in crashed if name.startswith("driver/")}
 
 
-def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]]) -> set[int]:
+def _unexplained_ends(cluster: SimCluster, blows: Blows) -> list[str]:
+    """Nodes that have ended although nothing has struck them, and nobody has told them to leave (G108)."""
+    ended = {f"raylet/{name}": name for name in cluster.raylets if f"raylet/{name}" not in cluster.alive()}
+    return [
+        f"G108: {raylet} has ended, and nothing that has struck can have ended it"
+        for raylet, name in ended.items()
+        if name != HEAD and name not in blows.leaving_nodes and not blows.explain_loss_of(name)
+    ]
+
+
+def _lost_drivers(cluster: SimCluster, drivers: Sequence[asyncio.Future[Any]], blows: Blows) -> set[int]:
     """Numbers of the drivers that have died with their nodes or lost their raylets. Their histories do not count."""
     lost = set()
+    node_of = cluster.trace.nodes()
     for number, driver in enumerate(drivers):
+        if not blows.explain_loss_of(node_of[f"driver/{number}"], f"driver/{number}"):
+            continue
         core = cluster.cores.get(f"driver/{number}")
         error = driver.exception() if driver.done() else None
         is_homeless = isinstance(error, DriverDied) or has_lost_its_node(error)
@@ -521,9 +610,11 @@ def _restart_gcs(cluster: SimCluster, process: SimProcess, loses_disk: bool) -> 
     process.on_death.append(on_death)
 
 
-def _has_lost_gcs(cluster: SimCluster) -> bool:
-    """Whether a driver has given up the gcs, so that all is over for that driver."""
-    return any(core.gcs.death for name, core in cluster.cores.items() if name.startswith("driver/"))
+def _has_lost_gcs(cluster: SimCluster, blows: Blows) -> bool:
+    """Whether a driver has given up the gcs, for a reason, so that all is over for that driver."""
+    node_of = cluster.trace.nodes()
+    given_up = [name for name, core in cluster.cores.items() if name.startswith("driver/") and core.gcs.death]
+    return any(blows.explain_loss_of(node_of[name], name) for name in given_up)
 
 
 def _settle(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> None:

@@ -23,12 +23,16 @@ History = list[Outcome]
 RUN, END, BORN = "run", "end", "born"
 """First words of the lines that tasks, calls and constructors print."""
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
+ZONE = "zone"
+"""The label that nodes have; there is no other."""
 FILLING = 7
 """Value of each byte of an array, by which a torn array is noticed."""
 TOLD_DEAD = "its owner is dead"
 """Part of the error of a driver that names an actor before it has noticed that its node is dead."""
 raised: set[tuple[str, str]] = set()
 """Process and task of each ``RaiseAtFirst`` that has raised. Simulated processes share it; ``run`` empties it."""
+made: dict[str, str] = {}
+"""Id of an actor -> the ``Create`` that has made it. Simulated processes share it; ``run`` empties it."""
 
 
 def has_lost_its_node(error: BaseException | None) -> bool:

@@ -57,10 +57,12 @@ from tests.spec.programs import (
 )
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.variations import (
+    FAR,
     PAUSES_S,
     with_async_actors,
     with_awaits,
     with_crowds,
+    with_far_tasks,
     with_first_failures,
     with_frees,
     with_good_ends,
@@ -69,6 +71,8 @@ from tests.spec.variations import (
     with_impatience,
     with_jams,
     with_leavers,
+    with_long_sleeps,
+    with_looks,
     with_manners,
     with_miscounts,
     with_names_of_groups,
@@ -508,7 +512,10 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_force(program, Random(f"force of {seed}"))
     program = with_families(program, Random(f"families of {seed}"))
     world = with_deaf_workers(world, program, Random(f"deaf workers of {seed}"))
-    return with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
+    program = with_long_sleeps(program, Random(f"long sleeps of {seed}"))
+    program = with_looks(program, Random(f"looks of {seed}"))
+    scenario = with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
+    return with_far_zones(scenario, Random(f"far zones of {seed}"))
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -561,6 +568,24 @@ def equipped(nodes: tuple[Node, ...], random: Random) -> tuple[Node, ...]:
         msgspec.structs.replace(node, num_gpus=random.randint(0, 2), zone=random.choice(("", "a", "b"))) for node in others
     ]
     return msgspec.structs.replace(head, num_gpus=2, zone="a"), *more
+
+
+def with_far_zones(scenario: Scenario, random: Random) -> Scenario:
+    """In a sixth of the scenarios without aimed faults, let only another node have the label that some tasks need.
+
+    That node may join later, so that the tasks have to wait. No fault may take a node away.
+    """
+    world = scenario.world
+    if is_aimed(world) or random.random() >= 0.25:
+        return scenario
+    rates, guest = quiet_rates(world), random.randrange(len(world.nodes))
+    if "crash" in world.rates:
+        rates |= {"crash": world.rates["crash"]}
+    nodes, moves = list(world.nodes), [Move(len(world.nodes), random.choice((0.0, 0.3, 2.0, 10.0)), zone=FAR)]
+    if guest and random.random() < 0.5:
+        nodes[guest], moves = msgspec.structs.replace(nodes[guest], zone=FAR), []
+    changed = msgspec.structs.replace(world, nodes=tuple(nodes), moves=tuple(moves), rates=rates, targets=("worker/",))
+    return msgspec.structs.replace(scenario, program=with_far_tasks(scenario.program, random), world=changed)
 
 
 def quiet_rates(world: World) -> dict[str, float]:

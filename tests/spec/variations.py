@@ -15,6 +15,7 @@ import msgspec
 
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.groups import SLOT, Describe, FindGroup, Group, Ready, Remove
+from tests.spec.looks import TABLES, Look
 from tests.spec.programs import (
     Body,
     Call,
@@ -37,6 +38,10 @@ from tests.spec.programs import (
 TEAM = "team"
 """Name of placement groups; there is no other."""
 PAUSES_S = (0.0, 0.001, 0.02, 0.2)
+LONG_SLEEPS_S = (3.0, 10.0)
+"""Seconds of sleeps that are cancelled: longer than any cancellation may take."""
+FAR = "c"
+"""The zone of a node that is not the head; see ``with_far_tasks``."""
 RAISING = ("Raise", "RaiseAtFirst")
 PADDINGS = (1, 30, 300)
 """Bytes of an array in a value: fewer than the rest of the value has, as many, or more."""
@@ -209,6 +214,47 @@ def with_needs(program: Program, random: Random) -> Program:
         return needs
 
     return _changed(program, change)
+
+
+def with_far_tasks(program: Program, random: Random) -> Program:
+    """Let some tasks of drivers need a node in the zone ``FAR``. At first there may be none."""
+
+    def change(tree: Tree) -> Tree:
+        is_free = tree.get("node", -1) < 0 and not (tree.get("group") or tree.get("gpus") or tree.get("zone"))
+        if tree.get("kind") != "Submit" or not is_free or random.random() < 0.6:
+            return {}
+        return {"zone": FAR, "is_soft": False, "spread": False, "num_cpus": min(1, tree.get("num_cpus", 1)), "resources": {}}
+
+    return _changed(program, change)
+
+
+def with_long_sleeps(program: Program, random: Random) -> Program:
+    """In a third of the programs, let tasks and calls that are cancelled sleep so long that nobody can miss it."""
+    if random.random() >= 0.33:
+        return program
+    cancelled = {one.ref for one in program.walk() if isinstance(one, Cancel)}
+
+    def change(tree: Tree) -> Tree:
+        for operation in tree["body"].get("operations", ()) if tree.get("name") in cancelled and "body" in tree else ():
+            if operation["kind"] == "Sleep":
+                operation["seconds"] = random.choice(LONG_SLEEPS_S)
+        return {}
+
+    return _changed(program, change)
+
+
+def with_looks(program: Program, random: Random) -> Program:
+    """In a quarter of the programs, let drivers look at the state API now and then."""
+    if random.random() >= 0.25:
+        return program
+    drivers = []
+    for number, driver in enumerate(program.drivers):
+        operations = list(driver.operations)
+        for count in range(random.randint(2, 5)):
+            look = Look(f"look at state {number}.{count}", random.choice(list(TABLES)))
+            operations.insert(random.randint(0, len(operations)), look)
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
 
 
 def _all_inside(tree: Tree) -> Iterator[Tree]:

@@ -1,0 +1,276 @@
+"""What faults have really struck: each task, call and actor of a run is charged with its own losses only.
+
+``Attempts`` notes during a run where each attempt of a task or call was pushed, and which worker each incarnation of an
+actor was given. ``Charges`` compares that with the faults that have struck. The rules stand in ``docs/simulation.md``
+("The judge"). Words of this file:
+
+  * The host of an attempt is the worker to which it was pushed. Its source is the process that has pushed it. The gcs is the
+    source of an actor's incarnations.
+  * The company of an attempt is its host, its source, their raylets, and the gcs. Nobody else can give it up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from minray.common.ids import short
+from minray.core_worker.records.pending_task import PUSHED
+from minray.protocol.base import decode
+from minray.protocol.raylet import GRANTED, LeaseReply, RequestWorkerLease
+from minray.simulation import SimCluster
+from minray.simulation.cluster import GCS, HEAD
+from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, STALLS_S, Key
+from minray.simulation.loop import current_process
+from tests.simulation.interference import watch_sends
+from tests.spec.moves import Move
+from tests.spec.stage import made
+
+PATIENCE_S = 5.0
+"""Virtual seconds for which a silent process is not given up."""
+GCS_STALLS_S = 0.5
+"""Virtual seconds of short stalls of the gcs in all, above which it counts as silent. Callers of actors wait one second."""
+
+
+class Attempt(NamedTuple):
+    """One attempt of a task or call, or one incarnation of an actor, in one worker."""
+
+    name: str
+    """The operation that has submitted it, or made the actor."""
+    of: bytes
+    """Id of the task or of the actor: several may have one name, if their parent runs again."""
+    number: int
+    host: str
+    source: str
+
+
+class Attempts:
+    """Notes all attempts of one cluster; make it before the cluster's first driver."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._noted: dict[Attempt, None] = {}
+        self._incarnations: dict[tuple[bytes, int, str], str] = {}
+        """Actor, number of restarts and host -> the name that the actor asked for."""
+        self._asked: dict[tuple[Any, int], bytes] = {}
+        """The gcs's end of a channel and the number of a request on it -> the lease that it asks for."""
+        for name, core in cluster.cores.items():
+            self._watch(name, core)
+        self._connect = cluster._connect
+        cluster._connect = self._on_core  # type: ignore[method-assign]
+        watch_sends(cluster, self._on_send)
+
+    def all(self) -> Iterator[Attempt]:
+        """Return all attempts so far. An actor with a name that no process has got a handle of goes by that name."""
+        yield from self._noted
+        for (actor_id, number, host), called in self._incarnations.items():
+            yield Attempt(made.get(actor_id.hex(), called), actor_id, number, host, GCS)
+
+    def _on_core(self, core: Any) -> None:
+        self._connect(core)
+        process = current_process.get()
+        assert process is not None
+        self._watch(process.name, core)
+
+    def _watch(self, source: str, core: Any) -> None:
+        move = core.tasks.move
+
+        def watched_move(task: Any, state: str) -> None:
+            move(task, state)
+            if state is PUSHED and task.worker is not None:
+                host = self._name_of(task.worker.address.worker_id)
+                attempt = Attempt(task.prepared.template.name, task.task_id, task.attempt, host, source)
+                self._noted[attempt] = None
+
+        core.tasks.move = watched_move
+
+    def _on_send(self, end: Any, message: Any, word: str) -> bool:
+        """Note a worker that is granted to the gcs, for an actor."""
+        if word == "RequestWorkerLease" and end.pipe.source.name == GCS:
+            self._asked[end, message.number] = decode(RequestWorkerLease, message.payload).lease_id
+        elif word == "RequestWorkerLease reply" and end.pipe.target.name == GCS:
+            reply = decode(LeaseReply, message.payload)
+            if reply.kind == GRANTED and reply.worker is not None:
+                self._note_incarnation(self._asked[end.other, message.number], reply.worker.worker_id)
+        return True
+
+    def _note_incarnation(self, lease_id: bytes, worker_id: bytes) -> None:
+        gcs: Any = self._cluster.gcs
+        for row in gcs._actors.rows():
+            if row.lease_id == lease_id:
+                key = row.info.actor_id, row.info.restarts, self._name_of(worker_id)
+                self._incarnations[key] = row.info.name
+
+    @staticmethod
+    def _name_of(worker_id: bytes) -> str:
+        return f"worker/{short(worker_id)}"
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Losses with which one task, call or actor is charged."""
+
+    deaths: int = 0
+    """Number of attempts of one task or actor, at most, whose host was struck, or given up."""
+    nodes: bool = False
+    """Whether the node of a host was struck."""
+    silence: bool = False
+    """Whether a process of its company has heard nothing of another for a while."""
+    memory: int = 0
+    """Number of hosts that the memory monitor may have killed."""
+    preemptions: int = 0
+    """Number of hosts on nodes that had to leave."""
+    has_ended: bool = False
+    """Whether the process of a host has really ended."""
+    beside: frozenset[str] = frozenset()
+    """All that had the same host, itself included."""
+    has_lost_source: bool = False
+    """Whether a process has ended for which its host has worked. A leased worker ends with the process that leases it."""
+
+
+NOT_STRUCK = Charge()
+
+
+@dataclass
+class Blows:
+    """The faults that have struck, by what they have struck."""
+
+    crashed: set[str] = field(default_factory=set)
+    """Processes that a crash, or a failed start, has ended."""
+    lost_nodes: set[str] = field(default_factory=set)
+    """Nodes whose raylet was struck, with all its processes."""
+    preempted_nodes: set[str] = field(default_factory=set)
+    """Nodes that had to leave. A worker that dies there, even by itself, uses up no retry."""
+    leaving_nodes: set[str] = field(default_factory=set)
+    """Nodes that were to leave, or would have if no process had used them."""
+    short_of_memory: Counter[str] = field(default_factory=Counter)
+    """Node -> the number of times that its memory monitor has found no memory."""
+    silent: dict[str, bool] = field(default_factory=dict)
+    """Process that stood still, or begins anew -> whether others may have given it up."""
+    silent_links: dict[frozenset[str], bool] = field(default_factory=dict)
+    """Two processes between which messages were late or lost -> whether one may have given up the other."""
+    cut_nodes: set[frozenset[str]] = field(default_factory=set)
+    """Pairs of nodes between which nothing passed."""
+    silent_nodes: set[str] = field(default_factory=set)
+    """Nodes that were lost without a word."""
+
+    @classmethod
+    def of(cls, answers: Mapping[Key, int], node_of: Mapping[str, str], moves: Iterable[Move]) -> Blows:
+        blows = cls()
+        stalled_s = sum(STALLS_S[answer] for key, answer in answers.items() if key[:2] == ("stall", GCS))
+        if stalled_s > GCS_STALLS_S:
+            blows.silent[GCS] = False
+        for key, answer in answers.items():
+            blows._add(str(key[0]), str(key[1]), answer, node_of)
+        for move in moves:
+            blows._add_move(move, {node for node in node_of.values() if node != HEAD})
+        return blows
+
+    def _add(self, kind: str, place: str, answer: int, node_of: Mapping[str, str]) -> None:
+        node, link = node_of.get(place, ""), place.split(">")
+        if kind in ("crash", "spawn"):
+            self.crashed.add(place)
+            self.lost_nodes |= {node} if place.startswith("raylet/") else set()
+            self.silent |= {GCS: False} if place == GCS else {}
+        elif kind == "node_loss":
+            self.lost_nodes.add(node)
+            self.silent_nodes.add(node)
+        elif kind == "last_words":
+            self.lost_nodes.add(node_of[link[0]])
+            self.silent_links[frozenset(link)] = True
+        elif kind == "memory":
+            self.short_of_memory[node] += 1
+        elif kind == "long_stall":
+            self.silent[place] = self.silent.get(place, False) or LONG_STALLS_S[answer] > PATIENCE_S
+        elif kind in ("long_delay", "reset"):
+            is_long = kind == "long_delay" and LONG_DELAYS_S[answer] > PATIENCE_S
+            self.silent_links[frozenset(link)] = self.silent_links.get(frozenset(link), False) or is_long
+        elif kind in ("cut", "rift"):
+            self.cut_nodes.add(frozenset(node_of[process] for process in link))
+
+    def _add_move(self, move: Move, others: set[str]) -> None:
+        nodes = {move.name()} if move.node else others
+        if move.dies:
+            self.lost_nodes |= nodes
+            self.silent_nodes |= nodes if move.is_silent else set()
+        if move.leaves:
+            self.leaving_nodes |= nodes
+        if move.ends_work():
+            self.lost_nodes |= nodes
+        if move.leaves and not move.if_idle:
+            self.preempted_nodes |= nodes
+
+
+    def explain_loss_of(self, node: str, process: str = "") -> bool:
+        """Whether a node, or ``process`` on it, may have lost its cluster: it was struck, or has not heard of the gcs."""
+        company = {process, GCS, f"raylet/{node}"}
+        return (
+            node in self.lost_nodes
+            or any(is_long for place, is_long in self.silent.items() if place in company)
+            or any(is_long for link, is_long in self.silent_links.items() if link <= company)
+            or frozenset((node, HEAD)) in self.cut_nodes
+        )
+
+
+class Charges:
+    """Charges every name of a run with what has struck it."""
+
+    def __init__(
+        self, attempts: Iterable[Attempt], blows: Blows, node_of: Mapping[str, str], ended: Collection[str]
+    ) -> None:
+        """``node_of``: the node of each process; ``ended``: processes that have ended when the run is over."""
+        self.blows = blows
+        self._node_of = node_of
+        self._ended = ended
+        self._of: dict[str, list[Attempt]] = {}
+        self._in: dict[str, set[str]] = {}
+        """Host -> the names that it has hosted."""
+        self._sources: dict[str, set[str]] = {}
+        """Host -> the processes for which it has worked."""
+        for attempt in attempts:
+            self._of.setdefault(attempt.name, []).append(attempt)
+            self._in.setdefault(attempt.host, set()).add(attempt.name)
+            self._sources.setdefault(attempt.host, set()).add(attempt.source)
+        self._charges: dict[str, Charge] = {}
+
+    def of(self, name: str) -> Charge:
+        if name not in self._charges:
+            self._charges[name] = self._charge(self._of[name]) if name in self._of else NOT_STRUCK
+        return self._charges[name]
+
+    def _charge(self, attempts: list[Attempt]) -> Charge:
+        blows, hosts = self.blows, {attempt.host for attempt in attempts}
+        nodes = {host: self._node_of.get(host, "") for host in hosts}
+        struck = Counter(of for of, _ in {(one.of, one.number) for one in attempts if self._is_struck(one)})
+        return Charge(
+            deaths=max(struck.values(), default=0),
+            nodes=any(self._node_is_struck(one) for one in attempts),
+            silence=any(map(self._is_silent, attempts)),
+            memory=sum(blows.short_of_memory[nodes[host]] for host in hosts if host in self._ended),
+            preemptions=sum(nodes[host] in blows.preempted_nodes for host in hosts),
+            has_ended=any(host in self._ended for host in hosts),
+            beside=frozenset().union(*(self._in[host] for host in hosts)),
+            has_lost_source=any(source in self._ended for host in hosts for source in self._sources[host]),
+        )
+
+    def _is_struck(self, attempt: Attempt) -> bool:
+        """Whether its host was struck, or may count as dead for one of its company."""
+        is_short = self.blows.short_of_memory[self._node_of.get(attempt.host, "")] and attempt.host in self._ended
+        return attempt.host in self.blows.crashed or bool(is_short) or self._node_is_struck(attempt)
+
+    def _node_is_struck(self, attempt: Attempt) -> bool:
+        return self._node_of.get(attempt.host, "") in self.blows.lost_nodes or any(self._silences(attempt))
+
+    def _is_silent(self, attempt: Attempt) -> bool:
+        places = {self._node_of.get(attempt.host, ""), self._node_of.get(attempt.source, "")}
+        return not self.blows.silent_nodes.isdisjoint(places) or bool(list(self._silences(attempt)))
+
+    def _silences(self, attempt: Attempt) -> Iterator[bool]:
+        """Go over the silences in its company: each may have been so long that one was given up, or not."""
+        blows, places = self.blows, [self._node_of.get(process, "") for process in (attempt.host, attempt.source)]
+        company = {attempt.host, attempt.source, GCS, *(f"raylet/{place}" for place in places)}
+        yield from (is_long for process, is_long in blows.silent.items() if process in company)
+        yield from (is_long for link, is_long in blows.silent_links.items() if link <= company)
+        yield from (True for pair in blows.cut_nodes if pair <= {HEAD, *places})
