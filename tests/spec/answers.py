@@ -1,4 +1,4 @@
-"""Everything is asked again when a run has settled: names, all tables of the state API, resources, labels, placement groups.
+"""Ask a settled cluster everything again: names, all tables of the state API, resources, labels, placement groups.
 
 One more driver, the inquirer, asks as any program would. ``Truth`` knows what is right from the tables of the living
 processes themselves: which of them live, what they hold, run and offer. The gcs is not asked for the truth, because most
@@ -40,7 +40,7 @@ OVER = ("FINISHED", "FAILED")
 
 
 class Answers(Record, frozen=True):
-    """Everything that the inquirer was told, as plain data."""
+    """All answers that the inquirer was given, as plain data."""
 
     named: list[tuple[str, str]]
     """Namespace and name of each actor that ``list_named_actors`` shows."""
@@ -93,7 +93,7 @@ def _found(name: str) -> str:
 
 @dataclass(frozen=True)
 class Truth:
-    """What the living processes of a settled cluster know of themselves."""
+    """Knowledge that the living processes of a settled cluster have of themselves."""
 
     nodes: dict[str, Any]
     """Id of a living node -> its raylet."""

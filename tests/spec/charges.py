@@ -1,4 +1,4 @@
-"""What faults have really struck: each task, call and actor of a run is charged with its own losses only.
+"""Charges each task, call and actor of a run with its own losses only: those of faults that have really struck it.
 
 ``Attempts`` notes during a run where each attempt of a task or call was pushed, and which worker each incarnation of an
 actor was given. ``Charges`` compares that with the faults that have struck. The rules stand in ``docs/simulation.md``
@@ -113,13 +113,13 @@ class Charge:
     """Losses with which one task, call or actor is charged."""
 
     deaths: int = 0
-    """Number of attempts of one task or actor, at most, whose host was struck, or given up."""
+    """Number of attempts of one task or actor, at most, whose host was struck or given up, and of those in ``memory``."""
     nodes: bool = False
     """Whether the node of a host was struck."""
     silence: bool = False
     """Whether a process of its company has heard nothing of another for a while."""
     memory: int = 0
-    """Number of hosts that the memory monitor may have killed."""
+    """Number of attempts of one task or actor, at most, whose host the memory monitor may have killed."""
     preemptions: int = 0
     """Number of hosts on nodes that had to leave."""
     has_ended: bool = False
@@ -243,12 +243,12 @@ class Charges:
     def _charge(self, attempts: list[Attempt]) -> Charge:
         blows, hosts = self.blows, {attempt.host for attempt in attempts}
         nodes = {host: self._node_of.get(host, "") for host in hosts}
-        struck = Counter(of for of, _ in {(one.of, one.number) for one in attempts if self._is_struck(one)})
+        memory = _most_of_one(one for one in attempts if self._may_lack_memory(one))
         return Charge(
-            deaths=max(struck.values(), default=0),
+            deaths=_most_of_one(one for one in attempts if self._is_struck(one)) + memory,
             nodes=any(self._node_is_struck(one) for one in attempts),
             silence=any(map(self._is_silent, attempts)),
-            memory=sum(blows.short_of_memory[nodes[host]] for host in hosts if host in self._ended),
+            memory=memory,
             preemptions=sum(nodes[host] in blows.preempted_nodes for host in hosts),
             has_ended=any(host in self._ended for host in hosts),
             beside=frozenset().union(*(self._in[host] for host in hosts)),
@@ -257,8 +257,11 @@ class Charges:
 
     def _is_struck(self, attempt: Attempt) -> bool:
         """Whether its host was struck, or may count as dead for one of its company."""
-        is_short = self.blows.short_of_memory[self._node_of.get(attempt.host, "")] and attempt.host in self._ended
-        return attempt.host in self.blows.crashed or bool(is_short) or self._node_is_struck(attempt)
+        return attempt.host in self.blows.crashed or self._node_is_struck(attempt)
+
+    def _may_lack_memory(self, attempt: Attempt) -> bool:
+        """Whether the memory monitor may have killed its host."""
+        return attempt.host in self._ended and self.blows.short_of_memory[self._node_of.get(attempt.host, "")] > 0
 
     def _node_is_struck(self, attempt: Attempt) -> bool:
         return self._node_of.get(attempt.host, "") in self.blows.lost_nodes or any(self._silences(attempt))
@@ -268,9 +271,15 @@ class Charges:
         return not self.blows.silent_nodes.isdisjoint(places) or bool(list(self._silences(attempt)))
 
     def _silences(self, attempt: Attempt) -> Iterator[bool]:
-        """Go over the silences in its company: each may have been so long that one was given up, or not."""
+        """Go over the silences in its company. True: one process may have given up the other."""
         blows, places = self.blows, [self._node_of.get(process, "") for process in (attempt.host, attempt.source)]
         company = {attempt.host, attempt.source, GCS, *(f"raylet/{place}" for place in places)}
         yield from (is_long for process, is_long in blows.silent.items() if process in company)
         yield from (is_long for link, is_long in blows.silent_links.items() if link <= company)
         yield from (True for pair in blows.cut_nodes if pair <= {HEAD, *places})
+
+
+def _most_of_one(attempts: Iterable[Attempt]) -> int:
+    """Largest number of these attempts that one task, or one actor, has made."""
+    counts = Counter(of for of, _ in {(attempt.of, attempt.number) for attempt in attempts})
+    return max(counts.values(), default=0)

@@ -10,7 +10,10 @@ Rules
   * A call that loses its actor uses up a retry (G37). A caller that hears nothing for a while, because a process is silent
     and not dead, may use up any number of retries (G39b).
   * Every handle keeps its actor alive, also one that was found by name (G24, G33a). So one process's drops do not matter to
-    others that have a handle. But an actor that another driver may have made ends with that driver.
+    others that have a handle. An actor that another driver may have made ends with that driver only if that was killed, has
+    left, or has lost its cluster before the others were through.
+  * A crash counts only if it has struck a worker that the actor was given. A silence counts only for a caller between which
+    and the actor it was (``charges``).
   * A detached actor needs no handle, and ends with no other process (G26). One exception: its maker may die before it has
     told the gcs how the actor is made.
   * An actor that lives in a placement group ends when that is removed. It may restart before, on a node that has not heard

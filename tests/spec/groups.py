@@ -145,6 +145,8 @@ class Ready(Tagged, frozen=True):
         yield from reading.check_names(self.name, (self.group,), outcome)
         if not outcome["there"] and self.group not in reading.model.removed_groups:
             yield f"G104: {self.name} was told that {self.group} is gone, which nobody removes"
+        if outcome["there"] and outcome["of"]:
+            reading.ready_groups[self.group] = reading.model.bundles[self.group]
 
 
 def _is_awaited(group: PlacementGroup) -> bool:
@@ -177,6 +179,8 @@ class Remove(Tagged, frozen=True):
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (self.group,), outcome)
         reading.removed_groups.update(outcome["of"])
+        for group in outcome["of"]:
+            reading.ready_groups.pop(group, None)
         for called, holder in list(reading.named_groups.items()):
             if holder.name in outcome["of"]:
                 del reading.named_groups[called]

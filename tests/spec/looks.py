@@ -7,8 +7,8 @@ A look shows one table. Nothing is at rest meanwhile, so rows may be late; but n
     living, by no process.
   * A process that has ended is not shown as living for ever, nor is a node whose raylet has ended, or an actor in an ended
     worker.
-  * The looker's own knowledge counts: a task whose value it has got has not failed, an actor that nothing can have ended is
-    there and lives, and one that it has killed for good is dead.
+  * The looker's own knowledge counts. A task whose value it has got has not failed. An actor that nothing can have ended is
+    there and lives. One that it has killed for good is dead.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import minray
 from minray.api.actor_handle import ActorHandle
 from minray.util.state import list_actors, list_jobs, list_nodes, list_placement_groups, list_tasks, list_workers
 from minray.util.state.exception import RayStateApiException
+from tests.spec.groups import SLOT
 from tests.spec.stage import Outcome, Stage, Tagged
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ TABLES: dict[str, Any] = {
     "tasks": list_tasks,
     "workers": list_workers,
 }
+"""Table -> the function that lists it. A look may also be at ``RESOURCES``."""
+RESOURCES = "resources"
+REPORTED_S = 1.0
+"""Virtual seconds after which nodes have reported what is reserved."""
 FIELDS = {
     "actors": ("actor_id", "state", "name", "node_id", "pid", "death_cause", "num_restarts"),
     "jobs": ("job_id", "status", "end_time"),
@@ -58,7 +63,7 @@ MANY = 10_000
 HEARD_S = 3.0
 """Virtual seconds after which a process's end is known everywhere, if no process is silent."""
 GIVEN_UP_S = 100.0
-"""The same if processes may be silent: a silent node is given up after a minute."""
+"""Virtual seconds for that if processes may be silent: a silent node is given up after a minute."""
 
 
 class Look(Tagged, frozen=True):
@@ -66,8 +71,13 @@ class Look(Tagged, frozen=True):
 
     name: str
     table: str = "actors"
+    pause_s: float = 0.0
+    """Seconds before it."""
 
     def perform(self, stage: Stage) -> Outcome:
+        time.sleep(self.pause_s)
+        if self.table == RESOURCES:
+            return {"of": [], "available": minray.available_resources(), "total": minray.cluster_resources()}
         outcome: Outcome = {"of": [], "begun": time.time(), "job": minray.get_runtime_context().get_job_id()}
         try:
             rows = TABLES[self.table](limit=MANY)
@@ -83,6 +93,9 @@ class Look(Tagged, frozen=True):
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, (), outcome)
+        if self.table == RESOURCES:
+            yield from self._check_resources(reading, outcome)
+            return
         rows = [dict(zip(FIELDS[self.table], row, strict=True)) for row in outcome.get("rows", ())]
         if len({(row[FIELDS[self.table][0]], row.get("attempt_number")) for row in rows}) < len(rows):
             yield f"state: {self.name} shows a row of {self.table} twice"
@@ -90,6 +103,15 @@ class Look(Tagged, frozen=True):
             yield from self._check_actors(reading, outcome, rows)
         elif self.table == "tasks":
             yield from self._check_tasks(reading, outcome, rows)
+
+    def _check_resources(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        """No more is free than there is, and than placement groups leave, unless nodes come and go or are silent."""
+        losses, available, total = reading.model.losses, outcome["available"], outcome["total"]
+        if losses.nodes or losses.silence or losses.departures or self.pause_s < REPORTED_S:
+            return
+        reserved = sum(reading.ready_groups.values())
+        if available.get(SLOT, 0) > total.get(SLOT, 0) - reserved:
+            yield f"state: {self.name} shows {available} of {total}, and placement groups have reserved {reserved} {SLOT}"
 
     def _check_actors(self, reading: Reading, outcome: Outcome, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         for row in rows:

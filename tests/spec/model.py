@@ -8,9 +8,12 @@ Rules
     task is cancelled somewhere.
   * A loss ends at most one attempt of a task (G16), or takes its value away, so that the task runs again (G67, G70). Hence a
     task fails because of losses only if it has no more retries than there are losses (G17).
+  * Losses are those of a task, call or actor itself, if it is known where it ran (``Losses.of``). Of other losses nothing
+    follows for it.
   * An object that a task owns is lost when the task's process dies (G62). Faults, forced cancellations and tasks that exit
-    bring that about. An object that an actor's call owns is lost with the actor. An object that a driver owns is never lost,
-    unless a disk loses it.
+    bring that about. So do actors that were given the same worker. The process must really have ended, if that is known. An
+    object that an actor's call owns is lost with the actor. An object that a driver owns is never lost, unless a disk loses
+    it.
   * ``fates`` says how actors may end, and what their calls may raise then. Calls of a plain actor that are never retried
     begin in the order in which one process has made them, by whatever handles (G49). After a driver has killed an actor for
     good, its calls fail (G29).
@@ -21,8 +24,8 @@ Rules
   * A driver that has seen the value or the error of its own object sees the same at every later look (G43). Only a task
     whose value was lost with a node's object store may end otherwise, since it runs again. Until it ends, its object counts
     as not made yet.
-  * A task or coroutine that is cancelled while it sleeps is interrupted soon (G41, G45), if nothing was silent and no node
-    was lost. Every ``Cancel`` and ``Sleep`` notes the time for that. Calls in threads are never interrupted.
+  * A task or coroutine that is cancelled while it sleeps is interrupted soon (G41, G45), if nothing was silent near it and
+    its node was not lost. Every ``Cancel`` and ``Sleep`` notes the time for that. Calls in threads are never interrupted.
 
 Weak points:
   * A cancellation may strike at any time for the model, so one that certainly comes before its task starts (G40) is not
@@ -113,7 +116,7 @@ class Losses:
     lag_s: float = HEARD_S
     """Seconds after which a cancellation has reached its task, if no process is silent."""
     charges: Charges | None = None
-    """What each task, call and actor is charged with; None: each may have suffered all losses."""
+    """Charges of each task, call and actor; None: each may have suffered all losses."""
 
     def of(self, name: str, needs: Iterable[str] = ()) -> Losses:
         """Losses that may have struck what goes by this name; ``needs``: tasks and calls whose values it takes."""
@@ -121,14 +124,15 @@ class Losses:
             return self
         charge = self.charges.of(name)
         nodes = charge.nodes or any(self.charges.of(need).nodes for need in needs)
+        memory = min(self.memory, charge.memory)
         return replace(
             self,
-            deaths=min(self.deaths, charge.deaths),
+            deaths=min(self.deaths - self.memory, charge.deaths - charge.memory) + memory,
             nodes=self.nodes and charge.nodes,
             objects=self.objects and (self.torn or nodes),
             silence=self.silence and charge.silence,
             preemptions=min(self.preemptions, charge.preemptions),
-            memory=min(self.memory, charge.memory),
+            memory=memory,
         )
 
     def errors(self) -> set[str]:
@@ -417,6 +421,8 @@ class Model:
             elif isinstance(operation, Free) and not operation.local_only:
                 self.freed_by_hand.update(operation.refs)
         exits = any(isinstance(task.body.end, Exit) for task in program.tasks())
+        self.bundles = {operation.name: operation.bundles for operation in program.walk() if isinstance(operation, Group)}
+        """Placement group -> the number of its bundles."""
         self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
         has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
         self.owners_die = losses.deaths > 0 or exits or has_groups or any(self.cancelled.values())
@@ -576,6 +582,8 @@ class Reading:
     """Placement groups of a driver that exist, by their names."""
     removed_groups: set[str] = field(default_factory=set)
     """Placement groups that the driver has removed."""
+    ready_groups: dict[str, int] = field(default_factory=dict)
+    """Placement groups that were ready and that the driver has not removed -> the number of their bundles."""
 
     def check_body(self, body: Body, history: History) -> Iterator[str]:
         if len(history) != len(body.operations):
@@ -720,7 +728,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run beside its histories."""
+    """Facts of a run beside its histories."""
 
     zones: Mapping[str, str] = field(default_factory=dict)
     """Id of a node -> its zone."""

@@ -139,7 +139,7 @@ class Traffic:
         name = move.name()
         if f"raylet/{name}" not in self._cluster.alive():
             labels = {"labels": {ZONE: move.zone}} if move.zone else {}
-            self._cluster.add_node(name, **self._nodes[move.node % len(self._nodes)], **labels)
+            self._cluster.add_node(name, **(self._nodes[move.node % len(self._nodes)] | labels))
 
     def _send_away(self) -> None:
         """Ask nodes to leave, one after the other: the operator's program."""

@@ -799,6 +799,8 @@ def _busy_s(body: Body) -> float:
     for operation in body.operations:
         if isinstance(operation, Sleep | Peek):
             total += operation.seconds
+        elif isinstance(operation, Look):
+            total += operation.pause_s
         elif isinstance(operation, Submit):
             total += _busy_s(operation.body) * (operation.max_retries + 1)
         elif isinstance(operation, Call):

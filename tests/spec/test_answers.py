@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.spec.actors import Create, Kill
-from tests.spec.looks import FIELDS, GIVEN_UP_S, HEARD_S, Look, contradictions, stale
+from tests.spec.groups import SLOT, Group, Ready, Remove
+from tests.spec.looks import FIELDS, GIVEN_UP_S, HEARD_S, REPORTED_S, RESOURCES, Look, contradictions, stale
 from tests.spec.model import Facts, Losses, problems
 from tests.spec.moves import Move
 from tests.spec.programs import Body, Call, Get, Program, Sleep, Submit
@@ -123,6 +124,24 @@ def test_a_task_whose_value_is_known_is_shown_as_finished() -> None:
     assert codes(operations, [*before, looked("tasks", [task_row("FAILED", "other")])]) == []
     lost = Losses(deaths=1, nodes=True, objects=True)
     assert codes(operations, [*before, looked("tasks", [task_row("PENDING_ARGS_AVAIL")])], lost) == []
+
+
+def test_what_a_placement_group_has_reserved_is_not_free() -> None:
+    look = Look("look", RESOURCES, REPORTED_S)
+    operations = [Group("group", 2), Ready("ready", "group"), look, Remove("remove", "group"), look]
+    there: dict[str, Any] = {"of": ["group"], "there": True}
+
+    def found(free: int, free_later: int, losses: Losses = Losses()) -> list[str]:  # noqa: B008
+        shown = [{"of": [], "available": {SLOT: count}, "total": {SLOT: 5}} for count in (free, free_later)]
+        history = [{"of": [], "is": "g"}, there, shown[0], {"of": ["group"]}, shown[1]]
+        return codes(operations, history, losses)
+
+    assert found(3, 5) == found(5, 5, Losses(silence=True)) == []
+    assert found(4, 5) == ["state"]
+    program = Program((Body(tuple(operations[:3])),))
+    everything = Mutation(CALLS, "available_resources", "report.available", "{**report.available, 'slot': 50_000}")
+    with planted([everything]):
+        assert "state" in run(Scenario(program, World((Node(resources={SLOT: 5}),)))).codes
 
 
 def test_what_is_over_is_never_again_shown_as_living() -> None:

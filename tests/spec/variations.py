@@ -15,7 +15,7 @@ import msgspec
 
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.groups import SLOT, Describe, FindGroup, Group, Ready, Remove
-from tests.spec.looks import TABLES, Look
+from tests.spec.looks import REPORTED_S, RESOURCES, TABLES, Look
 from tests.spec.programs import (
     Body,
     Call,
@@ -229,7 +229,7 @@ def with_far_tasks(program: Program, random: Random) -> Program:
 
 
 def with_long_sleeps(program: Program, random: Random) -> Program:
-    """In a third of the programs, let tasks and calls that are cancelled sleep so long that nobody can miss it."""
+    """In a third of the programs, let tasks and calls sleep for seconds when they are cancelled."""
     if random.random() >= 0.33:
         return program
     cancelled = {one.ref for one in program.walk() if isinstance(one, Cancel)}
@@ -244,12 +244,17 @@ def with_long_sleeps(program: Program, random: Random) -> Program:
 
 
 def with_looks(program: Program, random: Random) -> Program:
-    """In a quarter of the programs, let drivers look at the state API now and then."""
+    """In a quarter of the programs, let drivers look at the state API now and then, and at resources if groups are ready."""
     if random.random() >= 0.25:
         return program
     drivers = []
     for number, driver in enumerate(program.drivers):
-        operations = list(driver.operations)
+        operations: list[Operation] = []
+        for one in driver.operations:
+            operations.append(one)
+            if isinstance(one, Group) and random.random() < 0.7:
+                operations += [Ready(f"ready too {one.name}", one.name)]
+                operations += [Look(f"look at resources with {one.name}", RESOURCES, REPORTED_S)]
         for count in range(random.randint(2, 5)):
             look = Look(f"look at state {number}.{count}", random.choice(list(TABLES)))
             operations.insert(random.randint(0, len(operations)), look)
