@@ -210,7 +210,8 @@ class Scope:
         if task.group in model.removed_groups:
             errors.add(REMOVED)
         is_bound = task.node >= 0 and not task.is_soft
-        if losses.hopeless or (is_bound and (losses.nodes or losses.departures or task.nowhere)):
+        may_miss_node = model.losses.nodes or losses.departures or task.nowhere  # perhaps before it ran anywhere
+        if losses.hopeless or (is_bound and may_miss_node):
             errors.add(UNSCHEDULABLE)
         has_value = has_value and not (is_bound and task.nowhere)
         if losses.objects and (uses_up or task.name in model.cancelled):
