@@ -63,7 +63,7 @@ class Attempts:
         watch_sends(cluster, self._on_send)
 
     def all(self) -> Iterator[Attempt]:
-        """Return all attempts so far. An actor with a name that no process has got a handle of goes by that name."""
+        """Return all attempts so far. An actor goes by the name that it has asked for, or else by its ``Create``."""
         yield from self._noted
         for (actor_id, number, host), called in self._incarnations.items():
             yield Attempt(made.get(actor_id.hex(), called), actor_id, number, host, GCS)
