@@ -244,18 +244,17 @@ def with_long_sleeps(program: Program, random: Random) -> Program:
 
 
 def with_looks(program: Program, random: Random) -> Program:
-    """In a quarter of the programs, let drivers look at the state API now and then, and at resources if groups are ready."""
-    if random.random() >= 0.25:
-        return program
+    """In a quarter of the programs, let drivers look at the state API now and then; at resources when groups are ready."""
+    has_looks = random.random() < 0.25
     drivers = []
     for number, driver in enumerate(program.drivers):
         operations: list[Operation] = []
         for one in driver.operations:
             operations.append(one)
-            if isinstance(one, Group) and random.random() < 0.7:
+            if isinstance(one, Group) and random.random() < 0.5:
                 operations += [Ready(f"ready too {one.name}", one.name)]
                 operations += [Look(f"look at resources with {one.name}", RESOURCES, REPORTED_S)]
-        for count in range(random.randint(2, 5)):
+        for count in range(random.randint(2, 5) if has_looks else 0):
             look = Look(f"look at state {number}.{count}", random.choice(list(TABLES)))
             operations.insert(random.randint(0, len(operations)), look)
         drivers.append(Body(tuple(operations), driver.end))
