@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from minray.common.bounds import Bounds
 from minray.common.shown import shown
 
 MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
@@ -24,15 +25,12 @@ MOST_REFERENCES = 250_000
 
 They travel inside one record, which may take 64 MiB; 450,000 references have exceeded that."""
 
-GENERATOR_REPORTS_IN_FLIGHT = 64
-"""Most items that a streaming generator reports ahead of its owner's answers; then it waits."""
-
 FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
 """Largest pickled function, in bytes (Ray: 95 MiB; here it travels inside one record, which may take 64 MiB)."""
 
 
-class SystemConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tunable constants of a cluster. Times are in seconds unless the name says otherwise."""
+class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
+    """The tunable constants of a cluster and its bounds. Times are in seconds unless the name says otherwise."""
 
     worker_lease_timeout_milliseconds: int = 500
     """Age at which a lease is returned between two tasks, but only while a raylet says that other requests wait."""
@@ -198,6 +196,13 @@ LEAST = {
     "object_manager_default_chunk_size": 1,
     "max_fused_object_count": 1,
     "max_io_workers": 1,
+    "generator_max_reports_in_flight": 1,
+    "max_items_per_batch": 1,
+    "max_questions_per_message": 1,
+    "max_borrower_tickets": 1,
+    "object_manager_chunks_at_once": 1,
+    "drain_objects_at_once": 1,
+    "spill_checksum_bytes": 64,
 }
 """Smallest valid number of each entry for which it is not 0."""
 

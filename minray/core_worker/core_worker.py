@@ -89,7 +89,7 @@ class CoreWorker:
         self.drop_ref = platform.user_code.drop
         """Function that ``ObjectRef.__del__`` calls, in any thread."""
         self.store = MemoryStore(platform.record)
-        self.references = ReferenceCounter()
+        self.references = ReferenceCounter(system.max_borrower_tickets)
         self.call_sites: CallSites | None = None
         if system.record_ref_creation_sites:
             self.call_sites = CallSites(is_driver=config.is_driver, running_task_name=self._running_task_name)
@@ -146,10 +146,8 @@ class CoreWorker:
         """Make the parts that know which processes hold an object, and where its value is."""
         process, references, store = self.process, self.references, self.store
         self.death_watch = watch = DeathWatch(process, self._on_worker_death, self._on_node_death)
-        self.borrowing = Borrowing(
-            process.peers, process.patient, process.address, references, self._on_freed, on_first_lent=watch.begin
-        )
-        self.directory = ObjectDirectory(process.patient, self._on_lost)
+        self.borrowing = Borrowing(process, references, self._on_freed, on_first_lent=watch.begin)
+        self.directory = ObjectDirectory(process.patient, self._on_lost, self.config.system_config.max_items_per_batch)
         self.objects = Objects(
             process, references, store, self.borrowing, self.directory, self.call_sites, on_first_copy=watch.begin
         )
@@ -162,13 +160,7 @@ class CoreWorker:
         """Make the parts that fetch values, and those in which threads wait for them."""
         process, config, references, store, objects = self.process, self.config, self.references, self.store, self.objects
         self.futures = FutureResolver(
-            process.patient,
-            process.address,
-            references,
-            store,
-            objects.on_value,
-            objects.put_error,
-            self.borrowing.apply,
+            process, references, store, objects.on_value, objects.put_error, self.borrowing.apply
         )
         client = StoreClient(
             process.platform,

@@ -73,7 +73,7 @@ class ActorService:
         self._nodes = nodes
         self._surroundings = surroundings
         self._peers = Peers(platform, b"", config.rpc_reconnect_timeout_s)
-        self._actors = GcsActorManager(platform.record)
+        self._actors = GcsActorManager(platform.record, config.maximum_gcs_destroyed_actor_cached_count)
         self._scheduler = ActorScheduler(platform, own, self._peers, nodes, self)
         self._exits = ActorExits(self._peers, config.actor_graceful_shutdown_timeout_ms / 1000, self._end)
         self.queries = ActorQueries(self._actors, self._scheduler, surroundings.worker_death)

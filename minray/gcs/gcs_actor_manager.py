@@ -17,7 +17,7 @@ Rules
     as long as its last detached actor. Until its owner has sent ``CreateActor``, a detached actor dies with it, too.
   * An actor that must end before its registration arrives (late, or repeated) is entered as dead, as if it had existed.
   * A name belongs to one actor that is not dead, in its namespace (G31). An actor that is about to end has no name.
-  * The last ``MAX_DEAD_ACTORS`` dead actors are kept for late callers and for users; of older ones only the ids.
+  * The last dead actors are kept for late callers and the state API; of older ones only the ids.
 """
 
 from __future__ import annotations
@@ -47,9 +47,6 @@ from minray.protocol.actor import (
     actors_channel,
 )
 from minray.protocol.base import Address, Record
-
-MAX_DEAD_ACTORS = 1000
-"""Number of dead actors that are kept with all their data, for late callers and the state API."""
 
 TRANSITIONS = {
     NEW: (DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING, DEAD),
@@ -95,7 +92,7 @@ class ActorRow(Record, frozen=True):
 class GcsActorManager:
     """Holds the table of actors, and decides each change of it."""
 
-    def __init__(self, record: Recorder | None, max_dead_actors: int = MAX_DEAD_ACTORS) -> None:
+    def __init__(self, record: Recorder | None, max_dead_actors: int) -> None:
         self._max_dead = max_dead_actors
         self._states = StateMachine("actor", TRANSITIONS, record, short_actor)
         self._rows: dict[bytes, ActorRow] = {}

@@ -19,14 +19,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from minray.common.bounds import BOUNDS
 from minray.common.ids import JOB_ID_BYTES
 from minray.common.state_table import NEW, StateMachine
 from minray.gcs.effects import Publication
 from minray.platform.base import Record
 from minray.protocol.gcs import JOBS, JobInfo, RegisterJob
-
-MAX_FINISHED_JOBS = 1000
-"""Number of finished jobs that are kept for users; it is bounded because a new subscriber receives them all."""
 
 RUNNING, FINISHED = "RUNNING", "FINISHED"
 TRANSITIONS = {NEW: (RUNNING, FINISHED), RUNNING: (FINISHED,), FINISHED: (NEW,)}
@@ -36,7 +34,10 @@ TRANSITIONS = {NEW: (RUNNING, FINISHED), RUNNING: (FINISHED,), FINISHED: (NEW,)}
 class JobManager:
     """Holds the table of jobs, and decides each change of it."""
 
-    def __init__(self, record: Record | None, max_finished_jobs: int = MAX_FINISHED_JOBS) -> None:
+    def __init__(
+        self, record: Record | None, max_finished_jobs: int = BOUNDS.maximum_gcs_finished_job_cached_count
+    ) -> None:
+        """``max_finished_jobs`` is bounded because a new subscriber receives them all."""
         self._max_finished_jobs = max_finished_jobs
         self._states = StateMachine("job", TRANSITIONS, record)
         self._jobs: dict[bytes, JobInfo] = {}

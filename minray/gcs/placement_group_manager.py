@@ -21,15 +21,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from minray.common.bounds import BOUNDS
 from minray.common.ids import short
 from minray.common.state_table import NEW, StateMachine
 from minray.common.tombstones import remember
 from minray.gcs.effects import Publication
 from minray.platform.base import Record
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
-
-MAX_REMOVED_GROUPS = 1000
-"""Number of removed groups that are kept, for users and for late questions."""
 
 PENDING, PREPARED, CREATED, RESCHEDULING, REMOVED = "PENDING", "PREPARED", "CREATED", "RESCHEDULING", "REMOVED"
 TRANSITIONS = {
@@ -48,7 +46,9 @@ NEW leads to any state because a restarted gcs loads groups from its tables. RES
 class PlacementGroupManager:
     """Holds the table of placement groups, and decides each change of it."""
 
-    def __init__(self, record: Record | None, max_removed_groups: int = MAX_REMOVED_GROUPS) -> None:
+    def __init__(
+        self, record: Record | None, max_removed_groups: int = BOUNDS.maximum_gcs_removed_placement_group_cached_count
+    ) -> None:
         self._max_removed_groups = max_removed_groups
         self._states = StateMachine("placement group", TRANSITIONS, record, short)
         self._groups: dict[bytes, PlacementGroupInfo] = {}

@@ -66,18 +66,20 @@ class GcsServer:
     def __init__(self, platform: Platform, config: GcsConfig) -> None:
         self._platform = platform
         self._config = config
-        self._jobs = JobManager(platform.record)
+        self._jobs = JobManager(platform.record, config.system_config.maximum_gcs_finished_job_cached_count)
         self._values = KvManager()
         self._workers = WorkerManager()
         system = config.system_config
         self.tasks = GcsTaskManager(system.task_events_max_num_task_in_gcs, system.task_events_max_bytes_in_gcs)
         self._health = HealthCheckManager(platform, config.system_config)
-        self._publisher = Publisher(platform.identity)
+        self._publisher = Publisher(platform.identity, config.system_config)
         self._listeners: list[Listener] = []
         self._changes = Changes()
         self._closed = asyncio.Event()
         self._actors = ActorService(platform, config.system_config, self._address, self, self)
-        self._groups = PlacementGroupManager(platform.record)
+        self._groups = PlacementGroupManager(
+            platform.record, config.system_config.maximum_gcs_removed_placement_group_cached_count
+        )
         self._group_scheduler = PlacementGroupScheduler(
             platform,
             config.system_config,

@@ -61,14 +61,17 @@ class ObjectManager:
         self._store_of = store
         self._address_of = address
         self.chunk_bytes = config.system_config.object_manager_default_chunk_size
+        self.chunks_at_once = config.system_config.object_manager_chunks_at_once
         self.pulls = PullManager(lambda size: self.store.table.has_room(size))
         self._pulls: dict[bytes, tuple[Pull, asyncio.Task[None]]] = {}
         """Pulls and their tasks, by object id."""
-        self._pushes = PushManager()
+        self._pushes = PushManager(config.system_config.object_manager_max_bytes_in_flight)
         self._read_spilled = read_spilled
         self._reading = TaskSet()
         """Tasks of pushes that read from disk."""
-        self._reports: Batches[LocationChange] = Batches(patient.send, self._make_report)
+        self._reports: Batches[LocationChange] = Batches(
+            patient.send, self._make_report, config.system_config.max_items_per_batch
+        )
         self._report_count = 0
         self._push_count = 0
         self._question_count = 0

@@ -46,8 +46,6 @@ from minray.rpc.patient_caller import PatientCaller
 
 logger = logging.getLogger(__name__)
 
-CHUNKS_AT_ONCE = 4
-"""Most chunks of one object that are on their way at a time."""
 ASK_AGAIN_S = 0.1
 """Seconds before the owner is asked again, after all known copies were tried without success."""
 MOST_PAUSE_S = 2.0
@@ -61,6 +59,8 @@ class Port(Protocol):
     pulls: PullManager
     chunk_bytes: int
     """Chunk size in bytes of all but large objects."""
+    chunks_at_once: int
+    """Most chunks of one object that are on their way at a time."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -231,7 +231,8 @@ class Pull:
         return self._is_needed() and self.chunks.is_complete()
 
     def _read_more(self) -> None:
-        while self._in_flight < CHUNKS_AT_ONCE and self._sources and self._is_needed() and not self.chunks.is_all_taken():
+        most = self._manager.chunks_at_once
+        while self._in_flight < most and self._sources and self._is_needed() and not self.chunks.is_all_taken():
             self._read(self._sources[-1], *self.chunks.take())
         if not self._in_flight and not self._on_rest.done():
             self._on_rest.set_result(None)

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-MAX_BYTES_IN_FLIGHT = 2 << 30
-"""Most bytes that a node sends at a time: 2 GiB (G88)."""
+from minray.common.bounds import BOUNDS
 
 
 class PushManager:
     """Orders the chunks that one node sends, and limits the bytes in flight."""
 
-    def __init__(self, limit_bytes: int = MAX_BYTES_IN_FLIGHT) -> None:
+    def __init__(self, limit_bytes: int = BOUNDS.object_manager_max_bytes_in_flight) -> None:
         self._limit_bytes = limit_bytes
         self.bytes_in_flight = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()

@@ -31,8 +31,6 @@ from minray.rpc.connection import Peers, ignore
 
 LOOK_AGAIN_S = 0.1
 """Seconds between two checks whether a departing node may leave."""
-MOST_AT_ONCE = 8
-"""Most objects that are handed over at a time."""
 
 
 class Departure:
@@ -48,8 +46,10 @@ class Departure:
         groups: BundleService,
         address_of_raylet: Callable[[bytes], Address],
         on_gone: Callable[[str], None],
+        at_once: int,
     ) -> None:
-        """``on_gone`` is called with the reason when the node must end now."""
+        """``on_gone`` is called with the reason when the node must end now; ``at_once`` objects are handed over together."""
+        self._at_once = at_once
         self._platform = platform
         self._node_id = node_id
         self._peers = peers
@@ -125,7 +125,7 @@ class Departure:
         others = [view for view in self._broker.nodes.alive() if view is not self._broker.nodes.local and not view.draining]
         complete = [entry for entry in self._to_hand_over() if entry.is_written]
         moves = []
-        for _ in range(min(MOST_AT_ONCE, len(complete)) if others else 0):
+        for _ in range(min(self._at_once, len(complete)) if others else 0):
             turn, index = divmod(self._move_count, len(complete))
             to = self._address_of_raylet(others[(turn + index) % len(others)].node_id)
             self._move_count += 1

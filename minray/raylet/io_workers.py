@@ -31,8 +31,6 @@ from minray.raylet.local_object_manager import LocalObjectManager, SpillBatch
 
 PAUSES_S = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Seconds before each new try to read from a busy disk; after the last one, one more try decides."""
-PIECE_BYTES = 1 << 20
-"""Bytes of a piece. Each piece has a checksum, so that a chunk of an object can be read and trusted without the rest."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +44,8 @@ class IoWorkers:
         """``on_shortage`` is called, perhaps often, while requests wait for memory."""
         self._disks = [platform.open_disk(directory) for directory in config.spill_directories]
         self._manager = LocalObjectManager(store.table, len(self._disks), config.system_config)
+        self._piece_bytes = config.system_config.spill_checksum_bytes
+        """Bytes of a piece. Each has a checksum, so that a chunk of an object can be read and trusted without the rest."""
         self._store = store
         self._on_shortage = on_shortage
         self._tasks = TaskSet()
@@ -88,7 +88,7 @@ class IoWorkers:
                 self._tasks.begin(self._spill(batch), f"spill({batch.file.name})")
 
     async def _spill(self, batch: SpillBatch) -> None:
-        pieces = [list(_pieces(self._store.view(entry))) for entry in batch.entries]
+        pieces = [list(self._pieces(self._store.view(entry))) for entry in batch.entries]
         disk = self._disks[batch.file.directory]
         failure: DiskFailed | None = None
         try:
@@ -119,7 +119,7 @@ class IoWorkers:
     async def _restore(self, entry: ObjectEntry) -> None:
         spilled = entry.spilled
         assert spilled is not None, "only a copy that is on disk is restored"
-        if await self._read(entry, spilled, 0, list(_pieces(self._store.view(entry)))):
+        if await self._read(entry, spilled, 0, list(self._pieces(self._store.view(entry)))):
             self.restored_objects += 1
             self.restored_bytes += entry.size
         self._store.on_restored(entry)
@@ -131,15 +131,15 @@ class IoWorkers:
         """
         spilled = entry.spilled
         assert spilled is not None, "only a copy that is on disk is read from there"
-        first = start // PIECE_BYTES
-        begin = first * PIECE_BYTES
-        end = min(-(-(start + size) // PIECE_BYTES) * PIECE_BYTES, entry.size)
+        first = start // self._piece_bytes
+        begin = first * self._piece_bytes
+        end = min(-(-(start + size) // self._piece_bytes) * self._piece_bytes, entry.size)
         try:
             data = memoryview(bytearray(end - begin))
         except MemoryError:
             logger.warning("a part of object %s is not read: no memory for %d bytes", short(entry.object_id), end - begin)
             return None
-        if not await self._read(entry, spilled, first, list(_pieces(data))):
+        if not await self._read(entry, spilled, first, list(self._pieces(data))):
             return None
         self.streamed_bytes += size
         return data[start - begin : start - begin + size]
@@ -147,7 +147,7 @@ class IoWorkers:
     async def _read(self, entry: ObjectEntry, spilled: Spilled, first: int, pieces: list[memoryview]) -> bool:
         """Fill ``pieces`` with those of a copy, from number ``first`` on; if that fails, give it up and return False."""
         file = spilled.file
-        start = spilled.start + first * PIECE_BYTES
+        start = spilled.start + first * self._piece_bytes
         try:
             checksums = await _read_patiently(self._disks[file.directory], file.name, start, pieces)
         except DiskFailed as error:
@@ -160,6 +160,10 @@ class IoWorkers:
             logger.warning("the copy of object %s on disk is lost: %s", short(entry.object_id), reason)
         return False
 
+    def _pieces(self, memory: memoryview) -> Iterator[memoryview]:
+        size = self._piece_bytes
+        return (memory[start : start + size] for start in range(0, len(memory), size))
+
 
 async def _read_patiently(disk: Disk, name: str, start: int, pieces: list[memoryview]) -> list[int]:
     for pause_s in PAUSES_S:
@@ -167,10 +171,6 @@ async def _read_patiently(disk: Disk, name: str, start: int, pieces: list[memory
             return await disk.read(name, start, pieces)
         await asyncio.sleep(pause_s)
     return await disk.read(name, start, pieces)
-
-
-def _pieces(memory: memoryview) -> Iterator[memoryview]:
-    return (memory[start : start + PIECE_BYTES] for start in range(0, len(memory), PIECE_BYTES))
 
 
 def _of_whole_objects(checksums: Sequence[int], counts: Sequence[int]) -> list[list[int]]:

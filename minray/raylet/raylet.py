@@ -171,6 +171,7 @@ class Raylet:
             self.groups,
             self._raylets.__getitem__,
             self._end,
+            self._config.system_config.drain_objects_at_once,
         )
 
     def _make_reporter(self) -> ResourceReporter:

@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from minray.common.bounds import BOUNDS
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address, Done, Request
 from minray.rpc.connection import OnAnswer
-
-MOST_ITEMS = 10_000
-"""Most items in one message: ten thousand tickets (of lent references) are about a megabyte."""
 
 T = TypeVar("T")
 
@@ -30,7 +28,7 @@ def by_receiver(items: Iterable[tuple[T, Address]]) -> list[tuple[Address, list[
     return list(groups.values())
 
 
-def portions(items: Sequence[T], most: int = MOST_ITEMS) -> Iterator[Sequence[T]]:
+def portions(items: Sequence[T], most: int = BOUNDS.max_items_per_batch) -> Iterator[Sequence[T]]:
     """Split items into lists that one message can carry."""
     return (items[start : start + most] for start in range(0, len(items), most))
 
@@ -43,9 +41,15 @@ class Batch(Generic[T]):
     """Queues items for one receiver and sends them, one message at a time."""
 
     def __init__(
-        self, send: Send, make: Callable[[list[T]], Request[Done]], on_idle: Callable[[], None] | None = None
+        self,
+        send: Send,
+        make: Callable[[list[T]], Request[Done]],
+        on_idle: Callable[[], None] | None = None,
+        max_items: int = BOUNDS.max_items_per_batch,
     ) -> None:
         self._send = send
+        self._max_items = max_items
+        """Most items in one message."""
         self._make = make
         """Builds the message that carries some items."""
         self._on_idle = on_idle
@@ -60,7 +64,7 @@ class Batch(Generic[T]):
             self._send_next()
 
     def _send_next(self) -> None:
-        items, self._waiting = self._waiting[:MOST_ITEMS], self._waiting[MOST_ITEMS:]
+        items, self._waiting = self._waiting[: self._max_items], self._waiting[self._max_items :]
         self._is_open = True
         self._send(self._make(items), self._on_answer)
 
@@ -78,9 +82,13 @@ class Batches(Generic[T]):
     """Keeps one ``Batch`` per receiver, by incarnation."""
 
     def __init__(
-        self, send: Callable[[Address, Request[Done], OnAnswer[Done]], None], make: Callable[[list[T]], Request[Done]]
+        self,
+        send: Callable[[Address, Request[Done], OnAnswer[Done]], None],
+        make: Callable[[list[T]], Request[Done]],
+        max_items: int = BOUNDS.max_items_per_batch,
     ) -> None:
         self._send = send
+        self._max_items = max_items
         self._make = make
         self._batches: dict[bytes, Batch[T]] = {}
         """Batches by worker id, only of receivers with undelivered items."""
@@ -95,7 +103,8 @@ class Batches(Generic[T]):
             def send(request: Request[Done], on_answer: OnAnswer[Done]) -> None:
                 self._send(to, request, on_answer)
 
-            batch = self._batches[to.worker_id] = Batch(send, self._make, lambda: self._forget(to.worker_id))
+            batch = Batch(send, self._make, lambda: self._forget(to.worker_id), self._max_items)
+            self._batches[to.worker_id] = batch
         batch.add(items)
 
     def _forget(self, worker_id: bytes) -> None:

@@ -20,16 +20,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from minray.common.bounds import BOUNDS, Bounds
 from minray.platform.base import RemoteFailure
 from minray.protocol.gcs import Poll, PollReply
 from minray.rpc.connection import Peer, PeerUnreachable
 
 logger = logging.getLogger(__name__)
 
-MAX_REMOVALS = 10_000
-"""Number of removed keys that a channel remembers; a subscriber that missed older ones gets a full snapshot."""
-MAX_REPLY_BYTES = 8 * 1024 * 1024
-"""Most bytes of entries in one reply; more are sent in several replies. Each has at least one entry, of any size."""
 POLL_TIMEOUT_S = 30.0
 """Longest seconds that the publisher holds a poll without news."""
 
@@ -37,8 +34,10 @@ POLL_TIMEOUT_S = 30.0
 class _Topic:
     """Holds one channel of the publisher: values, versions and waiting polls."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, bounds: Bounds) -> None:
         self.version = version
+        self._max_removals = bounds.publisher_max_removals
+        self._max_reply_bytes = bounds.publisher_max_reply_bytes
         self.values: dict[bytes, bytes] = {}
         self.changed_at: dict[bytes, int] = {}
         """Version of each key's last change, in the order of the changes; removed keys are included."""
@@ -52,7 +51,7 @@ class _Topic:
         self.changed_at[key] = self.version
         if value is None:
             self.values.pop(key, None)
-            if len(self.changed_at) - len(self.values) > MAX_REMOVALS:
+            if len(self.changed_at) - len(self.values) > self._max_removals:
                 self._forget_oldest_removal()
         else:
             self.values[key] = value
@@ -83,7 +82,7 @@ class _Topic:
         for key, changed in reversed(newer):
             value = self.values.get(key)
             size += len(key) + len(value or b"")
-            if changes and size > MAX_REPLY_BYTES:
+            if changes and size > self._max_reply_bytes:
                 return changes, reached
             changes.append((key, value))
             reached = changed
@@ -93,8 +92,9 @@ class _Topic:
 class Publisher:
     """Holds all channels of the gcs and answers their polls."""
 
-    def __init__(self, epoch: bytes) -> None:
+    def __init__(self, epoch: bytes, bounds: Bounds = BOUNDS) -> None:
         self._epoch = epoch
+        self._bounds = bounds
         self._topics: dict[str, _Topic] = {}
         self._version = 0
         """Version of the last change on any channel."""
@@ -109,7 +109,7 @@ class Publisher:
         self._maybe_forget(channel, topic)
 
     def _topic(self, channel: str) -> _Topic:
-        return self._topics.setdefault(channel, _Topic(self._forgotten))
+        return self._topics.setdefault(channel, _Topic(self._forgotten, self._bounds))
 
     def _maybe_forget(self, channel: str, topic: _Topic) -> None:
         if not topic.values and not topic.waiters and self._topics.get(channel) is topic:

@@ -21,9 +21,9 @@ from minray.protocol.core_worker import (
     RemoveBorrower,
 )
 from minray.rpc.connection import PeerUnreachable
-from minray.rpc.patient_caller import PatientCaller
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import run, turns
 
 OTHER, THIRD = address("other-owner"), address("third")
@@ -41,10 +41,8 @@ class Scene:
         self.references.add_local(THEIRS, OTHER)
         self.freed: list[bytes] = []
         self.watches = 0
-        peers: Any = self.peers
-        self.borrowing = Borrowing(
-            peers, PatientCaller(peers, peers.local), OWN, self.references, self.on_freed, self.on_first_lent
-        )
+        process = process_record(self.peers)
+        self.borrowing = Borrowing(process, self.references, self.on_freed, self.on_first_lent)
 
     def on_freed(self, effects: Effects) -> None:
         self.freed += effects.freed

@@ -24,9 +24,9 @@ from minray.protocol.core_worker import (
     Value,
 )
 from minray.protocol.object_store import Place
-from minray.rpc.patient_caller import PatientCaller
-from tests.core_worker.parts import OWN, address, object_id
+from tests.core_worker.parts import address, object_id
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run
 
 OWNER = address("the-owner")
@@ -47,10 +47,8 @@ class Scene:
         self.large = 0
         self.asks_again = False
         """Whether each callback about a value or its loss asks for the object once more."""
-        peers: Any = self.peers
         self.resolver = FutureResolver(
-            PatientCaller(peers, peers.local),
-            OWN,
+            process_record(self.peers),
             self.references,
             MemoryStore(),
             self.on_object,

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT, MAX_DIRECT_CALL_OBJECT_SIZE
+from minray.common.bounds import BOUNDS
+from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.ids import item_id
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
 from minray.core_worker.execution.outgoing_stream import StreamingTask
@@ -21,13 +22,12 @@ from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
 from minray.protocol.object_store import Place
-from minray.rpc.patient_caller import PatientCaller
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import Serialized, deserialize
 from tests.core_worker.parts import OWN, RECEIVED_ID, address, object_id, received, template
 from tests.core_worker.peers import Asked, RecordingPeers, unreachable
+from tests.core_worker.process_record import process_record
 from tests.core_worker.user_thread import UserThread
-from tests.platform_record import platform_record
 from tests.rpc.fake_network import run, turns
 
 OWNER, OTHER = address("the-owner"), address("another")
@@ -59,10 +59,9 @@ class Stage:
         """By ``numbers`` and ``numbers_async``."""
         self.lenders: list[Any] = []
         """Tasks that stand still."""
-        peers: Any = self.peers
-        platform = platform_record(user_code=self.user)
         myself: Any = self
-        self.executor = GeneratorExecutor(platform, PatientCaller(peers, peers.local), myself, myself, self.lend_soon)
+        process = process_record(self.peers, user_code=self.user)
+        self.executor = GeneratorExecutor(process, myself, myself, self.lend_soon)
         values: dict[str, Any] = {"items_arrived": 0, "most_unread": 0, **fields}
         self.task = StreamingTask(RECEIVED_ID, 2, OWNER, **values)
 
@@ -271,9 +270,9 @@ def test_a_slow_owner_slows_its_generator_down() -> None:
     stage = Stage()
     stage.begin(stage.numbers())
     reports = stage.take_reports()
-    assert len(reports) == stage.yielded == GENERATOR_REPORTS_IN_FLIGHT and stage.peers.asked == []
+    assert len(reports) == stage.yielded == BOUNDS.generator_max_reports_in_flight and stage.peers.asked == []
     stage.answer(*reports[:2])
-    assert stage.yielded == GENERATOR_REPORTS_IN_FLIGHT + 2
+    assert stage.yielded == BOUNDS.generator_max_reports_in_flight + 2
 
 
 def test_with_back_pressure_the_next_item_waits_until_enough_are_read() -> None:
@@ -322,7 +321,7 @@ def test_g101_a_task_that_is_held_up_lends_its_cpus_until_it_goes_on() -> None:
 def test_g101_a_task_that_waits_for_nothing_but_answers_lends_nothing() -> None:
     stage = Stage(lender="task")
     stage.begin(stage.numbers())
-    assert stage.yielded == GENERATOR_REPORTS_IN_FLIGHT and stage.lenders == []
+    assert stage.yielded == BOUNDS.generator_max_reports_in_flight and stage.lenders == []
     held_up = Stage(most_unread=1, lender=None)
     held_up.begin(held_up.numbers())
     held_up.take_reports()

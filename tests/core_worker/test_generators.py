@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
+from minray.common.bounds import BOUNDS
 from minray.common.ids import item_id
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
@@ -47,6 +47,7 @@ class Owner:
             borrowing=tables,
             directory=tables,
             objects=tables,
+            max_in_flight=BOUNDS.generator_max_reports_in_flight,
         )
         self.task = pending(prepare("generator"))
         self.tasks.add(self.task)
@@ -198,6 +199,6 @@ def test_l2_what_a_dead_attempt_may_have_made_is_what_comes_next_and_what_it_was
     for number in (1, 2, 3):
         owner.report(number)
     owner.task.items_lost = {2: None}
-    expected = [2, *range(4, 4 + GENERATOR_REPORTS_IN_FLIGHT + 1)]
+    expected = [2, *range(4, 4 + BOUNDS.generator_max_reports_in_flight + 1)]
     assert owner.generators.unreported(owner.task) == [item_id(owner.task.task_id, number) for number in expected]
     assert owner.generators.unreported(pending(prepare("no generator"))) == []

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import minray
+from minray.common.bounds import BOUNDS
 from minray.exceptions import ActorDiedError, ObjectFreedError
 from minray.internal import free
 from minray.protocol.core_worker import DeleteObjects
-from minray.rpc.batch import MOST_ITEMS
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.core_worker.cores import Core, Cores, cores, let_pass, make, outcome_of, pause, sent
 from tests.simulation.judge import core_leftovers, raylet_leftovers
@@ -118,7 +118,7 @@ def test_more_than_one_message_can_carry_are_freed_by_several(cluster: Cores, dr
         keeper = Keeper.remote()
         ref = (await keeper.put.remote("value"))[0]
         words = sent(cluster, driver.process.name)
-        unknown = [(number.to_bytes(28, "big"), ref._owner) for number in range(MOST_ITEMS)]
+        unknown = [(number.to_bytes(28, "big"), ref._owner) for number in range(BOUNDS.max_items_per_batch)]
         await driver.worker.deletion.delete([*unknown, (ref._id, ref._owner)])
         assert words.count("DeleteObjects") == 2
         await keeper.take.remote([ref])

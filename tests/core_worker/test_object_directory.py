@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from minray.common.bounds import BOUNDS
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import KNOWN, LOST, LocationChange
@@ -34,7 +35,7 @@ class Scene:
         peers: Any = self.peers
         self.lost: list[bytes] = []
         self.updates = 0
-        self.directory = ObjectDirectory(PatientCaller(peers, peers.local), self.lost.extend)
+        self.directory = ObjectDirectory(PatientCaller(peers, peers.local), self.lost.extend, BOUNDS.max_items_per_batch)
         for name in names:
             self.directory.add(name, Place(1, 1000, ONE))
 

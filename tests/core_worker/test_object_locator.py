@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from minray.common.bounds import BOUNDS
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.object_locator import Location, ObjectLocator
@@ -32,7 +33,7 @@ class Locator:
         self.peers = RecordingPeers()
         process = process_record(self.peers)
         self.references, self.store = ReferenceCounter(), MemoryStore()
-        self.directory = ObjectDirectory(process.patient, lambda lost: None)
+        self.directory = ObjectDirectory(process.patient, lambda lost: None, BOUNDS.max_items_per_batch)
         self.locator = ObjectLocator(process, self.references, self.store, self.directory)
 
     def own(self, key: bytes, value: StoredObject | None = None) -> None:

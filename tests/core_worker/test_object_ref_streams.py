@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
+from minray.common.bounds import BOUNDS
 from minray.common.ids import TaskIdFactory, item_id, return_id, task_of
 from minray.common.state_table import InvalidTransition
 from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report, StreamingTask
@@ -125,7 +125,8 @@ class Executor:
         self.discarded: list[bytes] = []
         myself: Any = self
         task = StreamingTask(TASK, 0, OWN, items_arrived, most_unread)
-        self.stream = OutgoingStream(task, myself, lambda stream, report: self.reports.append(report))
+        in_flight = BOUNDS.generator_max_reports_in_flight
+        self.stream = OutgoingStream(task, myself, lambda stream, report: self.reports.append(report), in_flight)
 
     def keep(self, object_id: bytes, attempt: int, value: Any, owner: Any) -> Result:
         return Result(StoredObject(value.data, (), False, ()), [])
@@ -146,7 +147,7 @@ class Executor:
 
 def test_g91_reports_in_flight_are_bounded() -> None:
     executor = Executor()
-    executor.yields(GENERATOR_REPORTS_IN_FLIGHT - 1)
+    executor.yields(BOUNDS.generator_max_reports_in_flight - 1)
     assert executor.stream.may_go_on()
     executor.yields(1)
     assert not executor.stream.may_go_on() and not executor.stream.is_held_up()

@@ -12,7 +12,6 @@ import pytest
 
 from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.records.stored_object import StoredObject
-from minray.core_worker.submission import placement_groups
 from minray.core_worker.submission.placement_groups import ASK_AGAIN_S, PlacementGroups
 from minray.exceptions import LocalRayletDiedError, TaskPlacementGroupRemoved
 from minray.platform.base import RemoteFailure
@@ -183,12 +182,9 @@ def test_what_is_in_a_group_is_asked_once_unless_it_was_made_here() -> None:
     tell(story)
 
 
-def test_of_groups_that_were_removed_or_are_too_many_it_is_forgotten_what_is_in_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(placement_groups, "MAX_KNOWN_GROUPS", 2)
-
+def test_of_groups_that_were_removed_or_are_too_many_it_is_forgotten_what_is_in_them() -> None:
     async def story(asker: Asker) -> None:
+        asker.groups._max_known = 2
         group = asker.create()
         assert list(asker.groups._known) == [group.group_id]
         asker.groups.remove(group.group_id)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from minray.core_worker.ownership.reference_counter import MAX_HELD_TICKETS, Effects, ReferenceCounter
+from minray.common.bounds import BOUNDS
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
 from tests.core_worker.processes import Cluster, Process, Ref
@@ -185,7 +186,7 @@ def test_a_borrower_does_not_hoard_tickets(counter: ReferenceCounter) -> None:
     """One is enough, however often the same reference comes in (into a global variable, say)."""
     effects = Effects()
     counter.add_local(X, OTHER)
-    tickets = [bytes([number]) for number in range(MAX_HELD_TICKETS + 1)]
+    tickets = [bytes([number]) for number in range(BOUNDS.max_borrower_tickets + 1)]
     for ticket in tickets:
         counter.receive_ticket(RefInfo(X, OTHER, ticket), effects)
     reference = counter.get(X)

@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
+from minray.common.bounds import BOUNDS
 from minray.common.config import SystemConfig
 from minray.errors.packed_exception import pack_exception
-from minray.gcs.gcs_actor_manager import MAX_DEAD_ACTORS
 from minray.gcs.persistent_caller import ASK_AGAIN_S
 from minray.protocol import actor as protocol
 from minray.protocol import core_worker
@@ -687,7 +687,7 @@ async def test_g112_an_actor_that_was_forgotten_is_dead_for_all_who_ask(it: Clus
     await it.begin_actor(1)
     await it.kill(1)
     _, returned = await it.hears("a", ReturnWorkerLease)
-    for number in range(2, MAX_DEAD_ACTORS + 2):
+    for number in range(2, BOUNDS.maximum_gcs_destroyed_actor_cached_count + 2):
         await it.kill(number)
     forgotten = await it.known(1)
     assert (forgotten.state, forgotten.death.message) == (DEAD, "it died long ago")

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from minray.common.bounds import BOUNDS
 from minray.common.config import SystemConfig
 from minray.gcs.health_check_manager import HealthCheckManager
-from minray.gcs.job_manager import MAX_FINISHED_JOBS
 from minray.gcs.server import GcsServer
 from minray.gcs.worker_manager import MAX_WORKER_DEATHS
 from minray.platform.base import PlatformError, RemoteFailure, Storage, StorageFailed
@@ -651,15 +651,15 @@ def test_the_rows_of_forgotten_jobs_go_with_the_next_commit() -> None:
     request = register_job("d", "a")
     jobs = [
         JobInfo(number.to_bytes(4, "big"), address(f"d{number}", "a"), 1, request.config, 1.0, end_time=float(number))
-        for number in range(1, MAX_FINISHED_JOBS + 3)
+        for number in range(1, BOUNDS.maximum_gcs_finished_job_cached_count + 3)
     ]
     world.head.disk[DISK] = {"jobs": {job.job_id.hex(): encode(job) for job in jobs}}
 
     async def story(client: Client) -> None:
-        assert len(await client.table(JOBS)) == MAX_FINISHED_JOBS
+        assert len(await client.table(JOBS)) == BOUNDS.maximum_gcs_finished_job_cached_count
         await client.ask(KvPut("n", b"k", b"v", True))
         left = world.head.disk[DISK]["jobs"]
-        assert len(left) == MAX_FINISHED_JOBS and jobs[0].job_id.hex() not in left
+        assert len(left) == BOUNDS.maximum_gcs_finished_job_cached_count and jobs[0].job_id.hex() not in left
 
     world.run(story)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minray.object_manager.push_manager import MAX_BYTES_IN_FLIGHT, PushManager
+from minray.common.bounds import BOUNDS
+from minray.object_manager.push_manager import PushManager
 
 
 def test_g88_at_most_so_many_bytes_are_in_flight() -> None:
@@ -15,7 +16,7 @@ def test_g88_at_most_so_many_bytes_are_in_flight() -> None:
     assert (sent, pushes.bytes_in_flight, len(pushes)) == ([0, 1], 80, 2)
     pushes.on_sent(40)
     assert sent == [0, 1, 2]
-    assert MAX_BYTES_IN_FLIGHT == 2 << 30
+    assert BOUNDS.object_manager_max_bytes_in_flight == 2 << 30
 
 
 def test_what_is_larger_than_the_bound_goes_alone() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from minray.common.bounds import BOUNDS
 from minray.common.resources import UNIT
 from minray.object_store.object_entry import ObjectEntry
 from minray.platform.base import RemoteFailure
@@ -13,7 +14,7 @@ from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import LeaveNode
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, NodeDrain
 from minray.protocol.object_store import NO_ROOM, PINNED, Pinned, PinObjects, PinReply, PromoteObjects, ReleasePins
-from minray.raylet.departure import LOOK_AGAIN_S, MOST_AT_ONCE, Departure
+from minray.raylet.departure import LOOK_AGAIN_S, Departure
 from minray.raylet.lease_table import LeaseEntry
 from minray.raylet.placement_group_resource_manager import PlacementGroupResourceManager
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
@@ -27,6 +28,7 @@ from tests.rpc.fake_network import pass_time, run, turns
 
 HERE, THERE, FURTHER = b"here", b"there", b"further"
 EPOCH = 1_000_000.0
+AT_ONCE = BOUNDS.drain_objects_at_once
 
 
 def owner(name: str, node_id: bytes = THERE) -> Address:
@@ -50,7 +52,7 @@ class Scene:
         self.nodes = ClusterResourceScheduler(here, spread_threshold=0.5, top_k_fraction=0.2, random=float)
         for node_id in neighbours:
             self.nodes.on_node(node_id, "", {}, True, "", {})
-        self.table = SmallTable(2 * MOST_AT_ONCE)
+        self.table = SmallTable(2 * AT_ONCE)
         self.drained: list[NodeDrain] = []
         self.gone: list[str] = []
         self.bundles = PlacementGroupResourceManager(LocalResourceManager({"CPU": UNIT}), None)
@@ -58,7 +60,7 @@ class Scene:
         parts: Any = self
         peers: Any = self.peers
         platform = platform_record(host=FakeHost(EPOCH))
-        self.departure = Departure(platform, HERE, peers, parts, parts, parts, self.raylet_of, self.on_gone)
+        self.departure = Departure(platform, HERE, peers, parts, parts, parts, self.raylet_of, self.on_gone, AT_ONCE)
 
     @staticmethod
     def raylet_of(node_id: bytes) -> Address:
@@ -272,8 +274,8 @@ def test_what_one_neighbour_does_not_take_is_offered_to_the_next() -> None:
     run(story)
 
 
-@pytest.mark.parametrize("count", [1, 2, MOST_AT_ONCE - 1, MOST_AT_ONCE + 3])
-@pytest.mark.parametrize("neighbours", [1, 2, 3, MOST_AT_ONCE])
+@pytest.mark.parametrize("count", [1, 2, AT_ONCE - 1, AT_ONCE + 3])
+@pytest.mark.parametrize("neighbours", [1, 2, 3, AT_ONCE])
 def test_what_nobody_takes_keeps_nothing_else_back_and_all_are_offered_it(count: int, neighbours: int) -> None:
     async def story() -> None:
         names = [b"neighbour %d" % number for number in range(neighbours)]
@@ -297,7 +299,7 @@ def test_what_nobody_takes_keeps_nothing_else_back_and_all_are_offered_it(count:
 def test_nothing_is_offered_to_those_that_leave_too_and_little_at_a_time() -> None:
     async def story() -> None:
         scene = Scene(THERE)
-        for number in range(MOST_AT_ONCE + 5):
+        for number in range(AT_ONCE + 5):
             scene.keep(b"%d" % number)
         scene.nodes.alive()[1].draining = True
         scene.departure.begin(wish())
@@ -305,9 +307,9 @@ def test_nothing_is_offered_to_those_that_leave_too_and_little_at_a_time() -> No
         assert scene.peers.take_all(PinObjects) == []
         scene.nodes.alive()[1].draining = False
         await pass_time(1.5 * LOOK_AGAIN_S)
-        assert len(scene.peers.take_all(PinObjects)) == MOST_AT_ONCE
+        assert len(scene.peers.take_all(PinObjects)) == AT_ONCE
         scene.departure.close()
         await turns()
-        assert len(scene.peers.take_all(ReleasePins)) == MOST_AT_ONCE, "whoever is given up lets go"
+        assert len(scene.peers.take_all(ReleasePins)) == AT_ONCE, "whoever is given up lets go"
 
     run(story)

@@ -24,11 +24,6 @@ BLOCKS = 4
 A, B, C = map(object_id, "abc")
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io_workers, "PIECE_BYTES", ALIGNMENT)
-
-
 class Disk:
     """Does what it is told as soon as the test opens the gate."""
 
@@ -83,7 +78,7 @@ class Node:
         self.evicted: list[bytes] = []
         platform = platform_record(open_disk=lambda directory: self.disk)
         spilling = {"min_spilling_size": 2 * ALIGNMENT, "max_io_workers": 1, "object_spilling_threshold": 1.0}
-        config = raylet_config(b"node", spill_directories=["/disk"], **spilling)
+        config = raylet_config(b"node", spill_directories=["/disk"], spill_checksum_bytes=ALIGNMENT, **spilling)
         self.store = ObjectStore(
             platform,
             BLOCKS * ALIGNMENT,

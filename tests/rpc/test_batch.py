@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minray.common.bounds import BOUNDS
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import DONE, Address
 from minray.protocol.object_store import ReleasePins
-from minray.rpc.batch import MOST_ITEMS, Batch, Batches
+from minray.rpc.batch import Batch, Batches
 from tests.core_worker.parts import address
 from tests.core_worker.peers import RecordingPeers, unreachable
 
@@ -61,12 +62,12 @@ def test_receivers_do_not_wait_for_each_other() -> None:
 
 def test_a_message_has_room_for_so_many() -> None:
     scene = Scene()
-    items = [b"%d" % number for number in range(2 * MOST_ITEMS + 1)]
+    items = [b"%d" % number for number in range(2 * BOUNDS.max_items_per_batch + 1)]
     scene.batches.add(HERE, items)
     said: list[bytes] = []
     while scene.peers.asked:
         ((_, group),) = scene.said()
-        assert len(group) <= MOST_ITEMS
+        assert len(group) <= BOUNDS.max_items_per_batch
         said += group
         scene.answer()
     assert said == items

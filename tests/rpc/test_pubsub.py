@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minray.common.bounds import BOUNDS, Bounds
 from minray.platform.base import RemoteFailure
 from minray.protocol.base import decode, encode
 from minray.protocol.gcs import Poll, PollReply
@@ -27,8 +28,8 @@ async def poll(publisher: Publisher, epoch: bytes = b"", version: int = 0, timeo
     return await publisher.poll(Poll(CHANNEL, epoch, version, timeout_s))
 
 
-def publisher_with(**values: bytes) -> Publisher:
-    publisher = Publisher(b"epoch-1")
+def publisher_with(bounds: Bounds = BOUNDS, **values: bytes) -> Publisher:
+    publisher = Publisher(b"epoch-1", bounds)
     for key, value in values.items():
         publisher.publish(CHANNEL, key.encode(), value)
     return publisher
@@ -110,11 +111,9 @@ def test_another_epoch_means_everything_anew() -> None:
     run(story)
 
 
-def test_who_is_too_old_to_be_told_of_removals_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "MAX_REMOVALS", 2)
-
+def test_who_is_too_old_to_be_told_of_removals_gets_everything() -> None:
     async def story() -> None:
-        publisher = publisher_with(a=b"1", b=b"2", c=b"3", d=b"4")
+        publisher = publisher_with(Bounds(publisher_max_removals=2), a=b"1", b=b"2", c=b"3", d=b"4")
         for key in (A, B):
             publisher.publish(CHANNEL, key, None)
         assert (await poll(publisher, b"epoch-1", 4)).entries == [(A, None), (B, None)]
@@ -127,11 +126,9 @@ def test_who_is_too_old_to_be_told_of_removals_gets_everything(monkeypatch: pyte
     run(story)
 
 
-def test_more_than_fits_into_a_reply_is_told_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 20)
-
+def test_more_than_fits_into_a_reply_is_told_in_several() -> None:
     async def story() -> None:
-        publisher = publisher_with(a=bytes(9), b=bytes(9), c=bytes(30), d=b"4")
+        publisher = publisher_with(Bounds(publisher_max_reply_bytes=20), a=bytes(9), b=bytes(9), c=bytes(30), d=b"4")
         assert await poll(publisher) == PollReply(b"epoch-1", 2, True, [(A, bytes(9)), (B, bytes(9))], 4)
         publisher.publish(CHANNEL, A, None)
         second = await publisher.poll(Poll(CHANNEL, b"epoch-1", 2, 0.0, 4))
@@ -142,12 +139,9 @@ def test_more_than_fits_into_a_reply_is_told_in_several(monkeypatch: pytest.Monk
     run(story)
 
 
-def test_a_snapshot_that_missed_a_removal_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 1)
-    monkeypatch.setattr(pubsub, "MAX_REMOVALS", 1)
-
+def test_a_snapshot_that_missed_a_removal_begins_anew() -> None:
     async def story() -> None:
-        publisher = publisher_with(a=b"1", b=b"2", c=b"3")
+        publisher = publisher_with(Bounds(publisher_max_reply_bytes=1, publisher_max_removals=1), a=b"1", b=b"2", c=b"3")
         publisher.publish(CHANNEL, A, None)
         publisher.publish(CHANNEL, B, None)  # the removal of a is forgotten
         first = await poll(publisher, b"epoch-1", 3)
@@ -194,6 +188,8 @@ def test_a_channel_that_begins_anew_is_ahead_of_what_anybody_knows_of_it() -> No
 class Scene:
     """A gcs with one subscriber, which writes down what it is told."""
 
+    bounds = BOUNDS
+
     def __init__(self, period_s: float = 0.0) -> None:
         self.network = FakeNetwork()
         self.polls: list[Poll] = []
@@ -206,7 +202,7 @@ class Scene:
         self.subscription = Subscription(peer, CHANNEL, self.on_change, period_s)
 
     def start_gcs(self, epoch: bytes) -> None:
-        self.publisher = Publisher(epoch)
+        self.publisher = Publisher(epoch, self.bounds)
         self.network.listen_at(ENDPOINT, epoch, self.on_incoming)
 
     def on_incoming(self, incoming: FakeIncoming) -> None:
@@ -416,7 +412,7 @@ def test_what_changes_within_a_period_is_told_at_once_and_together() -> None:
 
 def test_a_table_larger_than_a_record_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake network carries no more than 10,000 bytes."""
-    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 9_000)
+    monkeypatch.setattr(Scene, "bounds", Bounds(publisher_max_reply_bytes=9_000))
 
     async def story(scene: Scene) -> None:
         for key in (A, B, C):
@@ -474,6 +470,6 @@ def test_whatever_happens_the_subscriber_ends_with_the_publishers_table(
             assert all(before != after for before, after in zip(of_key, of_key[1:], strict=False))
 
     with pytest.MonkeyPatch.context() as limits:
-        limits.setattr(pubsub, "MAX_REPLY_BYTES", max_reply_bytes)
-        limits.setattr(pubsub, "MAX_REMOVALS", max_removals)
+        bounds = Bounds(publisher_max_reply_bytes=max_reply_bytes, publisher_max_removals=max_removals)
+        limits.setattr(Scene, "bounds", bounds)
         tell(story)

@@ -75,7 +75,6 @@ def test_nodes_that_make_no_sense_are_refused_before_anything_runs(nodes: Any) -
 @pytest.mark.parametrize("deaf_to", ["", NODES])
 def test_what_the_gcs_tells_may_come_in_any_number_of_parts(deaf_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reply to a poll holds one entry, and channels break. ``deaf_to``: a node only knows what it asks for itself."""
-    monkeypatch.setattr(pubsub, "MAX_REPLY_BYTES", 1)
     apply = pubsub.Subscription._apply
     monkeypatch.setattr(
         pubsub.Subscription, "_apply", lambda self, reply: None if self._channel == deaf_to else apply(self, reply)
@@ -89,7 +88,9 @@ def test_what_the_gcs_tells_may_come_in_any_number_of_parts(deaf_to: str, monkey
         return len(node_ids) == 4 and minray.get([each.remote() for each in there]) == node_ids
 
     for seed in range(3):
-        assert run(program, nodes=4, seed=seed, faults=FaultPlan.quiet())
+        with SimCluster(4, seed, FaultPlan.quiet(), system_config={"publisher_max_reply_bytes": 1}) as cluster:
+            assert cluster.run(program)
+            cluster.settle()
 
 
 def test_a_program_may_call_init_and_shutdown() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import minray
-from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
+from minray.common.bounds import BOUNDS
 from minray.common.ids import item_id
 from minray.core_worker.execution.generator_executor import GeneratorExecutor
 from minray.core_worker.execution.outgoing_stream import StreamingTask
@@ -124,12 +124,12 @@ def test_g90_a_task_that_reads_lends_its_cpu_out() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g91_the_body_runs_ahead_of_its_reader(seed: int) -> None:
     def body() -> Any:
-        generator = count.remote(3 * GENERATOR_REPORTS_IN_FLIGHT, 0.0)
+        generator = count.remote(3 * BOUNDS.generator_max_reports_in_flight, 0.0)
         minray.get(generator.completed())
         return read(generator)
 
     plan = FaultPlan({"delay": 0.3, "preempt": 0.2})
-    assert judged(body, seed=seed, faults=plan)[0] == list(range(1, 3 * GENERATOR_REPORTS_IN_FLIGHT + 1))
+    assert judged(body, seed=seed, faults=plan)[0] == list(range(1, 3 * BOUNDS.generator_max_reports_in_flight + 1))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -606,12 +606,12 @@ def driven_by_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g90_g92_an_asynchronous_iterator_is_read_like_any_other(seed: int) -> None:
     def body() -> Any:
-        many = count.remote(2 * GENERATOR_REPORTS_IN_FLIGHT, 0.0)
+        many = count.remote(2 * BOUNDS.generator_max_reports_in_flight, 0.0)
         return read(large.remote(3))[2][:1], read(fail_after.remote(2)), read(many)[-1]
 
     plan = FaultPlan({"delay": 0.3, "duplicate": 0.2, "preempt": 0.2})
     result, _ = judged(body, lambda cluster: cluster.when(*REPORTS).break_channels(at_most=3), seed=seed, faults=plan)
-    assert result == (b"\3", [1, 2, "RayTaskError(ValueError)"], 2 * GENERATOR_REPORTS_IN_FLIGHT)
+    assert result == (b"\3", [1, 2, "RayTaskError(ValueError)"], 2 * BOUNDS.generator_max_reports_in_flight)
 
 
 # --- methods of actors, plain and in threads (those of asynchronous actors run on a real cluster)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import minray
-from minray.object_manager.pull import CHUNKS_AT_ONCE
+from minray.common.bounds import BOUNDS
 from minray.protocol.base import decode
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT, PinObjects, ReadChunk
 from minray.simulation import FaultPlan
@@ -263,7 +263,8 @@ def test_g66_when_a_source_dies_the_rest_comes_from_another_copy(at: int) -> Non
     chunks = Chunks(strike)
     assert moved(body, chunks, "a", "b", "c") == 1
     assert chunks.sent["n1", "n3"] and chunks.sent["n2", "n3"]
-    assert sum(count - 1 for (name, _), count in chunks.asked.items() if name == "n3") <= CHUNKS_AT_ONCE
+    at_once = sum(count - 1 for (name, _), count in chunks.asked.items() if name == "n3")
+    assert at_once <= BOUNDS.object_manager_chunks_at_once
 
 
 def test_g66_a_chain_of_receivers_mends_when_one_of_them_dies() -> None:

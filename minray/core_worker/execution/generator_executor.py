@@ -5,7 +5,7 @@ Ray: execute_streaming_generator_sync and _async in python/ray/_raylet.pyx, Core
 ``run`` and ``run_async`` belong to the thread that runs the user's code; the rest runs on the core worker's loop. Items
 leave in order, each in a message of its own. The iterator does not wait for the owner's answer (G91), with three exceptions:
 
-  * At most ``GENERATOR_REPORTS_IN_FLIGHT`` reports are unanswered: a slow owner slows its generator down.
+  * At most ``generator_max_reports_in_flight`` reports are unanswered: a slow owner slows its generator down.
   * With back-pressure n, the next item is not asked for while n items are unread. Each answer of the owner says how many
     items were read. A generator that is held up asks the owner to answer when enough items were read (``WaitForReader``).
     A task lends its CPUs meanwhile, since the reader may need them to process an item. Ray lends nothing and withholds the
@@ -29,12 +29,12 @@ from minray.common.ids import short
 from minray.common.task_set import TaskSet
 from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report, StreamingTask
 from minray.core_worker.fetching.results import ResultKeeper
+from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.records.values import to_value
-from minray.platform.base import Platform, PlatformError
+from minray.platform.base import PlatformError
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
-from minray.rpc.patient_caller import PatientCaller
 from minray.values import serialization
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ class GeneratorExecutor:
 
     def __init__(
         self,
-        platform: Platform,
-        patient: PatientCaller,
+        process: Process,
         borrowing: Borrowing,
         results: ResultKeeper,
         lend_soon: Callable[[ReceivedTask], Callable[[], None]],
     ) -> None:
         """Make the executor of one process; ``lend_soon`` is described at ``WaitingThreads``."""
-        self._user_code = platform.user_code
-        self._patient = patient
+        self._max_in_flight = process.config.system_config.generator_max_reports_in_flight
+        self._user_code = process.platform.user_code
+        self._patient = process.patient
         self._borrowing = borrowing
         self._results = results
         self._lend_soon = lend_soon
@@ -97,7 +97,7 @@ class GeneratorExecutor:
             await self._wait_async(stream, stream.is_settled)
 
     def _stream(self, task: StreamingTask) -> OutgoingStream:
-        return OutgoingStream(task, self._results, partial(self._user_code.post, self._on_report))
+        return OutgoingStream(task, self._results, partial(self._user_code.post, self._on_report), self._max_in_flight)
 
     def _wait(self, stream: OutgoingStream, condition: Callable[[], bool]) -> None:
         while not condition():

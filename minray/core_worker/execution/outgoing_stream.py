@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, NamedTuple
 
-from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.records.received_task import Result
@@ -59,12 +58,17 @@ class OutgoingStream:
     """Counts the items, reports and answers of one generator. Each field is written by one thread only."""
 
     def __init__(
-        self, task: StreamingTask, results: ResultKeeper, on_report: Callable[[OutgoingStream, Report], None]
+        self,
+        task: StreamingTask,
+        results: ResultKeeper,
+        on_report: Callable[[OutgoingStream, Report], None],
+        max_in_flight: int,
     ) -> None:
         self.task = task
         self._results = results
         self._on_report = on_report
         """Function that takes a report to the loop."""
+        self._max_in_flight = max_in_flight
         self.yielded = 0
         """Number of items that the iterator has yielded; written by the user thread."""
         self.reported = 0
@@ -117,7 +121,7 @@ class OutgoingStream:
         """Whether the user's code may continue: ask for the next item, or end a cancelled call."""
         if self.is_unwanted or self.is_cancelled():
             return True
-        return self.reported - self.answered < GENERATOR_REPORTS_IN_FLIGHT and not self.is_held_up()
+        return self.reported - self.answered < self._max_in_flight and not self.is_held_up()
 
     def is_held_up(self) -> bool:
         """Whether back-pressure forbids to ask for the next item."""

@@ -68,7 +68,7 @@ class TaskExecution:
         self.functions = FunctionManager(process.gcs)
         self.profile = TaskProfile(platform)
         results = ResultKeeper(provider, config.system_config.max_direct_call_object_size)
-        self.generator_executor = GeneratorExecutor(platform, process.patient, borrowing, results, blocked.lend_soon)
+        self.generator_executor = GeneratorExecutor(process, borrowing, results, blocked.lend_soon)
         returns = ReturnValues(results)
         errors = TaskErrors(platform, returns, config.node_id.hex(), config.node_ip)
         self.executor = executor_class(config.system_config)(

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from minray.common.ids import short
+from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.stored_object import StoredObject
@@ -38,15 +39,12 @@ from minray.protocol.core_worker import (
 )
 from minray.protocol.object_store import Place
 from minray.rpc.batch import by_receiver, portions
-from minray.rpc.patient_caller import PatientCaller
 
 OnLarge = Callable[[Place | None], None]
 """Function that is told the place of the first copy; None if the value is not in the object store."""
 
 POLL_TIMEOUT_S = 60.0
 """Seconds that a question waits at the owner before it is repeated; long, so that waiting costs few messages."""
-MOST_QUESTIONS = 1000
-"""Maximum number of questions in one message; further ones go into another."""
 ANY_SIZE = -1
 """Value of ``inline_limit`` that asks for a value whatever its size."""
 
@@ -69,16 +67,16 @@ class FutureResolver:
 
     def __init__(
         self,
-        patient: PatientCaller,
-        own: Address,
+        process: Process,
         references: ReferenceCounter,
         store: MemoryStore,
         on_object: Callable[[bytes, StoredObject], None],
         on_lost: Callable[[bytes, RayError], None],
         apply: Callable[[Effects], None],
     ) -> None:
-        self._patient = patient
-        self._own = own
+        self._max_questions = process.config.system_config.max_questions_per_message
+        self._patient = process.patient
+        self._own = process.address
         self._references = references
         self._store = store
         self._on_object = on_object
@@ -144,7 +142,7 @@ class FutureResolver:
     def _ask_following(self) -> None:
         following, self._following = self._following or [], None
         for owner, questions in by_receiver((question, question.owner) for question in following):
-            for portion in portions(questions, MOST_QUESTIONS):
+            for portion in portions(questions, self._max_questions):
                 asked = [ObjectQuestion(one.object_id, one.inline_limit, one.name) for one in portion]
                 self._patient.send(owner, GetObjects(self._own, asked), partial(self._on_answers, portion))
 

@@ -18,13 +18,12 @@ from typing import Any
 
 from minray.common.ids import short
 from minray.common.task_set import TaskSet
+from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
 from minray.rpc.batch import Batches, by_receiver, portions
-from minray.rpc.connection import Peers
-from minray.rpc.patient_caller import PatientCaller
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +33,14 @@ class Borrowing:
 
     def __init__(
         self,
-        peers: Peers,
-        patient: PatientCaller,
-        own: Address,
+        process: Process,
         references: ReferenceCounter,
         on_freed: Callable[[Effects], None],
         on_first_lent: Callable[[], None],
     ) -> None:
-        self._peers = peers
-        self._patient = patient
-        self._own = own
+        self._peers = process.peers
+        self._patient = patient = process.patient
+        self._own = own = process.address
         self._references = references
         self._on_freed = on_freed
         """Function that drops the values of freed objects; further consequences join the effects."""
@@ -53,7 +50,11 @@ class Borrowing:
         """Number of messages with references that were sent, from which tickets are named."""
         self._watching = False
         """Whether ``on_first_lent`` was called."""
-        self._spent: Batches[Loan] = Batches(patient.send, lambda loans: RemoveBorrower(own.worker_id, loans))
+        self._max_items = process.config.system_config.max_items_per_batch
+        """Most items in one message."""
+        self._spent: Batches[Loan] = Batches(
+            patient.send, lambda loans: RemoveBorrower(own.worker_id, loans), self._max_items
+        )
         self._registering = TaskSet()
 
     def apply(self, effects: Effects) -> None:
@@ -125,7 +126,7 @@ class Borrowing:
         asking = [
             self._patient.call(owner, AddBorrower(receiver, self._own, list(portion)))
             for owner, loans in by_receiver(others)
-            for portion in portions(loans)
+            for portion in portions(loans, self._max_items)
         ]
         for answer in await asyncio.gather(*asking, return_exceptions=True):
             if isinstance(answer, PlatformError):

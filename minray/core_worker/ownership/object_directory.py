@@ -42,7 +42,7 @@ class _Copies(msgspec.Struct, eq=False):
 class ObjectDirectory:
     """Knows the copies of one process's large objects."""
 
-    def __init__(self, patient: PatientCaller, on_lost: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, patient: PatientCaller, on_lost: Callable[[list[bytes]], None], max_items: int) -> None:
         self._on_lost = on_lost
         """Function called with the ids of objects of which no copies are left."""
         self._objects: dict[bytes, _Copies] = {}
@@ -53,8 +53,8 @@ class ObjectDirectory:
         """Ids of nodes that are known to be dead."""
         self._heard: dict[bytes, int] = {}
         """Number of the last update of each node's raylet, by node id."""
-        self._free: Batches[Copy] = Batches(patient.send, FreeObjects)
-        self._promote: Batches[Copy] = Batches(patient.send, PromoteObjects)
+        self._free: Batches[Copy] = Batches(patient.send, FreeObjects, max_items)
+        self._promote: Batches[Copy] = Batches(patient.send, PromoteObjects, max_items)
 
     def __len__(self) -> int:
         return len(self._objects)

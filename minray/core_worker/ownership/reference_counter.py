@@ -37,13 +37,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from minray.common.bounds import BOUNDS
 from minray.common.tombstones import remember
 from minray.exceptions import ReconstructionFailure
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
-
-MAX_HELD_TICKETS = 100
-"""Number of tickets for one object at which a borrower gives the older ones back: one is enough to hold the object."""
 
 
 class Reference(msgspec.Struct, eq=False, gc=False):
@@ -103,7 +101,8 @@ class Effects:
 class ReferenceCounter:
     """The table of one process's references."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_held_tickets: int = BOUNDS.max_borrower_tickets) -> None:
+        self._max_held_tickets = max_held_tickets
         self._references: dict[bytes, Reference] = {}
         self._spent: OrderedDict[bytes, None] = OrderedDict()
         """Tickets that were given back: a late AddBorrower with one of these is void."""
@@ -287,7 +286,7 @@ class ReferenceCounter:
                 return
             if reference.held_tickets is None:
                 reference.held_tickets = []
-            elif len(reference.held_tickets) >= MAX_HELD_TICKETS:
+            elif len(reference.held_tickets) >= self._max_held_tickets:
                 effects.give_back.append((object_id, reference.owner, reference.held_tickets))
                 reference.held_tickets = []
             reference.held_tickets.append(ticket)

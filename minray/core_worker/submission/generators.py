@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minray.common.config import GENERATOR_REPORTS_IN_FLIGHT
 from minray.common.ids import item_id
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore
@@ -56,7 +55,9 @@ class Generators:
         borrowing: Borrowing,
         directory: ObjectDirectory,
         objects: Objects,
+        max_in_flight: int,
     ) -> None:
+        self._max_in_flight = max_in_flight
         self._tasks = tasks
         self._references = references
         self._store = store
@@ -225,5 +226,5 @@ class Generators:
         if task.stream is None:
             return []
         first = task.stream.arrived + 1
-        numbers = [*(task.items_lost or ()), *range(first, first + GENERATOR_REPORTS_IN_FLIGHT + 1)]
+        numbers = [*(task.items_lost or ()), *range(first, first + self._max_in_flight + 1)]
         return [item_id(task.task_id, number) for number in numbers]

@@ -45,8 +45,6 @@ WAIT_S = 30.0
 """Seconds that one ``WaitPlacementGroup`` request may take at the gcs; then it is sent again."""
 ASK_AGAIN_S = 1.0
 """Seconds to wait after the gcs failed to answer; it may be restarting."""
-MAX_KNOWN_GROUPS = 1000
-"""Number of groups whose names and bundles are kept here; a bound on memory, as the gcs can be asked for the others."""
 
 
 class PlacementGroups:
@@ -62,6 +60,7 @@ class PlacementGroups:
     ) -> None:
         """Serve one process; ``own_actor_id`` returns the id of its actor, empty if there is none."""
         self._process = process
+        self._max_known = process.config.system_config.max_known_placement_groups
         self._context = context
         self._references = references
         self._objects = objects
@@ -186,7 +185,7 @@ class PlacementGroups:
 
     def _remember(self, group_id: bytes, group: PlacementGroupInfo) -> None:
         self._known[group_id] = group
-        if len(self._known) > MAX_KNOWN_GROUPS:
+        if len(self._known) > self._max_known:
             del self._known[next(iter(self._known))]
 
     async def wait(self, group_id: bytes, timeout_s: float | None) -> bool:

@@ -66,8 +66,9 @@ class TaskSubmission:
         self.tasks = tasks
         self.clients = ActorClients(references, borrowing)
         self.resolver = DependencyResolver(config.worker_id, store, futures, self.on_task_ready, self._on_failed_argument)
+        in_flight = config.system_config.generator_max_reports_in_flight
         self.generators: Generators = AllGenerators(
-            process.address, record, self.tasks, references, store, borrowing, directory, objects
+            process.address, record, self.tasks, references, store, borrowing, directory, objects, in_flight
         )
         self.recovery = self._make_recovery(store, borrowing, objects)
         self.outcomes = TaskOutcomes(
