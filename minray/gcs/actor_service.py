@@ -84,7 +84,7 @@ class ActorService:
     def load(self, storage: GcsStorage) -> None:
         """Load the actors that an earlier gcs has stored."""
         self._storage = storage
-        self._publish(self._actors.load(storage.actors()))
+        self._publish(self._actors.load(storage.actors(), storage.forgotten_actors()))
 
     async def resume(self) -> None:
         """Continue where an earlier gcs stopped; called when the nodes are known."""

@@ -110,8 +110,10 @@ class GcsActorManager:
 
         It is not stored: an answered question is not asked again, and a repeated message reaches the same gcs."""
 
-    def load(self, rows: Iterable[ActorRow]) -> list[Publication]:
-        """Enter the rows that an earlier gcs has stored, after a restart."""
+    def load(self, rows: Iterable[ActorRow], forgotten: Iterable[bytes] = ()) -> list[Publication]:
+        """Enter the rows that an earlier gcs has stored, and the ids of those that it has deleted, after a restart."""
+        for actor_id in forgotten:
+            remember(self._forgotten, actor_id, None)
         in_order = sorted(rows, key=lambda row: (row.info.end_time, row.info.actor_id))
         return [publication for row in in_order for publication in self.on_committed(row)]
 

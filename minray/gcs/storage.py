@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from minray.common.decoding import MALFORMED
+from minray.common.ids import job_of_actor
 from minray.gcs.gcs_actor_manager import ActorRow
 from minray.platform.base import Platform, Storage, StorageFailed
 from minray.protocol.base import Record, decode, encode
@@ -25,7 +26,7 @@ from minray.protocol.gcs import JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo
 
 CLUSTER, NODES, JOBS, KV, ACTORS, PLACEMENT_GROUPS = "cluster", "nodes", "jobs", "kv", "actors", "placement_groups"
-WORKER_DEATHS = "worker_deaths"
+WORKER_DEATHS, FORGOTTEN_ACTORS = "worker_deaths", "forgotten_actors"
 CLUSTER_ID_BYTES = 16
 
 R = TypeVar("R", bound=Record)
@@ -67,6 +68,10 @@ class GcsStorage:
 
     def actors(self) -> list[ActorRow]:
         return self._load(ACTORS, ActorRow)
+
+    def forgotten_actors(self) -> list[bytes]:
+        """Return the ids of dead actors whose rows are deleted, of all jobs that are remembered."""
+        return [bytes.fromhex(key) for key in self._storage.load(FORGOTTEN_ACTORS)]
 
     def worker_deaths(self) -> list[WorkerDeath]:
         return self._load(WORKER_DEATHS, WorkerDeath)
@@ -111,13 +116,19 @@ class GcsStorage:
         self._storage.delete(PLACEMENT_GROUPS, group_id.hex())
 
     def delete_job(self, job_id: bytes) -> None:
+        """Delete a job, and what is left of its actors."""
         self._storage.delete(JOBS, job_id.hex())
+        for actor_id in self.forgotten_actors():
+            if job_of_actor(actor_id) == job_id:
+                self._storage.delete(FORGOTTEN_ACTORS, actor_id.hex())
 
     def put_actor(self, row: ActorRow) -> None:
         self._storage.put(ACTORS, row.info.actor_id.hex(), encode(row))
 
     def delete_actor(self, actor_id: bytes) -> None:
+        """Delete the row of a dead actor; its id stays, so that late callers hear that it is dead."""
         self._storage.delete(ACTORS, actor_id.hex())
+        self._storage.put(FORGOTTEN_ACTORS, actor_id.hex(), b"")
 
     def put_worker_death(self, death: WorkerDeath) -> None:
         self._storage.put(WORKER_DEATHS, death.worker_id.hex(), encode(death))

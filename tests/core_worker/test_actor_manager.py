@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 
 from minray.common.ids import actor_of, job_of_actor, return_id
@@ -387,6 +388,27 @@ def test_g24_when_there_is_no_handle_the_gcs_is_told_unless_it_knows_better() ->
         assert ended == [unknown, alive, restartable] and not creator.own.owns_living()
         creator.own.on_freed([handle_of(creator, alive)])
         assert len(creator.asked(EndActor)) == 3 and creator.own.known() == [unknown]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_owner_lets_the_constructor_go_of_an_actor_that_died_and_was_forgotten_between_two_polls(is_told: bool) -> None:
+    """A poll says that it is gone; or it is no news for a subscriber that has never heard of it."""
+
+    async def story(creator: Creator) -> None:
+        actor_id = creator.create(registered=True)
+        creator.actors.on_freed([handle_of(creator, actor_id)])
+        if is_told:
+            creator.actors._on_change(actor_id, None)
+        else:
+            creator.peers.take(EndActor).answer(DONE)
+            death = DeathCause(protocol.KILLED, "it died long ago")
+            names = {"class_name": "A", "name": "", "namespace": ""}
+            info = ActorInfo(actor_id, DEAD, **names, owner=OWN, detached=False, max_restarts=0, restarts=0, handle=b"")
+            info = msgspec.structs.replace(info, death=death)
+            creator.peers.take(GetActor).answer(ActorReply(info))
+        assert creator.told == [(creator.constructor(actor_id), FAILED)] and creator.actors.known() == []
 
     tell(story)
 

@@ -106,9 +106,9 @@ class Watch:
         if not hasattr(gcs, "_nodes"):
             return  # it died before it had read its store
         rows = _rows_of(gcs)
-        finished = {job_namespace(job.job_id) for job in gcs._jobs.finished()}
+        finished, full = {job_namespace(job.job_id) for job in gcs._jobs.finished()}, _full_tables(gcs)
         for row, state in self._durable.items():
-            is_dropped = row[0] == "value" and row[1] in finished
+            is_dropped = (row[0] == "value" and row[1] in finished) or (row not in rows and row[0] in full)
             if rows.get(row) not in (state, "over") and not is_dropped:
                 self.on_broken("S9", f"the gcs knows {' '.join(row)} as {rows.get(row)}; it was {state} before a restart")
         self._durable |= rows
@@ -233,6 +233,13 @@ def _raise(error: Broken) -> None:
     raise error
 
 
+def _full_tables(gcs: Any) -> set[str]:
+    """Kinds of things of which a gcs keeps enough that are over, so that it may forget others."""
+    jobs, groups = gcs._jobs, gcs._groups
+    kept = {"job": (jobs._past, jobs._max_finished_jobs), "group": (groups._removed, groups._max_removed_groups)}
+    return {kind for kind, (over, most) in kept.items() if len(over) >= most}
+
+
 def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:
     """Rows that a gcs holds to be durable, with their states."""
     rows = {("node", node_id.hex()): "there" if node.alive else "over" for node_id, node in gcs._nodes._nodes.items()}
@@ -242,6 +249,7 @@ def _rows_of(gcs: Any) -> dict[tuple[str, ...], str]:
     for namespace, values in gcs._values._namespaces.items():
         rows |= {("value", namespace, key.hex()): "there" for key in values}
     rows |= {("death", worker_id.hex()): "there" for worker_id in gcs._workers._deaths}
+    rows |= {("actor", actor_id.hex()): "over" for actor_id in gcs._actors._actors._forgotten}
     for row in gcs._actors.rows():
         rows["actor", row.info.actor_id.hex()] = "over" if row.info.state == DEAD else "there"
     return rows

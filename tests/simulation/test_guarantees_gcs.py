@@ -91,6 +91,34 @@ def test_g110_a_death_that_the_gcs_was_told_of_is_known_when_it_is_there_again()
     assert judged(body, strike, storage="gcs.db")[0] == ["WorkerCrashedError", 1] and is_told
 
 
+def test_g110_an_actor_whose_row_the_gcs_has_deleted_is_dead_for_a_restarted_gcs_too() -> None:
+    """A process that never heard of the actor gets its handle late. Its owner lives, so it might be about to register it."""
+
+    def body() -> str:
+        actors = [Lasting.remote() for _ in range(3)]
+        minray.get([actor.ask.remote() for actor in actors])
+        for actor in actors:
+            minray.kill(actor)
+        time.sleep(10)
+        return str(minray.get(call_late.remote([actors[0]])))
+
+    strike = lambda cluster: cluster.after(5).gcs.restart(1)  # noqa: E731
+    few = {"maximum_gcs_destroyed_actor_cached_count": 1}
+    result, _ = judged(body, strike, nodes=1, storage="gcs.db", system_config=few)
+    assert result == "ActorDiedError"
+
+
+@minray.remote(num_cpus=0)
+class Lasting:
+    def ask(self) -> int:
+        return 1
+
+
+@minray.remote
+def call_late(handles: list[Any]) -> Any:
+    return outcome_of(handles[0].ask.remote())
+
+
 def test_g110_a_job_whose_driver_is_known_to_be_dead_is_finished_by_a_restarted_gcs() -> None:
     """The first one dies when it has stored the death, and not yet the end of the job."""
 

@@ -29,17 +29,19 @@ from minray.protocol.actor import (
     DEAD,
     DEPENDENCIES_UNREADY,
     JOB_FINISHED,
+    KILLED,
     OUT_OF_SCOPE,
     ActorCreation,
     ActorInfo,
+    ActorReply,
     CreateActor,
     DeathCause,
     EndActor,
+    GetActor,
     RegisterActor,
     RegisterActorReply,
 )
 from minray.protocol.base import Done
-from minray.rpc.connection import ignore
 
 
 class _Creation:
@@ -204,7 +206,7 @@ class ActorCreator:
         if info is None or info.state != DEAD:
             self._end(actor_id, DeathCause(OUT_OF_SCOPE, "there is no handle of it any more"))
         if info is not None and info.state == ALIVE and actor_id in self._creations:
-            # The actor is not restarted. If it owns an argument of its own constructor, its end waits until we release that.
+            # The actor is not restarted, so nothing needs the arguments of its constructor any more.
             self._outcomes.finish_constructor(self._creations.pop(actor_id).task, FINISHED)
 
     def on_info(self, info: ActorInfo) -> None:
@@ -221,6 +223,11 @@ class ActorCreator:
             if info.max_restarts == 0:
                 del self._creations[info.actor_id]
                 self._outcomes.finish_constructor(task, FINISHED)
+
+    def on_forgotten(self, actor_id: bytes) -> None:
+        """Take note that the gcs has forgotten an actor; its owner may not have heard of its death before."""
+        if actor_id in self._creations:
+            self._on_own_dead(actor_id, DeathCause(KILLED, "it died long ago"))
 
     def _on_own_dead(self, actor_id: bytes, cause: DeathCause) -> None:
         """Take note of a death that the gcs has not reported yet."""
@@ -239,7 +246,15 @@ class ActorCreator:
         )
 
     def _end(self, actor_id: bytes, cause: DeathCause) -> None:
-        self._process.patient.send_to_gcs(EndActor(actor_id, cause), ignore)
+        def on_answer(_: Done) -> None:
+            if actor_id in self._creations and self._actors.info_of(actor_id) is None:  # Perhaps the gcs has forgotten it.
+                self._process.patient.ask_gcs(GetActor(actor_id, self._process.address), on_reply)
+
+        def on_reply(reply: ActorReply) -> None:
+            if reply.actor is not None:
+                self._actors.on_info(reply.actor)
+
+        self._process.patient.ask_gcs(EndActor(actor_id, cause), on_answer)
 
     # --- account
 

@@ -130,6 +130,7 @@ class ActorManager:
         if value is not None:
             self.on_info(decode(ActorInfo, value))
         else:
+            self.creator.on_forgotten(actor_id)
             self._infos[job_of_actor(actor_id)].pop(actor_id, None)
             client = self.clients.get(actor_id)
             if client is not None and client.state != DEAD:
