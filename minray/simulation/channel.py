@@ -142,6 +142,12 @@ class Pipe:
         latency_s = self._wire.latency_s(self.source, self.target)
         self._add(self._after_all(self._wire.loop.ticks + to_ticks(latency_s + delay_s)), Message(BREAK))
 
+    def hold_back(self, delay_s: float) -> None:
+        """Let the messages on the way arrive later."""
+        delay = to_ticks(delay_s)
+        self._way = [(tick + delay, order, message) for tick, order, message in self._way]
+        self._last_tick += delay if self._way else 0
+
     def give_up(self) -> None:
         """End the pipe after a long silence: all messages on the way are lost, and the target notices the end by itself."""
         self._shut = True

@@ -48,15 +48,22 @@ SLOW_DISK_S = (0.0, 0.05, 1.0, 12.0)
 LAST_WORDS_S = (0.0, 0.002, 0.003, 0.005, 0.01, 0.1, 12.0)
 """Seconds of delay for the last message of a node that dies right after sending it. Its death may be known before the
 message arrives."""
+POSTHUMOUS_S = (0.0, 0.001, 0.01, 0.3, 3.0, 12.0)
+"""Seconds of delay for the last messages of a process that dies: what it was sending when it died."""
 REPEATS_S = (0.0, 0.000_1, 0.02, 0.3, 3.0, 40.0)
 """Seconds after which a duplicated request arrives once more, if its channel is still open."""
 
 QUIET = ("delay", "stall", "preempt", "orphan", "reap", "crash_prefix", "unsynced", "duplicate", "break")
 SWARM = ("crash", "reset", "long_delay", "long_stall", "cut", "node_loss")
-LOUD = (*SWARM, "last_words", "rift", "memory", "spawn")
-"""Loud faults: those that a swarm draws, and four others. ``last_words`` (a node dies after a message) and ``rift`` (the
-longest partition) are for plans that say which messages are struck. ``memory`` is a node's lack of memory, which has an
-effect only if the raylet's memory monitor is on. ``spawn`` is a failed start of a worker process."""
+LOUD = (*SWARM, "last_words", "posthumous", "rift", "memory", "spawn")
+"""Loud faults: those that a swarm draws, and five others. ``last_words`` (a node dies after a message), ``posthumous`` (one
+process does) and ``rift`` (the longest partition) are for plans that say which messages are struck. ``memory`` is a node's
+lack of memory, which has an effect only if the raylet's memory monitor is on. ``spawn`` is a failed start of a worker
+process."""
+AIMED = ("duplicate", "break", "last_words", "posthumous", "rift")
+"""Faults that strike only the messages at which a plan aims, if it aims at any."""
+AIMABLE = (*AIMED, "delay", "long_delay", "reset", "cut")
+"""Faults of messages. Those that are not in ``AIMED`` strike all messages, unless a plan aims them too."""
 SPAWNS = ("", "no process", "ends at once", "stands still")
 """The outcomes of a ``spawn`` fault; see ``machine``."""
 SWITCH = "switch"
@@ -89,7 +96,9 @@ class FaultPlan:
     spared_nodes: tuple[str, ...] = ("head",)
     """Nodes that are never lost; with the head everything would end."""
     aims: tuple[str, ...] = ()
-    """Requests that ``duplicate``, ``break``, ``last_words`` and ``rift`` may strike, like their replies; empty: all."""
+    """Requests that the kinds of ``aimed`` may strike, like their replies; empty: all."""
+    aimed: tuple[str, ...] = AIMED
+    """Kinds of faults that strike only where the plan aims."""
     spared_tasks: tuple[str, ...] = ()
     """Prefixes of the names of asyncio tasks before whose steps nothing loud happens, since they do nothing of interest."""
     struck_tasks: tuple[str, ...] = ()
@@ -113,6 +122,8 @@ class FaultPlan:
             raise ValueError(f"the budget is how many loud faults may strike: it cannot be {self.budget}")
         for name, example in EXAMPLES.items():
             _check_strings(name, getattr(self, name), example)
+        if unknown := set(self.aimed).difference(AIMABLE):
+            raise ValueError(f"a plan cannot aim {min(unknown)!r} at messages, only {', '.join(AIMABLE)}")
         if not isinstance(self.at_messages, bool):
             raise TypeError(f"at_messages is True or False, not {self.at_messages!r}")
 
@@ -167,6 +178,8 @@ class Oracle:
         self._loud_left = self.plan.budget
         drawn = [kind for kind, rate in self.plan.rates.items() if rate > 0]
         self._kinds = frozenset(drawn if overrides is None else [key[0] for key in overrides])
+        self._aimed = frozenset(self.plan.aimed if self.plan.aims and overrides is None else ())
+        """Kinds of faults that strike only the requests of ``FaultPlan.aims``."""
         self._secret = seed.to_bytes(16, "big", signed=True)
 
     def wants(self, kind: str) -> bool:
@@ -177,9 +190,9 @@ class Oracle:
     def aims_at_messages(self) -> bool:
         return self.overrides is not None or self.plan.at_messages
 
-    def is_aimed_at(self, method: str) -> bool:
-        """Whether ``duplicate``, ``break``, ``last_words`` and ``rift`` may strike this request or its reply."""
-        return self.overrides is not None or not self.plan.aims or method in self.plan.aims
+    def is_aimed_at(self, kind: str, method: str) -> bool:
+        """Whether this kind of fault may strike this request or its reply."""
+        return kind not in self._aimed or method in self.plan.aims
 
     def spares(self, node: str) -> bool:
         """Whether this node must not be lost."""
@@ -236,6 +249,7 @@ EXAMPLES = {
     "targets": "worker/",
     "spared_nodes": "head",
     "aims": "PushTask",
+    "aimed": "long_delay",
     "spared_tasks": "Poll",
     "struck_tasks": "user_code",
 }

@@ -12,6 +12,7 @@ What can go wrong, beside delays (the keys of ``faults`` name the link, the meth
     30 s.
   * Of the messages of a process that crashes only a prefix arrives; then its peers see the channel end.
   * A node dies right after it has sent a message. The node's death may be known before the message arrives.
+  * One process dies like this. All its messages that are on their way are late, and come after the news of its death.
   * A node that is lost is silent: channels to it break after 30 s, and new ones cannot be opened.
 
 Left out: links that fill up (each message has the whole bandwidth), and more than one path between two nodes.
@@ -32,7 +33,17 @@ from minray.platform.base import (
     WrongIncarnation,
 )
 from minray.simulation.channel import CALL, ChannelEnd, Message, Pipe
-from minray.simulation.faults import BREAKS, CUTS_S, DELAYS_S, LAST_WORDS_S, LONG_DELAYS_S, REPEATS_S, RESETS, Oracle
+from minray.simulation.faults import (
+    BREAKS,
+    CUTS_S,
+    DELAYS_S,
+    LAST_WORDS_S,
+    LONG_DELAYS_S,
+    POSTHUMOUS_S,
+    REPEATS_S,
+    RESETS,
+    Oracle,
+)
 from minray.simulation.loop import SimLoop, SimProcess
 from minray.simulation.trace import FAULT, LIFE, SEND, Trace
 
@@ -41,7 +52,7 @@ REMOTE_LATENCY_S = 0.000_2
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 30.0
 """Seconds without an acknowledgement after which a channel breaks, as with the keepalive of real channels."""
-MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "rift", "duplicate", "break", "last_words")
+MESSAGE_FAULTS = ("delay", "long_delay", "reset", "cut", "rift", "duplicate", "break", "last_words", "posthumous")
 MOST_BREAKS = 5
 """The largest number of "break" faults per link: one that breaks at every message would transport none."""
 NEVER_REPEATED = ("ExitWorker", "Shutdown")
@@ -184,7 +195,7 @@ class SimWire:
         if self.is_cut(process, there) or self.is_cut(there, process):
             return
         listener.knocking[caller] = process
-        delay_s = self._delay_s(f"{process.name}>{there.name}", "connect", ("delay", "long_delay"))
+        delay_s = self._delay_s(f"{process.name}>{there.name}", "connect", "connect", ("delay", "long_delay"))
         there.call_later(
             REMOTE_LATENCY_S + delay_s, self._let_in, listener, network, target, identity, on_close, caller
         )
@@ -242,19 +253,20 @@ class SimWire:
             pipe.put(message)
             return
         link = f"{pipe.source.name}>{pipe.target.name}"
-        delay_s = self._delay_s(link, word, self._message_faults)
+        delay_s = self._delay_s(link, word, message.method, self._message_faults)
         place = (link, word, self._counts.get((link, word), 0))
-        if cut := self._oracle.choose(("cut", *place), 2 * len(CUTS_S) - 1):
+        if cut := self._choose("cut", message, place, 2 * len(CUTS_S) - 1):
             duration_s = CUTS_S[(cut + 1) // 2]
             self.cut(pipe.source.node, pipe.target.node, duration_s, both_ways=cut % 2 == 1)
-        reset = RESETS[self._oracle.choose(("reset", *place), len(RESETS))]
-        if self._oracle.is_aimed_at(message.method):
-            if rift := self._oracle.choose(("rift", *place), 3):
-                self.cut(pipe.source.node, pipe.target.node, CUTS_S[-1], both_ways=rift == 1)
-            reset = reset or self._break(place)
-            self._maybe_repeat(end, message, place)
-        last_words = self._last_words(pipe.source, message, place)
+        reset = RESETS[self._choose("reset", message, place, len(RESETS))]
+        if rift := self._choose("rift", message, place, 3):
+            self.cut(pipe.source.node, pipe.target.node, CUTS_S[-1], both_ways=rift == 1)
+        reset = reset or self._break(message, place)
+        self._maybe_repeat(end, message, place)
+        spares = self._oracle.spares(pipe.source.node)
+        last_words = 0 if spares else self._choose("last_words", message, place, len(LAST_WORDS_S))
         delay_s += LAST_WORDS_S[last_words]
+        posthumous = self._posthumous(pipe.source, message, place)
         if reset != "lost" and not reset.startswith("half-open"):
             pipe.put(message, delay_s)
         if reset:
@@ -262,11 +274,24 @@ class SimWire:
             self._reset(end, reset)
         if last_words:
             self._end_node(pipe.source.node, word)
+        elif posthumous:
+            self._end_process(end, word, POSTHUMOUS_S[posthumous])
 
-    def _last_words(self, source: SimProcess, message: Message, place: tuple[str, str, int]) -> int:
-        if self._oracle.spares(source.node) or not self._oracle.is_aimed_at(message.method):
-            return 0
-        return self._oracle.choose(("last_words", *place), len(LAST_WORDS_S))
+    def _choose(self, kind: str, message: Message, place: tuple[str, str, int], n: int) -> int:
+        """Ask the oracle for a fault of this message, if faults of this kind are aimed at it."""
+        return self._oracle.choose((kind, *place), n) if self._oracle.is_aimed_at(kind, message.method) else 0
+
+    def _posthumous(self, source: SimProcess, message: Message, place: tuple[str, str, int]) -> int:
+        is_target = self._oracle.overrides is not None or source.name.startswith(self._oracle.plan.targets)
+        return self._choose("posthumous", message, place, len(POSTHUMOUS_S)) if is_target else 0
+
+    def _end_process(self, end: ChannelEnd, word: str, delay_s: float) -> None:
+        """Crash a process, and let all that it has sent and that has not arrived come later."""
+        source = end.pipe.source
+        self.trace.add(source.name, FAULT, f"ends; its last messages come {delay_s} s late", word)
+        for each in end.network.ends:
+            each.pipe.hold_back(delay_s)
+        source.exit(None, 9)
 
     def _end_node(self, node: str, word: str) -> None:
         """Crash all processes of a node at once."""
@@ -275,16 +300,16 @@ class SimWire:
             if process.node == node:
                 process.exit(None, 9)
 
-    def _break(self, place: tuple[str, str, int]) -> str:
+    def _break(self, message: Message, place: tuple[str, str, int]) -> str:
         link = place[0]
         broken = self._breaks.get(link, 0)
-        how = self._oracle.choose(("break", *place), len(BREAKS)) if broken < MOST_BREAKS else 0
+        how = self._choose("break", message, place, len(BREAKS)) if broken < MOST_BREAKS else 0
         self._breaks[link] = broken + bool(how)
         return BREAKS[how]
 
     def _maybe_repeat(self, end: ChannelEnd, message: Message, place: tuple[str, str, int]) -> None:
         if message.kind == CALL and message.method not in NEVER_REPEATED:
-            late = self._oracle.choose(("duplicate", *place), len(REPEATS_S))
+            late = self._choose("duplicate", message, place, len(REPEATS_S))
             if late:
                 self.loop.world.call_later(REPEATS_S[late], self._repeat, end, message)
 
@@ -301,12 +326,15 @@ class SimWire:
         end.pipe.shut(delay_s=SILENCE_S if how == "half-open there" else 0.0)
         back.shut(lose=0 if how == "lost" else back.length(), delay_s=SILENCE_S if how == "half-open here" else 0.0)
 
-    def _delay_s(self, link: str, word: str, kinds: Sequence[str]) -> float:
+    def _delay_s(self, link: str, word: str, method: str, kinds: Sequence[str]) -> float:
         if not self._message_faults:
             return 0.0
         ordinal = self._counts[(link, word)] = self._counts.get((link, word), 0) + 1
-        delay_s = DELAYS_S[self._oracle.choose(("delay", link, word, ordinal), len(DELAYS_S))]
-        if "long_delay" in kinds and (late := self._oracle.choose(("long_delay", link, word, ordinal), len(LONG_DELAYS_S))):
+        choose, is_aimed_at, delay_s = self._oracle.choose, self._oracle.is_aimed_at, 0.0
+        if is_aimed_at("delay", method):
+            delay_s = DELAYS_S[choose(("delay", link, word, ordinal), len(DELAYS_S))]
+        may_be_late = "long_delay" in kinds and is_aimed_at("long_delay", method)
+        if may_be_late and (late := choose(("long_delay", link, word, ordinal), len(LONG_DELAYS_S))):
             self.trace.add(link.partition(">")[0], FAULT, f"{LONG_DELAYS_S[late]} s late: {word}", link)
             delay_s += LONG_DELAYS_S[late]
         return delay_s

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from minray.platform.base import Buffer, ChannelBroken, ConnectFailed, ConnectRefused, Incoming, PlatformError
 from minray.simulation.channel import ChannelEnd
-from minray.simulation.faults import BREAKS, LONG_DELAYS_S, REPEATS_S, RESETS, FaultPlan, Key, Oracle
-from minray.simulation.loop import SimLoop, SimProcess
+from minray.simulation.faults import BREAKS, LONG_DELAYS_S, POSTHUMOUS_S, REPEATS_S, RESETS, FaultPlan, Key, Oracle
+from minray.simulation.loop import ProcessGone, SimLoop, SimProcess
 from minray.simulation.network import MOST_BREAKS, SILENCE_S, SimNetwork, SimWire
 from minray.simulation.trace import Trace
 
@@ -104,6 +105,31 @@ def test_a_reset_loses_a_suffix_in_each_direction(pair: Pair, heard: list[str], 
 
     pair.run(story)
     assert (pair.heard, pair.answers, len(pair.closed_at)) == (heard, answers, 1)
+
+
+@pytest.mark.parametrize("pair", [{("posthumous", "client>server", "Say", 2): POSTHUMOUS_S.index(3.0)}], indirect=True)
+def test_the_last_messages_of_a_dead_process_come_after_the_news_of_its_death(pair: Pair) -> None:
+    async def story() -> None:
+        ends: list[float] = []
+        pair.client.on_death.append(lambda: ends.append(pair.now()))
+        for word in "abc":
+            pair.ask(word)
+        await asyncio.sleep(1)
+        assert pair.heard == [] and ends == [pytest.approx(0, abs=0.1)]
+        await asyncio.sleep(60)
+
+    with contextlib.suppress(ProcessGone):
+        pair.run(story)
+    assert pair.heard == ["a", "b"] and not pair.client.alive
+
+
+def test_a_plan_aims_the_kinds_that_it_names() -> None:
+    plan = FaultPlan({"long_delay": 0.1}, 1, aims=("PushTask",))
+    everywhere, aimed = Oracle(1, plan), Oracle(1, replace(plan, aimed=("long_delay",)))
+    assert everywhere.is_aimed_at("long_delay", "Poll") and not everywhere.is_aimed_at("duplicate", "Poll")
+    assert aimed.is_aimed_at("long_delay", "PushTask") and not aimed.is_aimed_at("long_delay", "Poll")
+    with pytest.raises(ValueError, match="cannot aim 'crash' at messages"):
+        replace(plan, aimed=("crash",))
 
 
 @pytest.mark.parametrize(
