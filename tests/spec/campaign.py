@@ -28,6 +28,7 @@ from minray.simulation.faults import KINDS, MAX_SEED, MIN_SEED, Oracle
 from minray.simulation.page import headline, write_page
 from minray.simulation.trace import first_difference, parting
 from tests.spec.coverage import Coverage
+from tests.spec.pair_coverage import PairCoverage
 from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
 from tests.spec.shrink import Witness, describe_fault, replace, smallest
 from tests.spec.strategies import SIZES, scenario_of
@@ -52,6 +53,7 @@ class Statistics:
     operations: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Coverage = field(default_factory=Coverage)
+    pairs: PairCoverage = field(default_factory=PairCoverage)
     unrepeatable: list[Failure] = field(default_factory=list)
     """Scenarios whose two runs differ."""
 
@@ -69,7 +71,8 @@ class Statistics:
         return (
             f"{self.scenarios} scenarios ({self.repeated} of them twice), {self.scenarios / seconds * 60:.0f} a minute, "
             f"{self.steps / max(1, self.scenarios):.0f} steps each, {self.steps / seconds:.0f} a second; {operations}; "
-            f"faults: {faults}; {self.coverage.line()}"
+            f"faults: {faults}; {self.coverage.line()}; "
+            f"{self.pairs.line()}"
         )
 
 
@@ -92,6 +95,7 @@ def campaign(
         scenario = scenario_of(first_seed + number, SIZES[size])
         verdict = run(scenario)
         statistics.add(verdict)
+        statistics.pairs.add(scenario, verdict)
         if not verdict.ok:
             return statistics, Failure(scenario, verdict)
         if number % ONE_IN == 0:
@@ -190,7 +194,7 @@ def main(
         statistics, failure = campaign(seed, runs, seconds, size)
     click.echo(statistics.line())
     if coverage:
-        click.echo(statistics.coverage.tables())
+        click.echo(f"{statistics.coverage.tables()}\n\n{statistics.pairs.table()}")
     for parted in statistics.unrepeatable:
         path = REGRESSIONS / f"seed_{parted.scenario.seed}_twice.json"
         save(parted.scenario, path)

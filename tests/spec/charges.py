@@ -22,7 +22,7 @@ from minray.protocol.base import decode
 from minray.protocol.raylet import GRANTED, LeaseReply, RequestWorkerLease
 from minray.simulation import SimCluster
 from minray.simulation.cluster import GCS, HEAD
-from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, STALLS_S, Key
+from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, POSTHUMOUS_S, STALLS_S, Key
 from minray.simulation.loop import current_process
 from tests.simulation.interference import watch_sends
 from tests.spec.moves import Move
@@ -148,7 +148,7 @@ class Blows:
     short_of_memory: Counter[str] = field(default_factory=Counter)
     """Node -> the number of times that its memory monitor has found no memory."""
     silent: dict[str, bool] = field(default_factory=dict)
-    """Process that stood still, or begins anew -> whether others may have given it up."""
+    """Process that stood still, begins anew, or whose last messages come late -> whether others may have given it up."""
     silent_links: dict[frozenset[str], bool] = field(default_factory=dict)
     """Two processes between which messages were late or lost -> whether one may have given up the other."""
     cut_nodes: set[frozenset[str]] = field(default_factory=set)
@@ -180,6 +180,9 @@ class Blows:
         elif kind == "last_words":
             self.lost_nodes.add(node_of[link[0]])
             self.silent_links[frozenset(link)] = True
+        elif kind == "posthumous":
+            self._add("crash", link[0], answer, node_of)
+            self.silent[link[0]] = self.silent.get(link[0], False) or POSTHUMOUS_S[answer] > PATIENCE_S
         elif kind == "memory":
             self.short_of_memory[node] += 1
         elif kind == "long_stall":

@@ -39,6 +39,7 @@ from minray.util.scheduling_strategies import (
     NotIn,
     PlacementGroupSchedulingStrategy,
 )
+from tests.spec.abandoned import Abandon
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, away
 from tests.spec.frees import Free
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
@@ -624,6 +625,7 @@ class Sleep(Tagged, frozen=True):
 Operation = (
     Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
     | Create | Call | Find | Kill | Group | Ready | FindGroup | Describe | Remove
+    | Abandon
 )
 
 
@@ -810,6 +812,8 @@ def _busy_s(body: Body) -> float:
         elif isinstance(operation, Generate):
             tries = MOST_CALLS if operation.max_retries < 0 else operation.max_retries + 1
             total += operation.yields * operation.pause_s * tries
+        elif isinstance(operation, Abandon):
+            total += operation.busy_s()
         elif isinstance(operation, Get | Wait):
             total += operation.timeout or 0
     return total

@@ -28,6 +28,7 @@ import msgspec
 
 from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
+from tests.spec.abandoned import Abandon
 from tests.spec.actors import Create
 from tests.spec.moves import Move
 from tests.spec.programs import Body, Call, Generate, Get, Operation, Peek, Program, Sleep, Submit, Wait
@@ -112,6 +113,9 @@ def _scaled(operation: Operation, factor: float) -> Operation:
         return msgspec.structs.replace(operation, body=_scaled_body(operation.body, factor))
     if isinstance(operation, Sleep | Peek | Create):
         return msgspec.structs.replace(operation, seconds=operation.seconds * factor)
+    if isinstance(operation, Abandon):
+        seconds, pause_s = operation.seconds * factor, operation.pause_s * factor
+        return msgspec.structs.replace(operation, seconds=seconds, pause_s=pause_s)
     if isinstance(operation, Generate):
         return msgspec.structs.replace(operation, pause_s=operation.pause_s * factor)
     if isinstance(operation, Get | Wait) and operation.timeout is not None:

@@ -23,7 +23,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,12 +36,14 @@ from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
 from minray.simulation.faults import (
+    AIMED,
     DELAYS_S,
     DISK,
     KINDS,
     LONG_DELAYS_S,
     LONG_STALLS_S,
     LOUD,
+    POSTHUMOUS_S,
     QUIET,
     SLOW_NODE,
     STALLS_S,
@@ -124,6 +126,8 @@ class World(Record, frozen=True):
     spared_tasks: tuple[str, ...] = ()
     struck_tasks: tuple[str, ...] = ()
     at_messages: bool = False
+    aimed: tuple[str, ...] = ()
+    """Kinds of faults, beside ``AIMED``, that strike only the messages of ``aims``."""
     durable: bool = False
     """Whether the gcs has a store, and is started again when it crashes."""
     inline_limit: int = 0
@@ -144,6 +148,8 @@ class World(Record, frozen=True):
     """Nodes that join, leave or die."""
     retry_pause_ms: int = 0
     """Milliseconds that a task waits before a retry."""
+    bounds: dict[str, int] = {}
+    """Further entries of the system configuration: bounds on memory and traffic (``knobs.py``)."""
     quick_health_checks: bool = False
     """Whether silent nodes count as dead after some ten seconds, not a minute. They may live, and be told of their death."""
 
@@ -153,13 +159,14 @@ class World(Record, frozen=True):
             self.budget,
             self.targets,
             aims=self.aims,
+            aimed=(*AIMED, *self.aimed),
             spared_tasks=self.spared_tasks,
             struck_tasks=self.struck_tasks,
             at_messages=self.at_messages,
         )
 
     def system_config(self) -> dict[str, Any]:
-        system: dict[str, Any] = {}
+        system: dict[str, Any] = dict(self.bounds)
         if self.inline_limit:
             system["max_direct_call_object_size"] = self.inline_limit
         if self.io_workers:
@@ -247,10 +254,10 @@ class Scenario(Record, frozen=True):
 
 def losses_of(answers: Mapping[Key, int], world: World, charges: Charges | None = None) -> Losses:
     """Losses that the faults that struck may have caused; ``charges``: what they have struck."""
-    crashed = [key[1] for key in answers if key[0] == "crash"]
+    crashed = crashed_by(answers)
     raylets = [name for name in crashed if name.startswith("raylet/")]
     workers = [name for name in crashed if name.startswith("worker/")]
-    nodes = [key for key, answer in answers.items() if _may_end_a_node(key[0], answer)]
+    nodes = [key for key, answer in answers.items() if _may_end_a_node(key, answer)]
     preemptions = sum(move.leaves and not move.if_idle for move in world.moves)
     ended = sum(move.ends_work() for move in world.moves)
     killed = sum(move.dies for move in world.moves)
@@ -299,8 +306,16 @@ def _lag_s(answers: Mapping[Key, int]) -> float:
     return min(lag_s, HEARD_S)
 
 
-def _may_end_a_node(kind: str, answer: int) -> bool:
+def crashed_by(answers: Iterable[Key]) -> list[str]:
+    """Names of the processes that have crashed, at a step or at a message."""
+    return [str(key[1]).partition(">")[0] for key in answers if key[0] in ("crash", "posthumous")]
+
+
+def _may_end_a_node(key: Key, answer: int) -> bool:
     """Whether a fault may end a node or a process, or make it count as dead for processes that hear nothing of it."""
+    kind = key[0]
+    if kind == "posthumous":
+        return POSTHUMOUS_S[answer] > PATIENCE_S and crashed_by([key]) == [GCS]
     if kind == "long_delay":
         return LONG_DELAYS_S[answer] > PATIENCE_S
     if kind == "long_stall":
@@ -406,7 +421,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
     if is_over and not any(map(_may_end_the_head, cluster.oracle.answers)):
         found.append("G108: the head's raylet has ended, and nothing that has struck can have ended it")
     if scenario.world.loses_disk:
-        found = _without_memory(found, is_over, ("crash", GCS) in {key[:2] for key in cluster.oracle.answers})
+        found = _without_memory(found, is_over, GCS in crashed_by(cluster.oracle.answers))
     return Verdict(
         problems=tuple(dict.fromkeys(found)),
         answers=cluster.oracle.answers,
@@ -421,7 +436,8 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
 
 def _may_end_the_head(key: Key) -> bool:
     """Whether this fault may have ended the head's raylet: the raylet or the gcs died, or heard too little of the other."""
-    return key[0] in SILENCING or (key[0] in ("crash", "long_stall") and key[1] in ("raylet/head", GCS))
+    is_end = key[0] in ("crash", "posthumous", "long_stall") and key[1].partition(">")[0] in ("raylet/head", GCS)
+    return is_end or key[0] in SILENCING
 
 
 def _without_memory(found: list[str], is_over: bool, has_lost_it: bool) -> list[str]:
@@ -561,7 +577,7 @@ def _say_farewells(cluster: SimCluster, program: Program) -> list[Farewell]:
 
 def _killed_drivers(cluster: SimCluster) -> set[int]:
     """Numbers of the drivers that a crash has struck. They end without a history."""
-    crashed = [str(key[1]) for key in cluster.oracle.answers if key[0] == "crash"]
+    crashed = crashed_by(cluster.oracle.answers)
     return {int(name.removeprefix("driver/")) for name in crashed if name.startswith("driver/")}
 
 

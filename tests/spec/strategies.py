@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -21,8 +21,19 @@ from hypothesis import strategies as st
 
 from minray.simulation.faults import LOUD, QUIET, SLOW_NODE, SWARM, SWITCH
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.aims import (
+    is_aimed,
+    quiet_rates,
+    with_conversations,
+    with_late_messages,
+    with_posthumous_messages,
+)
+from tests.spec.conjunctions import with_conjunctions, with_more_nodes
+from tests.spec.conversations import MIXED
+from tests.spec.fragments import with_dropped_generators
 from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
+from tests.spec.knobs import with_small_bounds
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_heirs, with_namesakes, with_rounds
 from tests.spec.patterns import (
@@ -95,20 +106,6 @@ CUSTOM = "gadget"
 LONGEST_BURST = 6
 ROLES = ("worker/", "raylet/n", "driver/", "gcs")
 """Roles whose processes crash or stall for long. Most worlds strike one or two, so that deaths of one role coincide."""
-OBJECT_MESSAGES = (
-    "PinObjects", "ReleasePins", "FreeObjects", "GetObjectLocations", "UpdateObjectLocations", "ReadChunk", "PromoteObjects",
-    "DeleteObjects", "EvictObjects",
-)  # fmt: skip
-CONVERSATIONS: tuple[tuple[str, ...], ...] = (
-    ("RequestWorkerLease", "ReturnWorkerLease", "CancelWorkerLease", "RevokeLeases"),
-    ("PushTask", "CancelTask", "ReclaimTasks", "NotifyWorkerBlocked", "GetLeaseFailure", "CreateObject", "SealObject"),
-    ("PushTask", "CancelTask", "ReportGeneratorItem", "WaitForReader", "CreateObject", "FreeObjects"),
-    ("AddBorrower", "RemoveBorrower", "GetObject", "CheckTickets", *OBJECT_MESSAGES),
-    ("RegisterActor", "CreateActor", "KillActor", "EndActor", "PushTask", "RequestWorkerLease", "ReturnWorkerLease"),
-    ("PushActorTask", "CancelTask", "KillActor", "ExitActor", "AddBorrower", "RemoveBorrower"),
-    ("RegisterWorker", "RegisterJob", "FinishJob", "ReportWorkerDeath", "KvPut", "KvGet", "Poll"),
-)
-"""Groups of messages at which duplicates and breaks are aimed: requests that undo or depend on each other."""
 BORROWING = ("AddBorrower", "RemoveBorrower")
 REPORTS = ("ReportGeneratorItem",)
 ANSWERS = "PushActorTask"
@@ -441,7 +438,7 @@ def write_world(random: Random) -> World:
     rates |= {kind: random.choice((0.002, 0.005, 0.02)) for kind in loud}
     rates = {kind: rate for kind, rate in rates.items() if rate > 0}
     targets = tuple(random.sample(ROLES, random.choice((1, 1, 2, 4))))
-    aims = random.choice((*CONVERSATIONS, ())) if random.random() < 0.7 else ()
+    aims = random.choice((*MIXED, ())) if random.random() < 0.7 else ()
     return World(nodes, rates, random.randint(1, 3), targets, aims, durable="gcs" in targets)
 
 
@@ -512,10 +509,25 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_force(program, Random(f"force of {seed}"))
     program = with_families(program, Random(f"families of {seed}"))
     world = with_deaf_workers(world, program, Random(f"deaf workers of {seed}"))
+    world = with_conversations(world, Random(f"conversations of {seed}"))
+    world = with_late_messages(world, Random(f"late messages of {seed}"))
+    world = with_posthumous_messages(world, Random(f"posthumous messages of {seed}"))
+    world = with_small_bounds(world, Random(f"bounds of {seed}"))
     program = with_long_sleeps(program, Random(f"long sleeps of {seed}"))
     program = with_looks(program, Random(f"looks of {seed}"))
     scenario = with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
-    return with_far_zones(scenario, Random(f"far zones of {seed}"))
+    scenario = with_far_zones(scenario, Random(f"far zones of {seed}"))
+    return fitted(with_conjunctions(scenario, CONDITIONS), Random(f"fitting of {seed}"))
+
+
+def fitted(scenario: Scenario, random: Random) -> Scenario:
+    """Give the nodes the slots and the GPUs that the program needs."""
+    program, nodes = scenario.program, scenario.world.nodes
+    slots = 1 + sum(one.bundles for one in program.walk() if isinstance(one, Group))
+    nodes = with_slots(nodes, slots) if slots > 1 else nodes
+    if any(task.gpus > nodes[0].num_gpus for task in program.tasks()):
+        nodes = equipped(nodes, random)
+    return msgspec.structs.replace(scenario, world=msgspec.structs.replace(scenario.world, nodes=nodes))
 
 
 def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]) -> Program:
@@ -539,7 +551,8 @@ def write_program(random: Random, seed: int, size: Size, nodes: tuple[Node, ...]
     program = with_good_ends(program, Random(f"good ends of {seed}"))
     program = with_padding(program, Random(f"padding of {seed}"))
     program = with_impatience(program, Random(f"impatience of {seed}"))
-    return with_rounds(program, Random(f"rounds of {seed}"))
+    program = with_rounds(program, Random(f"rounds of {seed}"))
+    return with_dropped_generators(program, Random(f"dropped generators of {seed}"))
 
 
 def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tuple[int, ...]:
@@ -586,16 +599,6 @@ def with_far_zones(scenario: Scenario, random: Random) -> Scenario:
         nodes[guest], moves = msgspec.structs.replace(nodes[guest], zone=FAR), []
     changed = msgspec.structs.replace(world, nodes=tuple(nodes), moves=tuple(moves), rates=rates, targets=("worker/",))
     return msgspec.structs.replace(scenario, program=with_far_tasks(scenario.program, random), world=changed)
-
-
-def quiet_rates(world: World) -> dict[str, float]:
-    """Rates of all kinds of faults that are not loud."""
-    return {kind: rate for kind, rate in world.rates.items() if kind not in LOUD}
-
-
-def is_aimed(world: World) -> bool:
-    """Whether a world is made for certain faults, which others would keep from striking."""
-    return bool(world.moves or world.struck_tasks) or not world.rates.keys().isdisjoint(("last_words", "rift"))
 
 
 def at_busy_moments(world: World, random: Random) -> World:
@@ -891,6 +894,21 @@ def with_hoards(scenario: Scenario, random: Random) -> Scenario:
         lineage=True,
     )
     return msgspec.structs.replace(scenario, program=hoarding(scenario.program, random), world=world)
+
+
+CONDITIONS: Mapping[str, Callable[[World, Random], World]] = {
+    "the gcs restarted": with_restarts,
+    "a kill for memory": with_little_memory,
+    "a failed start": with_stillbirths,
+    "a rift": lambda world, random: with_rifts(with_more_nodes(world, 3), 2, random),
+    "a late message": with_late_messages,
+    "a dead process's message": with_posthumous_messages,
+    "a slow node": with_slow_nodes,
+    "a switch of threads": with_switches,
+    "a pause before retries": with_retry_pauses,
+    "small bounds": with_small_bounds,
+}
+"""Conditions that ``conjunctions`` draws again until they hold."""
 
 
 def hoarding(program: Program, random: Random) -> Program:
