@@ -16,7 +16,8 @@ from tests.spec.stage import ERRORS, Outcome, Stage, Tagged
 if TYPE_CHECKING:
     from tests.spec.model import Losses, Reading, Scope
 
-LOST = "ObjectReconstructionFailedError"
+LOST = frozenset({"ObjectReconstructionFailedError", "RayTaskError(ObjectReconstructionFailedError)"})
+"""Errors of a lost result, and of a task whose arguments were in an object store and are lost."""
 
 
 class Abandon(Tagged, frozen=True):
@@ -63,7 +64,7 @@ class Abandon(Tagged, frozen=True):
             yield f"G96: {self.name} is complete with {shown}, and should be with {wanted}"
 
     def _errors(self, losses: Losses) -> set[str]:
-        return losses.errors_with(self.max_retries) | ({LOST} if losses.objects or losses.files else set())
+        return losses.errors_with(self.max_retries) | (LOST if losses.objects or losses.files else set())
 
 
 @minray.remote
