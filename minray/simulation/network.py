@@ -21,7 +21,7 @@ Left out: links that fill up (each message has the whole bandwidth), and more th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 from minray.platform.base import (
     AuthenticationFailed,
@@ -164,7 +164,7 @@ class SimWire:
         self._lost_endpoints: dict[str, str] = {}
         """Endpoints of listeners on lost nodes -> node."""
         self.aims_at_messages = oracle.aims_at_messages
-        self._message_faults = [kind for kind in MESSAGE_FAULTS if oracle.wants(kind)]
+        self._message_faults = frozenset(kind for kind in MESSAGE_FAULTS if oracle.wants(kind))
         self._last_port = 40_000
 
     def next_port(self) -> int:
@@ -278,10 +278,14 @@ class SimWire:
             self._end_process(end, word, POSTHUMOUS_S[posthumous])
 
     def _choose(self, kind: str, message: Message, place: tuple[str, str, int], n: int) -> int:
-        """Ask the oracle for a fault of this message, if faults of this kind are aimed at it."""
-        return self._oracle.choose((kind, *place), n) if self._oracle.is_aimed_at(kind, message.method) else 0
+        """Ask the oracle for a fault of this message, if there are faults of this kind and they are aimed at it."""
+        if kind not in self._message_faults or not self._oracle.is_aimed_at(kind, message.method):
+            return 0
+        return self._oracle.choose((kind, *place), n)
 
     def _posthumous(self, source: SimProcess, message: Message, place: tuple[str, str, int]) -> int:
+        if "posthumous" not in self._message_faults:
+            return 0
         is_target = self._oracle.overrides is not None or source.name.startswith(self._oracle.plan.targets)
         return self._choose("posthumous", message, place, len(POSTHUMOUS_S)) if is_target else 0
 
@@ -326,7 +330,7 @@ class SimWire:
         end.pipe.shut(delay_s=SILENCE_S if how == "half-open there" else 0.0)
         back.shut(lose=0 if how == "lost" else back.length(), delay_s=SILENCE_S if how == "half-open here" else 0.0)
 
-    def _delay_s(self, link: str, word: str, method: str, kinds: Sequence[str]) -> float:
+    def _delay_s(self, link: str, word: str, method: str, kinds: Collection[str]) -> float:
         if not self._message_faults:
             return 0.0
         ordinal = self._counts[(link, word)] = self._counts.get((link, word), 0) + 1
