@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import ActorAlreadyExistsError, PendingCallsLimitExceeded
+from minray.util.placement_group import PlacementGroup
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from tests.spec.groups import SLOT
 from tests.spec.stage import BORN, END, ERRORS, RUN, History, Outcome, Stage, Tagged, made
+from tests.spec.wishes import A_PART, MARK, SEAT, ActorWishes
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
@@ -92,9 +94,9 @@ class Create(Tagged, frozen=True):
             scheduling_strategy="DEFAULT" if self.away < 0 else away(self.away),
             **({"allow_out_of_order_execution": True} if self.is_unordered else {}),
         )
+        actor_class = actor_class.options(**self.wished(stage))
         for group in stage.bound((self.group,)):
-            strategy = PlacementGroupSchedulingStrategy(stage.refs[group])
-            actor_class = actor_class.options(num_cpus=0, resources={SLOT: 1}, scheduling_strategy=strategy)
+            actor_class = actor_class.options(num_cpus=0, resources={SLOT: 1}, **self.housed(stage.refs[group]))
         outcome: Outcome = {"of": args + nested}
         try:
             handle = actor_class.remote(self, stage.pick(nested), *stage.pick(args).values())
@@ -104,6 +106,14 @@ class Create(Tagged, frozen=True):
         if not self.called:
             made[handle._actor_id.hex()] = self.name
         return outcome | ({"is": handle._actor_id.hex()} if self.called else {})
+
+    def wished(self, stage: Stage) -> dict[str, Any]:
+        """Return the options that only a kind of ``Create`` has."""
+        return {}
+
+    def housed(self, group: PlacementGroup) -> dict[str, Any]:
+        """Return the options with which it lives in a placement group."""
+        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
 
     def cpus_to_be_placed(self) -> int:
         return 1 if self.num_cpus is None else self.num_cpus
@@ -118,6 +128,27 @@ class Create(Tagged, frozen=True):
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, self.args + self.nested, outcome)
         yield from reading.check_name(self, outcome)
+
+
+class Settle(Create, frozen=True):
+    """A ``Create`` with options that programs say rarely."""
+
+    wishes: ActorWishes = ActorWishes()
+
+    def wished(self, stage: Stage) -> dict[str, Any]:
+        options = self.wishes.options({}, None)
+        if self.wishes.has_seat:
+            options["resources"] = {SEAT: A_PART}
+        if self.wishes.mark:
+            options["runtime_env"] = {"env_vars": {MARK: self.wishes.mark}}
+        return options
+
+    def housed(self, group: PlacementGroup) -> dict[str, Any]:
+        wishes, options = self.wishes, super().housed(group)
+        if not wishes.in_old_words:
+            return options
+        bundle = {} if wishes.bundle < 0 else {"placement_group_bundle_index": wishes.bundle}
+        return wishes.options(options, group) | bundle
 
 
 class Find(Tagged, frozen=True):
@@ -202,7 +233,7 @@ class Actor:
         print(json.dumps([END, call.name, history]))
         if call.keep:
             self._kept.update(nested)
-        return call.body.end.perform(call.name, stage)
+        return call.divided(call.body.end.perform(call.name, stage))
 
 
 class Performer(Actor):

@@ -2,7 +2,7 @@
 
     python -m tests.spec.campaign --seconds 90               seeds 0, 1, 2, ... for 90 seconds
     python -m tests.spec.campaign --seed 4711 --runs 1       one scenario; also larger ones with --size
-    python -m tests.spec.campaign --coverage                 shows the transitions and the places of faults
+    python -m tests.spec.campaign --coverage                 shows transitions, places of faults, words of the API
     python -m tests.spec.campaign --replay FILE              a witness again, with its story and what its last fault does
     python -m tests.spec.campaign --replay FILE --html PAGE  and as a page for a browser
 
@@ -13,6 +13,7 @@ small, because its runs do not repeat. A replay is run twice and compared, too.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -27,6 +28,7 @@ from minray.simulation.cluster import MAX_NODES, without_garbage_collection
 from minray.simulation.faults import KINDS, MAX_SEED, MIN_SEED, Oracle
 from minray.simulation.page import headline, write_page
 from minray.simulation.trace import first_difference, parting
+from tests.spec.api_coverage import ApiCoverage, Listener
 from tests.spec.coverage import Coverage
 from tests.spec.pair_coverage import PairCoverage
 from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
@@ -54,6 +56,8 @@ class Statistics:
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Coverage = field(default_factory=Coverage)
     pairs: PairCoverage = field(default_factory=PairCoverage)
+    api: ApiCoverage | None = None
+    """Counts of the words of the API, if these are listened to."""
     unrepeatable: list[Failure] = field(default_factory=list)
     """Scenarios whose two runs differ."""
 
@@ -85,17 +89,25 @@ class Failure:
 
 
 def campaign(
-    first_seed: int, runs: int | None = None, seconds: float | None = None, size: str = "medium"
+    first_seed: int,
+    runs: int | None = None,
+    seconds: float | None = None,
+    size: str = "medium",
+    listens: bool = False,
 ) -> tuple[Statistics, Failure | None]:
-    """Run until the time is up, the number is reached, or something fails."""
-    statistics = Statistics()
+    """Run until the time is up, the number is reached, or something fails; ``listens``: count words of the API."""
+    statistics = Statistics(api=ApiCoverage() if listens else None)
     for number in itertools.count():
         if number == runs or (seconds is not None and time.monotonic() - statistics.began >= seconds):
             return statistics, None
         scenario = scenario_of(first_seed + number, SIZES[size])
-        verdict = run(scenario)
+        listener = Listener()
+        with listener.listening() if listens else contextlib.nullcontext():
+            verdict = run(scenario)
         statistics.add(verdict)
         statistics.pairs.add(scenario, verdict)
+        if statistics.api is not None:
+            statistics.api.add(scenario, verdict, listener.said)
         if not verdict.ok:
             return statistics, Failure(scenario, verdict)
         if number % ONE_IN == 0:
@@ -168,7 +180,7 @@ def without_last_fault(scenario: Scenario, verdict: Verdict) -> str:
 @click.option("--seed", type=click.IntRange(MIN_SEED, LAST_FIRST_SEED), default=0, help="The first scenario.")
 @click.option("--runs", type=click.IntRange(1), help="End after this number of scenarios.")
 @click.option("--size", type=click.Choice(list(SIZES)), default="medium", show_default=True)
-@click.option("--coverage", is_flag=True, help="Show which transitions were seen, and where faults have struck.")
+@click.option("--coverage", is_flag=True, help="Show the transitions, the places of faults, and the words of the API.")
 @click.option("--name", help="What the witness of a failure is called.")
 @click.option("--replay", "witness", type=click.Path(exists=True, path_type=Path), help="Run a witness instead.")
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of its run.")
@@ -191,10 +203,10 @@ def main(
     if seconds is None and runs is None:
         seconds = SECONDS
     with without_garbage_collection():
-        statistics, failure = campaign(seed, runs, seconds, size)
+        statistics, failure = campaign(seed, runs, seconds, size, listens=coverage)
     click.echo(statistics.line())
-    if coverage:
-        click.echo(f"{statistics.coverage.tables()}\n\n{statistics.pairs.table()}")
+    if statistics.api is not None:
+        click.echo(f"{statistics.coverage.tables()}\n\n{statistics.pairs.table()}\n\n{statistics.api.table()}")
     for parted in statistics.unrepeatable:
         path = REGRESSIONS / f"seed_{parted.scenario.seed}_twice.json"
         save(parted.scenario, path)

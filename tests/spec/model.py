@@ -148,6 +148,26 @@ class Losses:
         no_memory = {NO_MEMORY} if self.memory and max_retries == 0 else set()
         return crashes | no_memory | ({UNSCHEDULABLE} if self.hopeless else set())
 
+    def of_any_task(self, max_retries: int, most: int = 1) -> set[str]:
+        """Outcomes for a driver's task in a ``Story``, which needs its retries up to ``most`` times for each death."""
+        deaths = self.deaths - self.memory
+        found = self.errors_with(max_retries) | (set(map(_of_a_task, NO_ROOM)) | NO_ROOM if self.room else set())
+        if deaths and (self.files or deaths * most > max_retries >= 0):
+            found |= self.errors() | (LOST if self.objects else set())
+        return found | (LOST if self.files else set())
+
+    def of_any_actor(self, max_restarts: int) -> set[str]:
+        """Outcomes for a driver's actor in a ``Story``, whose calls have as many retries as it has restarts."""
+        is_endless = max_restarts < 0 and not (self.files or self.room)
+        crashes = bool(self.deaths or self.silence) and not is_endless
+        found = self.of_unknown_actor() if crashes or self.files or self.room else set()
+        found |= (LOST if self.objects and not is_endless else set()) | (NO_ROOM if self.room else set())
+        return found | ({NO_PLACE} if self.hopeless else set())
+
+    def may_move_bundles(self) -> bool:
+        """Whether the nodes of a placement group may change, or the gcs may be slow to hear of it."""
+        return self.nodes or self.departures or self.silence or self.hopeless
+
 
 @dataclass(frozen=True)
 class Expectation:
@@ -237,13 +257,13 @@ class Scope:
             if losses.objects and not fate.is_kept:
                 errors.add(DIED)  # its last handle was dropped: it is gone when the call would have to be made again
             has_value = has_value and not fate.is_stillborn and model.fates.identity(call.actor) not in self.killed
-        self._expect(call, [call.name], has_value, errors)
+        self._expect(call, call.parts(), has_value, errors)
         actor = model.fates.identity(call.actor)
         may_be_refused = fate is None or 0 <= fate.create.max_pending_calls <= self._most_pending(actor)
         if may_be_refused:
             model.perhaps_refused.add(call.name)
         if may_be_refused or call.actor not in self.sure:
-            self.sure.discard(call.name)
+            self.sure.difference_update(call.parts())
         self.calls[actor] += 1
 
     def _most_pending(self, actor: str) -> float:
@@ -381,8 +401,7 @@ class Model:
         self.losses = losses
         self.tasks: dict[str, Submit | Call] = {task.name: task for task in program.performances()}
         self.actors = {create.name: create for create in program.actors()}
-        self.makers = {part: task.name for task in program.tasks() for part in task.parts()}
-        self.makers |= {name: name for name in self.tasks}
+        self.makers = {part: task.name for task in program.performances() for part in (task.name, *task.parts())}
         """Object -> the task or call that returns it."""
         self.objects: dict[str, Expectation] = {}
         self.sure_before: dict[str, frozenset[str]] = {}

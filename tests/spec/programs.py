@@ -40,10 +40,16 @@ from minray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 from tests.spec.abandoned import Abandon
-from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, away
+from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, Settle, away
+from tests.spec.awkward import Awkward
+from tests.spec.bundles import Bundles
+from tests.spec.closures import Closure
 from tests.spec.frees import Free
+from tests.spec.generators import Stream
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
 from tests.spec.looks import Look
+from tests.spec.residents import Seating
+from tests.spec.spaces import Spaces
 from tests.spec.stage import (
     END,
     ERRORS,
@@ -58,14 +64,15 @@ from tests.spec.stage import (
     raised,
     value_of,
 )
+from tests.spec.stories import Story
+from tests.spec.tools import Tool
+from tests.spec.wishes import MARK, CallWishes, TaskWishes
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
 
 MOST_CALLS = 4
 """Upper bound, for estimates of time, of how often a call or a constructor runs with the retries that programs have."""
-MARK = "SPEC_MARK"
-"""The environment variable that a task's ``runtime_env`` sets."""
 NOWHERE = "0a" * 16
 """The id of no node."""
 NOBODY_S = "no task makes it any more"
@@ -150,11 +157,12 @@ class Submit(Tagged, frozen=True):
             node_id = NOWHERE if self.nowhere else nodes[self.node % len(nodes)]["NodeID"]
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=self.is_soft)
             outcome["on"] = node_id
+        options = self.wished(options, stage)
         values = stage.pick(args).values()
         if self.returns == 0:
             execute.options(num_returns=0, **options).remote(self.name, self.body, stage.pick(nested), *values)
         elif self.returns == 1:
-            task = (execute_last if self.is_last else execute).options(**options)
+            task = self.function().options(**options)
             stage.refs[self.name] = task.remote(self.name, self.body, stage.pick(nested), *values)
         else:
             parted = (yield_parts if self.yields else execute_in_parts).options(num_returns=self.returns, **options)
@@ -162,11 +170,40 @@ class Submit(Tagged, frozen=True):
             stage.refs.update(zip(self.parts(), refs, strict=True))
         return outcome
 
+    def wished(self, options: dict[str, Any], stage: Stage) -> dict[str, Any]:
+        """Return the options with those that only a kind of ``Submit`` has."""
+        return options
+
+    def function(self) -> Any:
+        """Return the remote function that returns one object."""
+        return execute_last if self.is_last else execute
+
     def foresee(self, scope: Scope) -> None:
         scope.foresee_task(self)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         yield from reading.check_names(self.name, self.args + self.nested, outcome)
+
+
+class Order(Submit, frozen=True):
+    """A ``Submit`` with options that programs say rarely."""
+
+    wishes: TaskWishes = TaskWishes()
+
+    def wished(self, options: dict[str, Any], stage: Stage) -> dict[str, Any]:
+        wishes, groups = self.wishes, [stage.refs[name] for name in stage.bound((self.group,))]
+        changed = wishes.options(options, groups[0] if groups else None)
+        if wishes.cpus and self.num_cpus:
+            changed["num_cpus"] = wishes.cpus
+        if wishes.in_bundle and groups and not self.resources:
+            if wishes.in_old_words:
+                changed["placement_group_bundle_index"] = 0
+            else:
+                changed["scheduling_strategy"] = PlacementGroupSchedulingStrategy(groups[0], 0, wishes.captures)
+        return changed
+
+    def function(self) -> Any:
+        return execute_thrice if self.wishes.most_calls else super().function()
 
 
 class Call(Tagged, frozen=True):
@@ -197,12 +234,26 @@ class Call(Tagged, frozen=True):
                 retry_exceptions=retried_exceptions(self),
                 name=self.name,
                 **({"concurrency_group": GROUP} if self.in_group else {}),
+                **self.wished(),
             )
             try:
-                stage.refs[self.name] = method.remote(self, stage.pick(nested), *stage.pick(args).values())
+                made = method.remote(self, stage.pick(nested), *stage.pick(args).values())
+                stage.refs.update(zip(self.parts(), made if isinstance(made, list) else [made], strict=True))
             except PendingCallsLimitExceeded:
                 outcome["refused"] = True
         return outcome
+
+    def parts(self) -> list[str]:
+        """Names of the objects that it returns."""
+        return [self.name]
+
+    def wished(self) -> dict[str, Any]:
+        """Return the options that only a kind of ``Call`` has."""
+        return {}
+
+    def divided(self, value: Any) -> Any:
+        """Return what the method returns for this value of its end."""
+        return value
 
     def foresee(self, scope: Scope) -> None:
         scope.foresee_call(self)
@@ -211,6 +262,22 @@ class Call(Tagged, frozen=True):
         yield from reading.check_names(self.name, (self.actor, *self.args, *self.nested), outcome)
         if "refused" in outcome and self.name not in reading.model.perhaps_refused:
             yield f"G55: {self.name} was refused, although its handle cannot have too many pending calls"
+
+
+class Ask(Call, frozen=True):
+    """A ``Call`` with options that programs say rarely."""
+
+    wishes: CallWishes = CallWishes()
+
+    def parts(self) -> list[str]:
+        return [self.name, *(f"{self.name}.{number}" for number in range(2, self.wishes.returns + 1))]
+
+    def wished(self) -> dict[str, Any]:
+        returns = {"num_returns": self.wishes.returns} if self.wishes.returns > 1 else {}
+        return returns | ({"enable_task_events": False} if self.wishes.is_unrecorded else {})
+
+    def divided(self, value: Any) -> Any:
+        return [_part(part, value) for part in self.parts()] if self.wishes.returns > 1 else value
 
 
 class Put(Tagged, frozen=True):
@@ -395,6 +462,30 @@ class Wait(Tagged, frozen=True):
         if not least <= len(ready) <= wanted:
             yield f"G8: {self.name} wanted {wanted} of {names} and returned {len(ready)}"
         reading.ready.update(ready)
+
+
+class Glance(Wait, frozen=True):
+    """A ``Wait`` that fetches no value (``fetch_local``). It asks for one reference twice before, and is refused."""
+
+    def perform(self, stage: Stage) -> Outcome:
+        names = stage.bound(self.refs)
+        if not names:
+            return {"of": [], "ready": [], "rest": [], "refused": True}
+        by_ref = {stage.refs[name]: name for name in names}
+        try:
+            minray.wait([next(iter(by_ref))] * 2, timeout=self.timeout)
+            is_refused = False
+        except ValueError:
+            is_refused = True
+        wanted = min(self.num_returns, len(names))
+        ready, rest = minray.wait(list(by_ref), num_returns=wanted, timeout=self.timeout, fetch_local=False)
+        shown = {"ready": [by_ref[ref] for ref in ready], "rest": [by_ref[ref] for ref in rest]}
+        return {"of": names, "refused": is_refused, **shown}
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        yield from super().check(reading, outcome)
+        if not outcome["refused"]:
+            yield f"G8: {self.name} waited for one reference twice, and was not refused"
 
 
 class Cancel(Tagged, frozen=True):
@@ -623,9 +714,9 @@ class Sleep(Tagged, frozen=True):
 
 
 Operation = (
-    Submit | Put | Get | Await | Peek | Wait | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
-    | Create | Call | Find | Kill | Group | Ready | FindGroup | Describe | Remove
-    | Abandon
+    Submit | Order | Put | Get | Await | Peek | Wait | Glance | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
+    | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
+    | Abandon | Seating | Stream | Bundles | Spaces | Closure | Tool | Awkward
 )
 
 
@@ -796,6 +887,11 @@ class Program(Record, frozen=True):
         return sum(one.max_retries if isinstance(one, Submit) else MOST_CALLS for one in self.performances())
 
 
+def has_wishes(program: Program) -> bool:
+    """Whether its nodes need the resources of ``RICHES``."""
+    return any(isinstance(operation, Story | Order | Settle) for operation in program.walk())
+
+
 def _busy_s(body: Body) -> float:
     total = 0.0
     for operation in body.operations:
@@ -815,7 +911,9 @@ def _busy_s(body: Body) -> float:
         elif isinstance(operation, Abandon):
             total += operation.busy_s()
         elif isinstance(operation, Get | Wait):
-            total += operation.timeout or 0
+            total += (operation.timeout or 0) * (2 if isinstance(operation, Glance) else 1)
+        elif isinstance(operation, Story):
+            total += operation.busy_s()
     return total
 
 
@@ -828,6 +926,12 @@ def execute(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
 @minray.remote(max_calls=1)
 def execute_last(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
     """Run a task that returns one value, as the last of its worker."""
+    return body.end.perform(name, _played(name, body, nested, args))
+
+
+@minray.remote(max_calls=3)
+def execute_thrice(name: str, body: Body, nested: dict[str, Any], *args: Any) -> Any:
+    """Run a task that returns one value, as one of three of its worker."""
     return body.end.perform(name, _played(name, body, nested, args))
 
 

@@ -30,6 +30,7 @@ from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
 from tests.spec.abandoned import Abandon
 from tests.spec.actors import Create
+from tests.spec.generators import Stream
 from tests.spec.moves import Move
 from tests.spec.programs import Body, Call, Generate, Get, Operation, Peek, Program, Sleep, Submit, Wait
 from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
@@ -54,6 +55,7 @@ from tests.spec.real_faults import (
     draw_faults,
 )
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier, RealVerdict
+from tests.spec.residents import Seating
 from tests.spec.scenario import Scenario, World, read_witness
 from tests.spec.scenario import run as simulate
 from tests.spec.strategies import (
@@ -74,6 +76,7 @@ from tests.spec.strategies import (
     write_program,
     write_world,
 )
+from tests.spec.vocabulary import with_riches, with_vocabulary
 
 SECONDS = 60
 """How long a campaign runs that is told neither a time nor a number."""
@@ -116,7 +119,7 @@ def _scaled(operation: Operation, factor: float) -> Operation:
     if isinstance(operation, Abandon):
         seconds, pause_s = operation.seconds * factor, operation.pause_s * factor
         return msgspec.structs.replace(operation, seconds=seconds, pause_s=pause_s)
-    if isinstance(operation, Generate):
+    if isinstance(operation, Generate | Seating | Stream):
         return msgspec.structs.replace(operation, pause_s=operation.pause_s * factor)
     if isinstance(operation, Get | Wait) and operation.timeout is not None:
         return msgspec.structs.replace(operation, timeout=operation.timeout * factor)
@@ -135,12 +138,13 @@ def real_scenario_of(seed: int) -> RealScenario:
         program = (with_streams if streams.random() < 0.5 else with_harvests)(program, streams)
     program = with_leavers(program, Random(f"leavers of {seed}"))
     program = with_needs(program, Random(f"needs of {seed}")) if shape.nodes[0].num_gpus else program
+    program = with_vocabulary(program, seed, shape.nodes[0].num_gpus > 0)
     homes = write_homes(program, shape.nodes, Random(f"homes of {seed}"))
     return RealScenario(scaled(program, SCALE), shape, homes, draw_faults(random, shape), seed)
 
 
 def _shape_of(random: Random, equipment: Random) -> Shape:
-    nodes = with_slots(write_world(random).nodes, SLOTS)
+    nodes = with_riches(with_slots(write_world(random).nodes, SLOTS))
     nodes = equipped(nodes, equipment) if equipment.random() < 0.3 else nodes
     wire, is_durable = random.choice((UNIX, PROXY, PROXY, TCP)), random.random() < 0.3
     world = with_retry_pauses(with_hoards(Scenario(Program(()), with_stores(World(nodes), random)), random).world, random)

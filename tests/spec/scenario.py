@@ -63,8 +63,10 @@ from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
 from tests.spec.model import HEARD_S, Facts, Losses, problems
 from tests.spec.moves import Move, Traffic
-from tests.spec.programs import Body, Call, Program, Submit, perform
+from tests.spec.programs import Body, Call, Program, Submit, has_wishes, perform
 from tests.spec.stage import END, RUN, ZONE, History, Record, Stage, has_lost_its_node, made, raised
+from tests.spec.stories import Story
+from tests.spec.wishes import RICHES
 
 QUICK_HEALTH_CHECKS = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 2}
 """System configuration with which a silent node is dead after some ten seconds: more than ``PATIENCE_S``."""
@@ -233,9 +235,13 @@ class Scenario(Record, frozen=True):
         if not self._uses_groups_well(groups):
             return False
         slots = sum(group.bundles for group in groups)
+        has_riches = all(key in head.resources for key in RICHES) or not has_wishes(self.program)
+        needs = [one.needs() for one in self.program.walk() if isinstance(one, Story)]
+        has_riches = has_riches and all(need.get("GPU", 0) <= head.num_gpus for need in needs)
         has_slots = slots + 1 <= head.resources.get(SLOT, 1)
         actors_fit = all(actor.cpus_to_be_placed() <= head.num_cpus for actor in self.program.actors())
-        return has_slots and actors_fit and all(any(node.fits(task) for node in staying) for task in self.program.tasks())
+        tasks_fit = all(any(node.fits(task) for node in staying) for task in self.program.tasks())
+        return has_slots and has_riches and actors_fit and tasks_fit
 
     def _groups(self) -> list[Group]:
         return [operation for operation in self.program.walk() if isinstance(operation, Group)]
@@ -659,6 +665,8 @@ def _performed(cluster: SimCluster, scenario: Scenario, histories: dict[int, His
     tasks: dict[str, Submit | Call] = {task.name: task for task in scenario.program.performances()}
     for line in reports(cluster):
         word, name, *_ = msgspec.json.decode(line)
+        if name not in tasks:
+            continue  # an actor, or what a story runs
         if word == END:
             counts.update(type(operation).__name__ for operation in tasks[name].body.operations)
         elif word == RUN:

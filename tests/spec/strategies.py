@@ -65,6 +65,7 @@ from tests.spec.programs import (
     Submit,
     Wait,
     Why,
+    has_wishes,
 )
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.variations import (
@@ -99,6 +100,7 @@ from tests.spec.variations import (
     with_visits,
     with_words,
 )
+from tests.spec.vocabulary import needs_gpus, with_riches, with_vocabulary
 
 SLEEPS_S = (*PAUSES_S, 1.0, 5.0)
 TIMEOUTS_S = (0.0, 0.001, 0.05, 2.0, 30.0)
@@ -517,7 +519,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_looks(program, Random(f"looks of {seed}"))
     scenario = with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
     scenario = with_far_zones(scenario, Random(f"far zones of {seed}"))
-    return fitted(with_conjunctions(scenario, CONDITIONS), Random(f"fitting of {seed}"))
+    return with_rare_words(fitted(with_conjunctions(scenario, CONDITIONS), Random(f"fitting of {seed}")))
 
 
 def fitted(scenario: Scenario, random: Random) -> Scenario:
@@ -564,6 +566,16 @@ def write_homes(program: Program, nodes: tuple[Node, ...], random: Random) -> tu
 
 def with_slots(nodes: tuple[Node, ...], count: int) -> tuple[Node, ...]:
     return tuple(msgspec.structs.replace(node, resources=node.resources | {SLOT: count}) for node in nodes)
+
+
+def with_rare_words(scenario: Scenario) -> Scenario:
+    """Write rare words into the program, and give the nodes what these need."""
+    program, world = with_vocabulary(scenario.program, scenario.seed, has_gpus=True), scenario.world
+    if has_wishes(program):
+        head, *others = with_riches(world.nodes)
+        head = msgspec.structs.replace(head, num_gpus=max(head.num_gpus, int(needs_gpus(program))))
+        world = msgspec.structs.replace(world, nodes=(head, *others))
+    return msgspec.structs.replace(scenario, program=program, world=world)
 
 
 def with_equipment(scenario: Scenario, random: Random) -> Scenario:

@@ -59,7 +59,7 @@ def with_async_actors(program: Program, random: Random) -> Program:
             return {"max_concurrency": random.choice((1, 1, 2)), "is_async": True}
         return {}
 
-    return _changed(program, change)
+    return rewritten(program, change)
 
 
 def with_first_failures(program: Program, random: Random) -> Program:
@@ -75,7 +75,7 @@ def with_first_failures(program: Program, random: Random) -> Program:
             retries = {"max_task_retries": random.choice((1, 1, 2, -1))}
         return {"body": body, "retry_exceptions": True, **retries}
 
-    return _changed(program, change) if random.random() < 0.33 else program
+    return rewritten(program, change) if random.random() < 0.33 else program
 
 
 def with_awaits(program: Program, random: Random) -> Program:
@@ -91,7 +91,7 @@ def with_awaits(program: Program, random: Random) -> Program:
                 operation |= {"kind": "Await", "lets_go": random.random() < 0.5}
         return {}
 
-    return _changed(program, change) if random.random() < 0.33 else program
+    return rewritten(program, change) if random.random() < 0.33 else program
 
 
 def with_impatience(program: Program, random: Random) -> Program:
@@ -106,7 +106,7 @@ def with_impatience(program: Program, random: Random) -> Program:
         tree.pop("timeout", None)
         return {"kind": "Peek", "seconds": seconds, "lets_go": lets_go}
 
-    return _changed(program, change) if random.random() < 0.25 else program
+    return rewritten(program, change) if random.random() < 0.25 else program
 
 
 def with_parts(program: Program, random: Random) -> Program:
@@ -120,7 +120,7 @@ def with_parts(program: Program, random: Random) -> Program:
             body["operations"] = _in_parts(body.get("operations", []), "drivers" in tree, random)
         return {}
 
-    return _changed(program, change) if random.random() < 0.33 else program
+    return rewritten(program, change) if random.random() < 0.33 else program
 
 
 def with_miscounts(program: Program, random: Random) -> Program:
@@ -132,7 +132,7 @@ def with_miscounts(program: Program, random: Random) -> Program:
             return {}
         return {"body": tree["body"] | {"end": {"kind": "Miscount", "is_more": random.random() < 0.5}}}
 
-    return _changed(program, change)
+    return rewritten(program, change)
 
 
 def with_padding(program: Program, random: Random) -> Program:
@@ -143,7 +143,7 @@ def with_padding(program: Program, random: Random) -> Program:
             return {}
         return {"padding": random.choice(PADDINGS)}
 
-    return _changed(program, change) if random.random() < 0.25 else program
+    return rewritten(program, change) if random.random() < 0.25 else program
 
 
 def _in_parts(operations: list[Tree], may_read: bool, random: Random) -> list[Tree]:
@@ -195,7 +195,7 @@ def with_options(program: Program, random: Random) -> Program:
             changed |= random.choice(({}, {}, {"is_last": True}, {"is_last": True}, {"returns": 0}))
         return changed
 
-    return _changed(program, change) if random.random() < 0.33 else program
+    return rewritten(program, change) if random.random() < 0.33 else program
 
 
 def with_needs(program: Program, random: Random) -> Program:
@@ -213,7 +213,7 @@ def with_needs(program: Program, random: Random) -> Program:
             needs |= {"zone": random.choice(("a", "!b")), "is_soft": random.random() < 0.4}
         return needs
 
-    return _changed(program, change)
+    return rewritten(program, change)
 
 
 def with_far_tasks(program: Program, random: Random) -> Program:
@@ -225,7 +225,7 @@ def with_far_tasks(program: Program, random: Random) -> Program:
             return {}
         return {"zone": FAR, "is_soft": False, "spread": False, "num_cpus": min(1, tree.get("num_cpus", 1)), "resources": {}}
 
-    return _changed(program, change)
+    return rewritten(program, change)
 
 
 def with_long_sleeps(program: Program, random: Random) -> Program:
@@ -240,7 +240,7 @@ def with_long_sleeps(program: Program, random: Random) -> Program:
                 operation["seconds"] = random.choice(LONG_SLEEPS_S)
         return {}
 
-    return _changed(program, change)
+    return rewritten(program, change)
 
 
 def with_looks(program: Program, random: Random) -> Program:
@@ -284,7 +284,7 @@ def with_manners(program: Program, random: Random) -> Program:
             return manner | ({"max_pending_calls": random.randint(1, 3)} if few else {})
         return {"in_group": random.random() < 0.5} if tree.get("actor") in grouped and tree["kind"] == "Call" else {}
 
-    return _changed(program, change) if random.random() < 0.25 else program
+    return rewritten(program, change) if random.random() < 0.25 else program
 
 
 def with_partings(program: Program, random: Random) -> Program:
@@ -295,7 +295,7 @@ def with_partings(program: Program, random: Random) -> Program:
             return {"parting_s": random.choice((0.02, 0.5, 5.0)), "max_restarts": tree.get("max_restarts") or 1}
         return {}
 
-    return _changed(program, change) if random.random() < 0.25 else program
+    return rewritten(program, change) if random.random() < 0.25 else program
 
 
 def with_frees(program: Program, random: Random) -> Program:
@@ -308,7 +308,7 @@ def with_frees(program: Program, random: Random) -> Program:
             body["operations"] = _with_frees(body.get("operations", []), tree.get("nested", ()), handles, names, random)
         return {}
 
-    return _changed(program, change) if random.random() < 0.2 else program
+    return rewritten(program, change) if random.random() < 0.2 else program
 
 
 def _with_frees(
@@ -453,7 +453,7 @@ def with_souvenirs(program: Program, random: Random) -> Program:
             return {}
         return {"nested": [crowd], "body": tree["body"] | {"end": {"kind": "Return", "refs": [crowd]}}}
 
-    return _changed(program, change) if random.random() < 0.5 else program
+    return rewritten(program, change) if random.random() < 0.5 else program
 
 
 def with_words(program: Program, random: Random) -> Program:
@@ -483,7 +483,7 @@ def with_words(program: Program, random: Random) -> Program:
                     operation["in_loop"] = True
         return changed
 
-    return _changed(program, change) if random.random() < 0.33 else program
+    return rewritten(program, change) if random.random() < 0.33 else program
 
 
 def with_good_ends(program: Program, random: Random) -> Program:
@@ -493,7 +493,7 @@ def with_good_ends(program: Program, random: Random) -> Program:
         is_killed = tree.get("kind") == "Kill" and tree.get("no_restart", True)
         return {"is_asked": True} if is_killed and random.random() < 0.7 else {}
 
-    return _changed(program, change) if random.random() < 0.25 else program
+    return rewritten(program, change) if random.random() < 0.25 else program
 
 
 def _bodies(tree: Tree) -> list[Tree]:
@@ -652,7 +652,7 @@ def _harvest(name: str, random: Random) -> list[Operation]:
     return operations
 
 
-def _changed(program: Program, change: Callable[[Tree], Tree]) -> Program:
+def rewritten(program: Program, change: Callable[[Tree], Tree]) -> Program:
     """Return the program with the fields that ``change`` returns for each record, the innermost records first."""
 
     def walk(tree: Any) -> Any:

@@ -1,0 +1,116 @@
+"""Placement groups with bundles on nodes of their choice: ``Bundles``, in which tasks run in each bundle.
+
+``Group`` (``groups``) makes groups that exist as soon as the gcs has made them. A group of ``Bundles`` may have to wait
+for another driver's, and may be impossible: two bundles on different nodes where there is one node. It is removed then,
+while it waits. A task runs in each bundle, by its index, and says where it is. Its child runs in the group too, if that
+captures child tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import minray
+from minray.util.placement_group import get_current_placement_group, placement_group, remove_placement_group
+from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.spec.stage import ZONE, Outcome, Stage
+from tests.spec.stories import Look, Story, look_at
+from tests.spec.wishes import BERTH, NO_ZONE, ROOM
+
+if TYPE_CHECKING:
+    from tests.spec.model import Losses, Reading
+
+TIMEOUT = "GetTimeoutError"
+REMOVED = "TaskPlacementGroupRemoved"
+IMPOSSIBLE_S = 1.0
+"""Seconds for which a driver waits for a group that cannot be."""
+PATIENCE_S = 120.0
+"""Seconds for which it waits for a group, or a task in it. A group that has lost a node may be impossible from then on."""
+
+
+class Bundles(Story, frozen=True):
+    """A placement group, with a task in each bundle."""
+
+    bundles: int = 2
+    strategy: str = "PACK"
+    captures: bool = False
+    """Whether child tasks of its tasks run in the group, too."""
+    is_labelled: bool = False
+    """Whether its bundles ask for any node that lacks a label."""
+
+    def events(self) -> set[str]:
+        return {"used", "dropped", "obtained again"}
+
+    def perform(self, stage: Stage) -> Outcome:
+        nodes = sum(node["Alive"] for node in minray.nodes())
+        return {"of": [], "looks": self.tell(), "nodes": nodes}
+
+    def tell(self) -> list[Look]:
+        """Make the group, run a task in each bundle, and remove it."""
+        nodes = sum(node["Alive"] for node in minray.nodes())
+        labels = [{ZONE: f"!{NO_ZONE}"}] * self.bundles if self.is_labelled else None
+        group = placement_group(
+            [{BERTH: 1}] * self.bundles,
+            self.strategy,
+            bundle_label_selector=labels,
+        )
+        try:
+            if not group.wait(PATIENCE_S if self.is_possible(nodes) else IMPOSSIBLE_S):
+                return [("value", "late")]
+            refs = [self._visit(group, index) for index in range(self.bundles)]
+            looks = [look_at(ref, PATIENCE_S) for ref in refs]
+            return [("value", group.id.hex()), *looks]
+        finally:
+            remove_placement_group(group)
+
+    def _visit(self, group: Any, index: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(group, index, self.captures)
+        options = {"num_cpus": 0, "resources": {BERTH: 0.5}, "scheduling_strategy": strategy, "max_retries": -1}
+        return visit.options(**options).remote()
+
+    def is_possible(self, nodes: int) -> bool:
+        """Whether this number of nodes has room for it."""
+        if self.strategy == "STRICT_SPREAD":
+            return self.bundles <= nodes
+        return self.bundles <= (ROOM if self.strategy == "STRICT_PACK" else ROOM * nodes)
+
+    def errors(self, losses: Losses) -> set[str]:
+        found = losses.of_any_task(-1) | ({TIMEOUT} if losses.may_move_bundles() else set())
+        return found | ({REMOVED} if losses.deaths or losses.silence else set())
+
+    def busy_s(self) -> float:
+        return PATIENCE_S * (1 + self.bundles)
+
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        """G102, G104, G105: the group is made if it can be, its strategy places its bundles, and its tasks are there."""
+        losses = reading.model.losses
+        (_, group), *looks = outcome["looks"]
+        is_certain = not losses.may_move_bundles()
+        if is_certain and (group != "late") != self.is_possible(outcome["nodes"]):
+            yield f"G104: {self.name} with {self.strategy} on {outcome['nodes']} nodes: {group}"
+        for kind, shown in looks:
+            if kind == "error" and shown not in self.errors(losses):
+                yield f"G17: a task in {self.name} shows {shown}; allowed: {sorted(self.errors(losses)) or 'no error'}"
+            elif kind == "value" and shown[1:] != [group, group if self.captures else ""]:
+                yield f"G102: a task and its child of {self.name} are in the groups {shown[1:]}, not in {group}"
+        places = [shown[0] for kind, shown in looks if kind == "value"]
+        if is_certain and self.strategy == "STRICT_SPREAD" and len(set(places)) != len(places):
+            yield f"G105: bundles of {self.name} share a node: {places}"
+        if is_certain and self.strategy == "STRICT_PACK" and len(set(places)) > 1:
+            yield f"G105: bundles of {self.name} are on several nodes: {places}"
+
+
+@minray.remote
+def visit() -> list[str]:
+    """Say the node, the placement group, and the group of a child task."""
+    own = get_current_placement_group()
+    child = minray.get(find_group.options(num_cpus=0, max_retries=-1).remote())
+    return [minray.get_runtime_context().get_node_id(), "" if own is None else own.id.hex(), child]
+
+
+@minray.remote
+def find_group() -> str:
+    """Say the placement group in which this runs."""
+    group = minray.get_runtime_context().get_placement_group_id()
+    return group or ""

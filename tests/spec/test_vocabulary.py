@@ -1,0 +1,171 @@
+"""Rare words in campaigns: how they are drawn, that they are said, and which outcomes are problems."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.spec.actors import Create, Settle
+from tests.spec.api_coverage import Listener
+from tests.spec.awkward import PLACES, Awkward
+from tests.spec.bundles import Bundles
+from tests.spec.closures import Closure
+from tests.spec.generators import ASKS, WAITS, Stream
+from tests.spec.groups import Group
+from tests.spec.model import Losses, Model, Reading, problems
+from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
+from tests.spec.residents import NEEDS, Seating
+from tests.spec.scenario import Node, Scenario, World, run
+from tests.spec.spaces import Spaces
+from tests.spec.stories import Story
+from tests.spec.strategies import scenario_of, with_slots
+from tests.spec.tools import TOOLS, Tool
+from tests.spec.vocabulary import STORIES, with_riches, with_vocabulary
+from tests.spec.wishes import ActorWishes, CallWishes, TaskWishes
+
+NODES = with_riches(with_slots((Node(2, num_gpus=1), Node(1)), 9))
+CRASH = Losses(deaths=1)
+PLAIN = Program((Body((Put("x"), Submit("t", Body(), ("x",)), Wait("wait", ("t",)), Create("a"), Call("c", "a", Body()))),))
+
+
+def of(*operations: Any) -> Program:
+    return Program((Body(tuple(operations)),))
+
+
+def test_rare_words_are_drawn_in_some_programs_and_leave_the_others_as_they_are() -> None:
+    programs = [with_vocabulary(PLAIN, seed, has_gpus=True) for seed in range(300)]
+    assert 60 < sum(program == PLAIN for program in programs) < 240
+    drawn = {type(operation) for program in programs for operation in program.walk()}
+    stories = {type(write("name", Random(0), True)) for write in STORIES}
+    assert drawn >= {Order, Settle, Ask, Glance} | stories
+    assert all(Scenario(program, World(NODES)).is_feasible() for program in programs)
+    assert not any(Scenario(program).is_feasible() for program in programs if has_wishes(program))
+    assert all(scenario_of(seed).is_feasible() for seed in range(60))
+
+
+def test_without_a_gpu_no_story_needs_one() -> None:
+    programs = [with_vocabulary(PLAIN, seed, has_gpus=False) for seed in range(300)]
+    assert not any("GPU" in story.needs() for program in programs for story in program.walk() if isinstance(story, Story))
+
+
+STORIES_TOLD = (
+    *[Seating(f"seats {need}", 3, need, -1, "CPU" in need, 0.1) for need in NEEDS],
+    Stream("long", 120, WAITS),
+    Stream("asked", 3, ASKS, 1, 0.1, 0),
+    Stream("empty", 0),
+    Bundles("apart", 2, "STRICT_SPREAD", captures=True, is_labelled=True),
+    Bundles("impossible", 3, "STRICT_PACK"),
+    Spaces("spaces"),
+    Closure("closure"),
+    *[Tool(tool, tool) for tool in TOOLS],
+    *[Awkward(place, place) for place in PLACES],
+)
+
+
+@pytest.mark.parametrize("story", STORIES_TOLD, ids=lambda story: story.name)
+def test_a_story_that_two_drivers_tell_at_once_ends_well_and_leaves_nothing(story: Story) -> None:
+    verdict = run(Scenario(Program((Body((story,)), Body((story,)))), World(NODES), 3))
+    assert not verdict.problems and len(verdict.histories) == 2
+
+
+def broken(operation: Any, outcome: dict[str, Any], losses: Losses = Losses()) -> set[str]:  # noqa: B008 (a frozen record)
+    """Numbers of the guarantees that this outcome of an operation breaks."""
+    reading = Reading(Model(of(operation), losses), "")
+    return {text.partition(":")[0] for text in operation.check(reading, {"of": []} | outcome)}
+
+
+def looks(*shown: Any) -> dict[str, Any]:
+    return {"looks": [("error", one) if isinstance(one, str) else ("value", one) for one in shown]}
+
+
+IDS = {"made": ["1", "2"], "found": ["1", "2"], "again": ["1", "2"], "stranger": "none", "listed": 2}
+SPOKEN = looks(["s one"] * 2, ["s two"] * 2, ["s one"] * 2, ["s two"] * 2)
+DIED = "ActorDiedError"
+
+
+@pytest.mark.parametrize(
+    ("story", "outcome", "losses", "codes"),
+    [
+        (Seating("s", 2), looks([0, ""], [1, ""]), Losses(), set()),
+        (Seating("s", 2), looks([0, ""]), Losses(), {"G1"}),
+        (Seating("s", 2), looks([0, ""], [0, ""]), Losses(), {"G1"}),
+        (Seating("s", 1, "environment"), looks([0, ""]), Losses(), {"G1"}),
+        (Seating("s", 1), looks(DIED), Losses(), {"G17"}),
+        (Seating("s", 1), looks(DIED), CRASH, set()),
+        (Seating("s", 1, restarts=-1), looks(DIED), CRASH, {"G17"}),
+        (Stream("s", 2), looks(1, 2, True, None), Losses(), set()),
+        (Stream("s", 2), looks(2, 1, True, None), Losses(), {"G90"}),
+        (Stream("s", 2), looks(1, True, None), Losses(), {"G93"}),
+        (Stream("s", 2), looks(1, 2, False, None), Losses(), {"G93"}),
+        (Stream("s", 2, max_retries=0), looks(1, "WorkerCrashedError", True, "WorkerCrashedError"), CRASH, set()),
+        (Stream("s", 2, max_retries=0), looks(1, "WorkerCrashedError", True, None), Losses(), {"G92"}),
+        (Stream("s", 1), looks(1, True, "WorkerCrashedError"), Losses(), {"G92"}),
+        (Bundles("s", 1), looks(["n", "g", ""]), Losses(), {"G102"}),
+        (Spaces("s", rounds=1), SPOKEN | {"ids": IDS}, Losses(), set()),
+        (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"found": ["1", "3"]}}, Losses(), {"G33"}),
+        (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"found": ["1", "none"]}}, CRASH, set()),
+        (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"made": ["1", "1"]}}, CRASH, {"G31"}),
+        (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"stranger": "3"}}, CRASH, {"G31"}),
+        (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"listed": 1}}, Losses(), {"G32"}),
+        (Closure("s"), looks("RayTaskError(ValueError)"), Losses(), {"G17"}),
+        (Closure("s", 0), looks("WorkerCrashedError"), CRASH, set()),
+        (Tool("s"), looks([0, 2, 4, 6]), Losses(), {"G1"}),
+        (Tool("s"), looks([0, 2, 4, 6]), CRASH, set()),
+        (Awkward("s", "put"), looks(None), Losses(), {"G1"}),
+        (Awkward("s", "put"), looks("ValueError"), Losses(), set()),
+    ],
+)
+def test_a_wrong_outcome_of_a_story_is_a_problem(
+    story: Story, outcome: dict[str, Any], losses: Losses, codes: set[str]
+) -> None:
+    if isinstance(story, Bundles):
+        outcome = {"looks": [("value", "group"), *outcome["looks"]], "nodes": 1}
+    assert broken(story, outcome, losses) == codes
+
+
+def test_g104_g105_bundles_are_where_their_strategy_says() -> None:
+    visits = [("value", [place, "g", ""]) for place in ("m", "n")]
+    spread, packed = Bundles("s", 2, "STRICT_SPREAD"), Bundles("s", 2, "STRICT_PACK")
+    for nodes, apart, together in ((2, set(), {"G105"}), (1, {"G104"}, {"G105"})):
+        assert broken(spread, {"looks": [("value", "g"), *visits], "nodes": nodes}) == apart
+        assert broken(packed, {"looks": [("value", "g"), *visits], "nodes": nodes}) == together
+    assert broken(spread, {"looks": [("value", "g"), visits[0], visits[0]], "nodes": 2}) == {"G105"}
+    assert broken(packed, {"looks": [("value", "late")], "nodes": 2}) == {"G104"}
+    assert broken(spread, {"looks": [("value", "late")], "nodes": 1}) == set()
+
+
+def test_wishes_are_said_and_change_no_outcome() -> None:
+    wish = {"memory": 1000, "has_kind": True, "is_unrecorded": True, "falls_back": True}
+    program = of(
+        Group("g", 3),
+        Order("task", Body(), wishes=TaskWishes(**wish, cpus=0.5, most_calls=3)),
+        Order("inside", Body(), group="g", num_cpus=0, wishes=TaskWishes(in_old_words=True, in_bundle=True, captures=True)),
+        Order("new", Body(), group="g", num_cpus=0, wishes=TaskWishes(in_bundle=True, captures=True)),
+        Settle("actor", num_cpus=0, wishes=ActorWishes(**wish, has_seat=True, mark="a")),
+        Settle("resident", group="g", wishes=ActorWishes(in_old_words=True, captures=True, bundle=1)),
+        Ask("call", "actor", Body(), wishes=CallWishes(returns=2, is_unrecorded=True)),
+        Call("other", "resident", Body()),
+        Glance("glance", ("task", "call.2"), 2),
+        Get("get", ("task", "inside", "new", "call", "call.2", "other")),
+    )
+    listener = Listener()
+    with listener.listening():
+        verdict = run(Scenario(program, World(NODES)))
+    values = ["task", "inside", "new", "call", "call.2", "other"]
+    assert not verdict.problems and verdict.histories[0][-1]["values"] == values
+    said = {word for words in listener.said.values() for word in words}
+    shared = {"memory", "accelerator_type", "enable_task_events", "label_selector", "fallback_strategy", "placement_group"}
+    shared |= {"placement_group_bundle_index", "placement_group_capture_child_tasks"}
+    assert said >= {(kind, word) for kind in ("task", "actor") for word in shared}
+    assert said >= {("task", "max_calls"), ("actor", "runtime_env"), ("actor", "resources"), ("minray", "wait fetch_local")}
+    assert said >= {("method", "num_returns"), ("method", "enable_task_events")}
+
+
+def test_g8_a_glance_that_may_name_a_reference_twice_is_a_problem() -> None:
+    program = of(Put("x"), Glance("glance", ("x",)))
+    shown = {"of": ["x"], "ready": ["x"], "rest": []}
+    for is_refused, codes in ((True, []), (False, ["G8"])):
+        found = problems(program, Losses(), [[{"of": []}, shown | {"refused": is_refused}]], [])
+        assert [text.partition(":")[0] for text in found] == codes

@@ -1,0 +1,179 @@
+"""Rare words in programs: wishes of tasks, actors and calls, glances, and stories.
+
+They come after all other variations, each from a stream of chance of its own. So a seed that draws none of them has the
+program that it had without them, and a seed that draws some has the same program around them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.spec.awkward import PLACES, Awkward
+from tests.spec.bundles import Bundles
+from tests.spec.closures import Closure
+from tests.spec.generators import ASKS, READS, WAITS, Stream
+from tests.spec.programs import Body, Operation, Program
+from tests.spec.residents import NEEDS, Seating
+from tests.spec.spaces import Spaces
+from tests.spec.stories import Story
+from tests.spec.tools import TOOLS, Tool
+from tests.spec.variations import Tree, rewritten
+from tests.spec.wishes import RICHES
+
+if TYPE_CHECKING:
+    from tests.spec.scenario import Node
+
+PAUSES_S = (0.0, 0.02, 0.5)
+"""Virtual seconds that calls of stories take."""
+SHORT = (0, 1, 3, 5)
+"""Numbers of items of most streams."""
+LONG = (100, 130)
+"""Numbers of items of the others, which are more than any window of a stream."""
+
+
+def with_vocabulary(program: Program, seed: int, has_gpus: bool) -> Program:
+    """Write rare words into a program; ``has_gpus``: the head has a GPU."""
+    program = with_wishes(program, Random(f"wishes of {seed}"))
+    program = with_glances(program, Random(f"glances of {seed}"))
+    return with_stories(program, Random(f"stories of {seed}"), has_gpus)
+
+
+def with_riches(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Give nodes the resources that rare words need."""
+    return tuple(msgspec.structs.replace(node, resources=node.resources | RICHES) for node in nodes)
+
+
+def needs_gpus(program: Program) -> bool:
+    return any(isinstance(operation, Story) and "GPU" in operation.needs() for operation in program.walk())
+
+
+def with_wishes(program: Program, random: Random) -> Program:
+    """In a fifth of the programs, let many tasks, actors and calls have options that are rare."""
+    if random.random() >= 0.2:
+        return program
+    residents: Counter[str] = Counter()
+    """Placement group -> the number of actors in it that are bound to bundles so far."""
+    are_bound = random.random() < 0.7
+
+    def change(tree: Tree) -> Tree:
+        if tree.get("kind") == "Create" and tree.get("group"):
+            residents[tree["group"]] += 1
+            return _house(residents[tree["group"]] - 1, random) if are_bound else {}
+        writer = WRITERS.get(tree.get("kind", ""))
+        return writer(tree, random) if writer is not None and random.random() < 0.6 else {}
+
+    return rewritten(program, change)
+
+
+def _order(task: Tree, random: Random) -> Tree:
+    body = task.get("body", {}).get("operations", ())
+    is_bound = task.get("node", -1) >= 0 or task.get("zone") or task.get("gpus")
+    wishes = _wishes(random) | {
+        "cpus": random.choice((0.0, 0.25, 0.5)),
+        "most_calls": random.choice((0, 0, 3)),
+        "captures": not body and random.random() < 0.5,
+        "in_bundle": random.random() < 0.5,
+        "in_old_words": random.random() < 0.5,
+    }
+    wishes["falls_back"] = wishes["falls_back"] and not is_bound
+    return {"kind": "Order", "wishes": wishes}
+
+
+def _settle(actor: Tree, random: Random) -> Tree:
+    """All actors with one name have the same options, so those with a name have no wishes."""
+    if actor.get("called"):
+        return {}
+    wishes = _wishes(random) | {"has_seat": random.random() < 0.5, "mark": random.choice(("", "a"))}
+    wishes["falls_back"] = wishes["falls_back"] and actor.get("away", -1) < 0
+    return {"kind": "Settle", "wishes": wishes, "num_cpus": 0}
+
+
+def _house(bundle: int, random: Random) -> Tree:
+    """Bind an actor of a placement group to a bundle. It captures child tasks, of which it has none."""
+    wishes = {"bundle": bundle, "in_old_words": True, "captures": random.random() < 0.7}
+    return {"kind": "Settle", "wishes": wishes}
+
+
+def _ask(_call: Tree, random: Random) -> Tree:
+    return {"kind": "Ask", "wishes": {"returns": random.choice((1, 2, 3)), "is_unrecorded": random.random() < 0.5}}
+
+
+def _wishes(random: Random) -> Tree:
+    """Wishes that tasks and actors share."""
+    return {
+        "memory": random.choice((0, 0, 1000)),
+        "has_kind": random.random() < 0.3,
+        "is_unrecorded": random.random() < 0.4,
+        "falls_back": random.random() < 0.4,
+    }
+
+
+WRITERS: dict[str, Callable[[Tree, Random], Tree]] = {"Submit": _order, "Create": _settle, "Call": _ask}
+
+
+def with_glances(program: Program, random: Random) -> Program:
+    """In a fifth of the programs, let most waits fetch nothing."""
+
+    def change(tree: Tree) -> Tree:
+        return {"kind": "Glance"} if tree.get("kind") == "Wait" and random.random() < 0.7 else {}
+
+    return rewritten(program, change) if random.random() < 0.2 else program
+
+
+def with_stories(program: Program, random: Random, has_gpus: bool) -> Program:
+    """In a third of the programs, let drivers tell a story or two."""
+    if random.random() >= 0.33:
+        return program
+    kind, drivers = random.choice(STORIES), []
+    for number, driver in enumerate(program.drivers):
+        operations: list[Operation] = list(driver.operations)
+        for count in range(random.choice((1, 1, 2))):
+            story = (kind if random.random() < 0.7 else random.choice(STORIES))(f"story{number}.{count}", random, has_gpus)
+            operations.insert(random.randint(0, len(operations)), story)
+        drivers.append(Body(tuple(operations), driver.end))
+    return Program(tuple(drivers))
+
+
+def _seating(name: str, random: Random, has_gpus: bool) -> Story:
+    need = random.choice([need for need in NEEDS if has_gpus or "GPU" not in need])
+    restarts, kills = random.choice((0, 1, -1)), random.random() < 0.4
+    return Seating(name, random.randint(3, 5), need, restarts, kills, random.choice(PAUSES_S))
+
+
+def _stream(name: str, random: Random, _has_gpus: bool) -> Story:
+    yields = random.choice(LONG if random.random() < 0.2 else SHORT)
+    manner, retries = random.choice((WAITS, ASKS, READS)), random.choice((0, 3, -1))
+    pause_s = 0.0 if yields in LONG else random.choice(PAUSES_S)
+    return Stream(name, yields, manner, random.choice((-1, 1, 10)), pause_s, retries)
+
+
+def _bundles(name: str, random: Random, _has_gpus: bool) -> Story:
+    strategy = random.choice(("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD", "STRICT_SPREAD"))
+    return Bundles(name, random.randint(1, 3), strategy, random.random() < 0.5, random.random() < 0.3)
+
+
+def _spaces(name: str, random: Random, _has_gpus: bool) -> Story:
+    return Spaces(name, random.choice((0, -1)), random.randint(1, 3))
+
+
+def _closure(name: str, random: Random, _has_gpus: bool) -> Story:
+    return Closure(name, random.choice((0, 3)))
+
+
+def _tool(name: str, random: Random, _has_gpus: bool) -> Story:
+    return Tool(name, random.choice(list(TOOLS)))
+
+
+def _awkward(name: str, random: Random, _has_gpus: bool) -> Story:
+    return Awkward(name, random.choice(list(PLACES)))
+
+
+STORIES: tuple[Callable[[str, Random, bool], Story], ...] = (
+    _seating, _seating, _stream, _stream, _bundles, _bundles, _spaces, _closure, _tool, _tool, _awkward,
+)  # fmt: skip
+"""Writers of stories, some of which are told more often."""
