@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 TIMEOUT = "GetTimeoutError"
 REMOVED = "TaskPlacementGroupRemoved"
-IMPOSSIBLE_S = 1.0
-"""Seconds for which a driver waits for a group that cannot be."""
 PATIENCE_S = 120.0
 """Seconds for which it waits for a group, or a task in it. A group that has lost a node may be impossible from then on."""
 
@@ -36,6 +34,8 @@ class Bundles(Story, frozen=True):
     strategy: str = "PACK"
     captures: bool = False
     """Whether child tasks of its tasks run in the group, too."""
+    pause_s: float = 1.0
+    """Seconds for which the driver waits for a group that cannot be, unless another node joins."""
     is_labelled: bool = False
     """Whether its bundles ask for any node that lacks a label."""
 
@@ -43,12 +43,11 @@ class Bundles(Story, frozen=True):
         return {"used", "dropped", "obtained again"}
 
     def perform(self, stage: Stage) -> Outcome:
-        nodes = sum(node["Alive"] for node in minray.nodes())
-        return {"of": [], "looks": self.tell(), "nodes": nodes}
+        before, looks, after = _count_nodes(), self.tell(), _count_nodes()
+        return {"of": [], "looks": looks, "nodes": before, "has_changed": before != after}
 
     def tell(self) -> list[Look]:
         """Make the group, run a task in each bundle, and remove it."""
-        nodes = sum(node["Alive"] for node in minray.nodes())
         labels = [{ZONE: f"!{NO_ZONE}"}] * self.bundles if self.is_labelled else None
         group = placement_group(
             [{BERTH: 1}] * self.bundles,
@@ -56,7 +55,7 @@ class Bundles(Story, frozen=True):
             bundle_label_selector=labels,
         )
         try:
-            if not group.wait(PATIENCE_S if self.is_possible(nodes) else IMPOSSIBLE_S):
+            if not group.wait(PATIENCE_S if self.is_possible(_count_nodes()) else self.pause_s):
                 return [("value", "late")]
             refs = [self._visit(group, index) for index in range(self.bundles)]
             looks = [look_at(ref, PATIENCE_S) for ref in refs]
@@ -86,7 +85,7 @@ class Bundles(Story, frozen=True):
         """G102, G104, G105: the group is made if it can be, its strategy places its bundles, and its tasks are there."""
         losses = reading.model.losses
         (_, group), *looks = outcome["looks"]
-        is_certain = not losses.may_move_bundles()
+        is_certain = not (losses.may_move_bundles() or outcome["has_changed"])
         if is_certain and (group != "late") != self.is_possible(outcome["nodes"]):
             yield f"G104: {self.name} with {self.strategy} on {outcome['nodes']} nodes: {group}"
         for kind, shown in looks:
@@ -99,6 +98,10 @@ class Bundles(Story, frozen=True):
             yield f"G105: bundles of {self.name} share a node: {places}"
         if is_certain and self.strategy == "STRICT_PACK" and len(set(places)) > 1:
             yield f"G105: bundles of {self.name} are on several nodes: {places}"
+
+
+def _count_nodes() -> int:
+    return sum(node["Alive"] for node in minray.nodes())
 
 
 @minray.remote

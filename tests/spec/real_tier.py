@@ -30,7 +30,9 @@ from minray.simulation.cluster import without_garbage_collection
 from tests import leaks
 from tests.spec.abandoned import Abandon
 from tests.spec.actors import Create
+from tests.spec.bundles import Bundles
 from tests.spec.generators import Stream
+from tests.spec.lanes import Lanes
 from tests.spec.moves import Move
 from tests.spec.programs import Body, Call, Generate, Get, Operation, Peek, Program, Sleep, Submit, Wait
 from tests.spec.real_cluster import PROXY, TCP, UNIX, Shape
@@ -114,12 +116,12 @@ def _scaled_body(body: Body, factor: float) -> Body:
 def _scaled(operation: Operation, factor: float) -> Operation:
     if isinstance(operation, Submit | Call):
         return msgspec.structs.replace(operation, body=_scaled_body(operation.body, factor))
-    if isinstance(operation, Sleep | Peek | Create):
+    if isinstance(operation, Sleep | Peek | Create | Lanes):
         return msgspec.structs.replace(operation, seconds=operation.seconds * factor)
     if isinstance(operation, Abandon):
         seconds, pause_s = operation.seconds * factor, operation.pause_s * factor
         return msgspec.structs.replace(operation, seconds=seconds, pause_s=pause_s)
-    if isinstance(operation, Generate | Seating | Stream):
+    if isinstance(operation, Generate | Seating | Stream | Bundles):
         return msgspec.structs.replace(operation, pause_s=operation.pause_s * factor)
     if isinstance(operation, Get | Wait) and operation.timeout is not None:
         return msgspec.structs.replace(operation, timeout=operation.timeout * factor)

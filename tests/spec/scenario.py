@@ -146,6 +146,8 @@ class World(Record, frozen=True):
     """Bytes of lineage kept at most; 0: the default, so that no lineage of a program is evicted."""
     homes: tuple[int, ...] = ()
     """Number of the node on which each driver runs. Drivers beyond the end run on the head."""
+    arrivals: tuple[float, ...] = ()
+    """Virtual seconds after which each driver joins; only if all are on the head. Drivers beyond the end join at once."""
     moves: tuple[Move, ...] = ()
     """Nodes that join, leave or die."""
     retry_pause_ms: int = 0
@@ -508,8 +510,7 @@ def _drive(
     if world.durable:
         _restart_gcs(cluster, cluster.processes[GCS], world.loses_disk)
     drivers = [
-        cluster.start_driver(program_of(number, body), f"driver/{number}", world.home(number))
-        for number, body in enumerate(program.drivers)
+        _join(cluster, program_of(number, body), number, world) for number, body in enumerate(program.drivers)
     ]
     traffic.begin()
     account = RareAccount(cluster)
@@ -549,6 +550,34 @@ def _drive(
         found += problems(program, losses, told, reports(cluster), _facts(cluster, farewells))
     found += watch.problems + traffic.stayed()
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
+
+
+def _join(cluster: SimCluster, act: Callable[[], None], number: int, world: World) -> asyncio.Future[None]:
+    """Start a driver when it is to join. It does not join when the head is dead."""
+    name, pause_s = f"driver/{number}", world.arrivals[number] if number < len(world.arrivals) else 0.0
+    if not pause_s:
+        return cluster.start_driver(act, name, world.home(number))
+    loop = cluster.world.loop
+    over: asyncio.Future[None] = loop.create_future()
+
+    def on_end(driver: asyncio.Future[None]) -> None:
+        if (error := driver.exception()) is None:
+            over.set_result(None)
+        else:
+            fail(error)
+
+    def fail(error: BaseException) -> None:
+        over.set_exception(error)
+        over.exception()  # asyncio complains about an error that nobody asks for
+
+    def start() -> None:
+        if "raylet/head" in cluster.alive():
+            cluster.start_driver(act, name).add_done_callback(on_end)
+        else:
+            fail(DriverDied(f"{name} has not joined, because the head is dead"))
+
+    loop.world.call_later(pause_s, start)
+    return over
 
 
 def _charges(cluster: SimCluster, attempts: Attempts, moves: Sequence[Move]) -> Charges:

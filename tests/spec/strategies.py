@@ -104,6 +104,8 @@ from tests.spec.vocabulary import needs_gpus, with_riches, with_vocabulary
 
 SLEEPS_S = (*PAUSES_S, 1.0, 5.0)
 TIMEOUTS_S = (0.0, 0.001, 0.05, 2.0, 30.0)
+ARRIVALS_S = (0.2, 1.0, 5.0)
+"""Virtual seconds after which late drivers join."""
 CUSTOM = "gadget"
 LONGEST_BURST = 6
 ROLES = ("worker/", "raylet/n", "driver/", "gcs")
@@ -575,7 +577,15 @@ def with_rare_words(scenario: Scenario) -> Scenario:
         head, *others = with_riches(world.nodes)
         head = msgspec.structs.replace(head, num_gpus=max(head.num_gpus, int(needs_gpus(program))))
         world = msgspec.structs.replace(world, nodes=(head, *others))
+    world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
+
+
+def with_late_drivers(world: World, drivers: int, random: Random) -> World:
+    """In a fifth of the worlds with several drivers, all on the head, let some join when others have worked for a while."""
+    if drivers == 1 or any(world.homes) or random.random() >= 0.2:
+        return world
+    return msgspec.structs.replace(world, arrivals=tuple(random.choice((0.0, *ARRIVALS_S)) for _ in range(drivers)))
 
 
 def with_equipment(scenario: Scenario, random: Random) -> Scenario:

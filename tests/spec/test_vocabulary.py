@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from minray.simulation.faults import Key
+from minray.simulation.loop import to_ticks
 from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bundles import Bundles
 from tests.spec.closures import Closure
+from tests.spec.environments import IMPOSSIBLE, REFUSED, Environments
 from tests.spec.generators import ASKS, WAITS, Stream
 from tests.spec.groups import Group
+from tests.spec.lanes import Lanes
 from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
@@ -58,7 +62,11 @@ STORIES_TOLD = (
     Bundles("apart", 2, "STRICT_SPREAD", captures=True, is_labelled=True),
     Bundles("impossible", 3, "STRICT_PACK"),
     Spaces("spaces"),
+    Spaces("shared", 0, is_shared=True),
+    Lanes("threads", False, 6, 0.5, 2),
+    Lanes("coroutines", True, 6, 20.0, 3),
     Closure("closure"),
+    *[Environments(f"environments{number}", number) for number in range(len(IMPOSSIBLE))],
     *[Tool(tool, tool) for tool in TOOLS],
     *[Awkward(place, place) for place in PLACES],
 )
@@ -83,6 +91,8 @@ def looks(*shown: Any) -> dict[str, Any]:
 IDS = {"made": ["1", "2"], "found": ["1", "2"], "again": ["1", "2"], "stranger": "none", "listed": 2}
 SPOKEN = looks(["s one"] * 2, ["s two"] * 2, ["s one"] * 2, ["s two"] * 2)
 DIED = "ActorDiedError"
+INHERITED = ([["s", ""], ["s", "child"], ["grandchild", "child"]], [["s", ""], ["s", "child"]])
+LATER = (["a", "b"], [1, 2, 3], ["again"])
 
 
 @pytest.mark.parametrize(
@@ -109,8 +119,16 @@ DIED = "ActorDiedError"
         (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"made": ["1", "1"]}}, CRASH, {"G31"}),
         (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"stranger": "3"}}, CRASH, {"G31"}),
         (Spaces("s", rounds=1), SPOKEN | {"ids": IDS | {"listed": 1}}, Losses(), {"G32"}),
+        (Spaces("s", is_shared=True, rounds=1), looks(*[["x", "x"]] * 4) | {"ids": IDS}, Losses(), {"G1"}),
+        (Lanes("s", True, 2, cancels=1), looks([0, "io"], [1, "work"], ["late"], [0, "io"]), Losses(), {"G1"}),
+        (Lanes("s", True, 2, cancels=1), looks("TaskCancelledError", [1, "work"], *LATER), Losses(), set()),
+        (Lanes("s", True, 2, cancels=1), looks([0, "io"], "TaskCancelledError", *LATER), Losses(), {"G17"}),
+        (Lanes("s", True, 2), looks(DIED, DIED, *LATER), CRASH, set()),
         (Closure("s"), looks("RayTaskError(ValueError)"), Losses(), {"G17"}),
         (Closure("s", 0), looks("WorkerCrashedError"), CRASH, set()),
+        (Environments("s"), looks([["", ""]], REFUSED, *INHERITED), Losses(), {"G1"}),
+        (Environments("s"), looks(REFUSED, REFUSED, *INHERITED), Losses(), set()),
+        (Environments("s"), looks(REFUSED, REFUSED, REFUSED, INHERITED[1]), CRASH, {"G17"}),
         (Tool("s"), looks([0, 2, 4, 6]), Losses(), {"G1"}),
         (Tool("s"), looks([0, 2, 4, 6]), CRASH, set()),
         (Awkward("s", "put"), looks(None), Losses(), {"G1"}),
@@ -121,7 +139,7 @@ def test_a_wrong_outcome_of_a_story_is_a_problem(
     story: Story, outcome: dict[str, Any], losses: Losses, codes: set[str]
 ) -> None:
     if isinstance(story, Bundles):
-        outcome = {"looks": [("value", "group"), *outcome["looks"]], "nodes": 1}
+        outcome = {"looks": [("value", "group"), *outcome["looks"]], "nodes": 1, "has_changed": False}
     assert broken(story, outcome, losses) == codes
 
 
@@ -129,11 +147,12 @@ def test_g104_g105_bundles_are_where_their_strategy_says() -> None:
     visits = [("value", [place, "g", ""]) for place in ("m", "n")]
     spread, packed = Bundles("s", 2, "STRICT_SPREAD"), Bundles("s", 2, "STRICT_PACK")
     for nodes, apart, together in ((2, set(), {"G105"}), (1, {"G104"}, {"G105"})):
-        assert broken(spread, {"looks": [("value", "g"), *visits], "nodes": nodes}) == apart
-        assert broken(packed, {"looks": [("value", "g"), *visits], "nodes": nodes}) == together
-    assert broken(spread, {"looks": [("value", "g"), visits[0], visits[0]], "nodes": 2}) == {"G105"}
-    assert broken(packed, {"looks": [("value", "late")], "nodes": 2}) == {"G104"}
-    assert broken(spread, {"looks": [("value", "late")], "nodes": 1}) == set()
+        assert broken(spread, {"looks": [("value", "g"), *visits], "nodes": nodes, "has_changed": False}) == apart
+        assert broken(packed, {"looks": [("value", "g"), *visits], "nodes": nodes, "has_changed": False}) == together
+    assert broken(spread, {"looks": [("value", "g"), visits[0], visits[0]], "nodes": 2, "has_changed": False}) == {"G105"}
+    assert broken(packed, {"looks": [("value", "late")], "nodes": 2, "has_changed": False}) == {"G104"}
+    assert broken(packed, {"looks": [("value", "late")], "nodes": 2, "has_changed": True}) == set()
+    assert broken(spread, {"looks": [("value", "late")], "nodes": 1, "has_changed": False}) == set()
 
 
 def test_wishes_are_said_and_change_no_outcome() -> None:
@@ -169,3 +188,17 @@ def test_g8_a_glance_that_may_name_a_reference_twice_is_a_problem() -> None:
     for is_refused, codes in ((True, []), (False, ["G8"])):
         found = problems(program, Losses(), [[{"of": []}, shown | {"refused": is_refused}]], [])
         assert [text.partition(":")[0] for text in found] == codes
+
+
+def test_a_driver_joins_late_or_never_if_the_head_is_dead() -> None:
+    program = Program((Body((Put("x"),)), Body((Put("y"),))))
+    late = run(Scenario(program, World(arrivals=(0.0, 5.0))))
+    assert not late.problems and len(late.histories) == 2
+    joined = [event.ticks for event in late.trace.events if event.process == "driver/1"]
+    assert min(joined) >= to_ticks(5.0) > min(event.ticks for event in late.trace.events if event.process == "driver/0")
+    crash = ("crash", "raylet/head", "report_resources(head)", 1)
+    asked: list[Key] = []
+    run(Scenario(program, World(arrivals=(0.0, 5.0)), overrides=((crash, 1),)), asked.append)
+    point = next(key for key in asked if key[:2] == ("crash", "raylet/head"))
+    lost = run(Scenario(program, World(arrivals=(0.0, 5.0)), overrides=((point, 1),)))
+    assert lost.is_over and not lost.problems

@@ -16,7 +16,9 @@ import msgspec
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bundles import Bundles
 from tests.spec.closures import Closure
+from tests.spec.environments import IMPOSSIBLE, Environments
 from tests.spec.generators import ASKS, READS, WAITS, Stream
+from tests.spec.lanes import Lanes
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.spaces import Spaces
@@ -154,15 +156,25 @@ def _stream(name: str, random: Random, _has_gpus: bool) -> Story:
 
 def _bundles(name: str, random: Random, _has_gpus: bool) -> Story:
     strategy = random.choice(("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD", "STRICT_SPREAD"))
-    return Bundles(name, random.randint(1, 3), strategy, random.random() < 0.5, random.random() < 0.3)
+    captures, pause_s, is_labelled = random.random() < 0.5, random.choice((1.0, 1.0, 20.0)), random.random() < 0.3
+    return Bundles(name, random.randint(1, 3), strategy, captures, pause_s, is_labelled)
 
 
 def _spaces(name: str, random: Random, _has_gpus: bool) -> Story:
-    return Spaces(name, random.choice((0, -1)), random.randint(1, 3))
+    return Spaces(name, random.choice((0, -1)), random.random() < 0.5, random.randint(1, 3))
 
 
 def _closure(name: str, random: Random, _has_gpus: bool) -> Story:
     return Closure(name, random.choice((0, 3)))
+
+
+def _lanes(name: str, random: Random, _has_gpus: bool) -> Story:
+    seconds, cancels = random.choice((0.02, 0.5, 20.0)), random.randint(0, 3)
+    return Lanes(name, random.random() < 0.5, random.randint(4, 7), seconds, cancels, random.choice((0, -1)))
+
+
+def _environments(name: str, random: Random, _has_gpus: bool) -> Story:
+    return Environments(name, random.randrange(len(IMPOSSIBLE)), random.choice((0, 3)))
 
 
 def _tool(name: str, random: Random, _has_gpus: bool) -> Story:
@@ -174,6 +186,7 @@ def _awkward(name: str, random: Random, _has_gpus: bool) -> Story:
 
 
 STORIES: tuple[Callable[[str, Random, bool], Story], ...] = (
-    _seating, _seating, _stream, _stream, _bundles, _bundles, _spaces, _closure, _tool, _tool, _awkward,
+    _seating, _seating, _stream, _stream, _bundles, _bundles, _spaces, _spaces, _lanes, _lanes, _closure, _environments,
+    _tool, _tool, _awkward,
 )  # fmt: skip
 """Writers of stories, some of which are told more often."""
