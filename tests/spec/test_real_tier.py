@@ -107,13 +107,18 @@ def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
     assert not any(fault.is_deadly and fault.role in (RAYLET, ZYGOTE, NODE) and not fault.node for fault in every)
 
 
+PLAIN = {"Order": "Submit", "Settle": "Create", "Ask": "Call", "Glance": "Wait"}
+"""Operations with rare options -> the operations whose fields they have."""
+
+
 def features(drawn: Iterable[tuple[Program, tuple[int, ...]]]) -> set[str]:
     """Parts of programs and of the places of their drivers: kinds of records with the fields that they fill."""
     found: set[str] = set()
 
     def look(tree: Any) -> None:
         if isinstance(tree, dict):
-            found.update(f"{tree.get('kind')}.{key}" for key in tree)
+            kind = tree.get("kind")
+            found.update(f"{kind if key in ('kind', 'wishes') else PLAIN.get(kind, kind)}.{key}" for key in tree)
         for branch in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ():
             look(branch)
 
