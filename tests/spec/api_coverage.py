@@ -15,6 +15,7 @@ Rules
     that programs reach, is a mistake (``mistakes``).
 
 Weak points
+  * A task must name a function of the API through its module (``minray.get``). Else it is pickled with the listener.
   * A node's loss, the gcs's restart and a dead worker befall all things of a run, not those that were there.
   * The wrapper of a function is a frame more in tracebacks, so a trace may differ from the same run without
     ``--coverage``.
@@ -86,6 +87,8 @@ UNSAID: Mapping[str, Any] = {
 }  # fmt: skip
 """Option -> the value that says no more than its absence."""
 EXCLUDED: Mapping[tuple[str, str, str], str] = {
+    ("group", "lifetime", ""): "a driver that a fault kills cannot remove a detached group, and nothing else does",
+    ("util", "placement_group lifetime", ""): "as for the option of groups: nothing would remove a detached one",
     ("minray", "init", ""): "the simulation and the real tier start and connect drivers themselves",
     ("minray", "shutdown", ""): "a driver that leaves is disconnected by its tier",
     ("minray", "is_initialized", ""): "it asks the driver about itself, no cluster",

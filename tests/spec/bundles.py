@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import minray
-from minray.util.placement_group import get_current_placement_group, placement_group, remove_placement_group
+import minray.util
+from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.spec.stage import ZONE, Outcome, Stage
 from tests.spec.stories import Look, Story, look_at
@@ -107,7 +108,7 @@ def _count_nodes() -> int:
 @minray.remote
 def visit() -> list[str]:
     """Say the node, the placement group, and the group of a child task."""
-    own = get_current_placement_group()
+    own = minray.util.get_current_placement_group()
     child = minray.get(find_group.options(num_cpus=0, max_retries=-1).remote())
     return [minray.get_runtime_context().get_node_id(), "" if own is None else own.id.hex(), child]
 
