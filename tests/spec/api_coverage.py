@@ -205,7 +205,7 @@ class Listener:
                     yield thing, "__init__", self._before(kind, name, thing.__init__)
                 else:
                     words.setdefault(thing, self._before(kind, name, thing))
-        spoken = ("tests.spec.", "minray.util")
+        spoken = ("tests.spec.", "minray.util", "minray.actor")
         for module in [one for name, one in sys.modules.items() if name == "minray" or name.startswith(spoken)]:
             for name, thing in list(vars(module).items()):
                 if inspect.isfunction(thing) and thing in words:

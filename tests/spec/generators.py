@@ -39,6 +39,7 @@ class Stream(Story, frozen=True):
             _generator_backpressure_num_objects=self.most_unread, max_retries=self.max_retries, name=self.name
         ).remote(self.name, self.yields, self.pause_s)
         completed = generator.completed()
+        assert not generator.task_id().is_nil()
         looks: list[Look] = []
         while len(looks) <= 2 * self.yields + 1:
             if self.manner == WAITS:
