@@ -477,6 +477,7 @@ def test_an_environment_that_cannot_be_had_is_the_answer(unprepared: Worker, pro
     unprepared.act(lambda: unprepared.environment.set_exception(problem))
     assert [each.status for each in asked] == [ENVIRONMENT_FAILED] * 2 and not unprepared.due
     assert isinstance(asked[0].value, RuntimeEnvSetupError) and "no such directory" in str(asked[0].value)
+    assert not unprepared.receiver._waiting, "an answered task is forgotten"
     unprepared.environment = unprepared.loop.create_future()
     again = unprepared.push("b", 3)
     unprepared.get_ready()

@@ -120,7 +120,7 @@ class Holders:
             return True
         here = [*core.execution.receiver.lease.tasks.values(), *core.execution.actor_receiver.unanswered()]
         running = [task for task in here if task.reply is None and object_id in task.held]
-        actor = core.actor_receiver.actor
+        actor = core.execution.actor_receiver.actor
         if not running and not reference.is_wanted() and actor is not None and actor.is_ending:
             return False  # it has asked for the arguments of a call that it has refused since
         return not running or any(self._is_protected_by_submitter(core, task, object_id, asked) for task in running)

@@ -110,11 +110,11 @@ class Truth:
         alive = cluster.alive()
         raylets = [raylet for name, raylet in cluster.raylets.items() if f"raylet/{name}" in alive]
         living = [core for name, core in cluster.cores.items() if name in alive and name not in lost]
-        hosts = [core for core in living if core.actor_receiver.actor is not None]
+        hosts = [core for core in living if core.execution.actor_receiver.actor is not None]
         return cls(
             nodes={raylet._config.node_id.hex(): raylet for raylet in raylets},
             cores={core.config.worker_id.hex(): core for core in living},
-            actors={core.actor_receiver.actor.actor_id.hex(): core for core in hosts},
+            actors={core.execution.actor_receiver.actor.actor_id.hex(): core for core in hosts},
             groups={bundle.group_id.hex() for raylet in raylets for bundle in raylet.groups.bundles.all()},
         )
 

@@ -520,8 +520,10 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_long_sleeps(program, Random(f"long sleeps of {seed}"))
     program = with_looks(program, Random(f"looks of {seed}"))
     scenario = with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
-    scenario = with_far_zones(scenario, Random(f"far zones of {seed}"))
-    return with_rare_words(fitted(with_conjunctions(scenario, CONDITIONS), Random(f"fitting of {seed}")))
+    conjoined = with_conjunctions(scenario, CONDITIONS)
+    if conjoined is scenario:  # A conjunction needs the world that it has.
+        conjoined = with_far_zones(scenario, Random(f"far zones of {seed}"))
+    return with_rare_words(fitted(conjoined, Random(f"fitting of {seed}")))
 
 
 def fitted(scenario: Scenario, random: Random) -> Scenario:

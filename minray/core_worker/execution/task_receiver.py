@@ -178,6 +178,7 @@ class TaskReceiver:
             for task in list(self._waiting):
                 if task.claim():
                     self._intake.answer_error(task, ENVIRONMENT_FAILED, self._intake.pack(task, error))
+            self._waiting.clear()
             self._preparing = None
             return
         self._environment_ready = True
