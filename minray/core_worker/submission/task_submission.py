@@ -62,14 +62,11 @@ class TaskSubmission:
         """
         self._process = process
         self._references = references
-        config, record = process.config, process.platform.record
+        config = process.config
         self.tasks = tasks
         self.clients = ActorClients(references, borrowing)
         self.resolver = DependencyResolver(config.worker_id, store, futures, self.on_task_ready, self._on_failed_argument)
-        in_flight = config.system_config.generator_max_reports_in_flight
-        self.generators: Generators = AllGenerators(
-            process.address, record, self.tasks, references, store, borrowing, directory, objects, in_flight
-        )
+        self.generators = self._make_generators(store, borrowing, directory, objects)
         self.recovery = self._make_recovery(store, borrowing, objects)
         self.outcomes = TaskOutcomes(
             process=process,
@@ -97,6 +94,15 @@ class TaskSubmission:
         self.lease_client = LeaseClient(process, self.tasks, self.outcomes, lease_ids, best_raylet)
         self.submitter = self.lease_client.submitter
         self.actors = ActorManager(process, self.tasks, references, self.clients, self.outcomes, self)
+
+    def _make_generators(
+        self, store: MemoryStore, borrowing: Borrowing, directory: ObjectDirectory, objects: Objects
+    ) -> Generators:
+        process, in_flight = self._process, self._process.config.system_config.generator_max_reports_in_flight
+        record, references = process.platform.record, self._references
+        return AllGenerators(
+            process.address, record, self.tasks, references, store, borrowing, directory, objects, in_flight
+        )
 
     def _make_recovery(self, store: MemoryStore, borrowing: Borrowing, objects: Objects) -> ObjectRecoveryManager:
         return ObjectRecoveryManager(
