@@ -45,7 +45,8 @@ CONVERSATIONS: Mapping[str, tuple[str, ...]] = {
     "drain": ("DrainNode", "DrainRaylet", "LeaveNode", "PinObjects", "UpdateObjectLocations"),
     "key-value": ("KvPut", "KvGet", "KvDel", "KvKeys"),
     "introspection": (
-        "GetCoreWorkerStats", "GetNodeStats", "GetProfileEvents", "GetStacks", "GetMetrics", "GetTasksInfo",
+        "GetCoreWorkerStats", "GetNodeStats", "GetProfileEvents", "GetStacks", "GetMetrics", "GetTasksInfo", "GetTaskEvents",
+        "AddTaskEventData",
     ),
 }  # fmt: skip
 """Name of a conversation -> its requests."""

@@ -24,8 +24,8 @@ WRONG_ANSWERS = {
     "total": Mutation(
         CALLS,
         "cluster_resources",
-        "[info.resources_total for info in current_api().known_nodes() if info.alive]",
-        "[info.resources_total for info in current_api().known_nodes()]",
+        "[info.resources_total for info in known_nodes() if info.alive]",
+        "[info.resources_total for info in known_nodes()]",
     ),
     "list_nodes": Mutation(ROWS, "node_state", '"ALIVE" if info.alive else "DEAD"', '"ALIVE"'),
     "list_actors": Mutation(ROWS, "actor_state", "info.state", '"ALIVE" if info.state == "DEAD" else info.state'),
