@@ -163,8 +163,7 @@ SHAPELESS: dict[str, str] = {}
 """Test file -> why it may have a ``SimpleNamespace``. What is minray's own never needs one: a record can be made, a port be
 played by a class with a name."""
 
-LARGE_ON_THE_CORE_PATH = {
-}  # fmt: skip
+LARGE_ON_THE_CORE_PATH: dict[str, str] = {}
 """A path, or a path and a function -> why it is larger than the core path allows."""
 
 NOT_SAID_HERE = ["../" + "shared", "/." + "library", "/work" + "/", "before-" + "stop"]
