@@ -128,7 +128,7 @@ class GcsActorManager:
     def namesake(self, actor: ActorInfo, instead_of: bytes = b"") -> ActorInfo | None:
         """Return another actor that has the name, or had it at the first request: a repetition gets the same answer.
 
-        ``instead_of``: the actor of the earlier answer, which has given the name up, as the caller has learned.
+        ``instead_of``: the actor that the earlier answer named. The caller has learned from its owner that the name is free.
         """
         outbid_by = self._outbid.get(actor.actor_id)
         if outbid_by is not None and outbid_by.actor_id == instead_of:

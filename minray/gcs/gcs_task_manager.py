@@ -8,9 +8,10 @@ cannot tell later: an owner reports its failed tasks within a second, and a rayl
 Rules
   * Tasks and bytes are bounded (``task_events_max_num_task_in_gcs``, ``task_events_max_bytes_in_gcs``). What the oldest
     worker has run is dropped first, its oldest rows first. Failed tasks, which have their errors, are dropped last.
-  * What was dropped is counted by job, for the reader. A job's end changes nothing: its tasks stay until others need room.
+  * Dropped tasks are counted by job, and a reader gets the sum. A job's end changes nothing: its tasks stay until others
+    need room.
   * A report may arrive twice. A failed task is known by its id and attempt, a worker by its id.
-  * The table is not stored. A gcs that starts again knows no ended tasks (in Ray neither).
+  * The table is not stored. A gcs that starts again knows no ended tasks, as in Ray.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Ray: src/ray/gcs/gcs_placement_group_scheduler.h, gcs_placement_group_manager.cc
 
-The counterpart in the raylet is ``raylet/bundle_service.py``, which answers these messages.
+The counterpart in the raylet is ``raylet/bundle_service.py``, which answers these messages, and
+``raylet/placement_group_resource_manager.py``, which holds the bundles of a node.
 
 The steps of one attempt
 

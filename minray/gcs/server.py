@@ -2,10 +2,10 @@
 
 Ray: src/ray/gcs/gcs_server.h
 
-A handler decides (a pure manager says which record must be stored), commits, and only then changes the table, publishes
-and replies (``durable``). So every change that another process has seen is durable. A request that was refused as
-``storage-failed`` may take effect after the next restart nevertheless, as any request without a reply. Actors have a service
-of their own.
+A handler decides (a pure manager says which record must be stored), commits, and only then changes the table, publishes and
+replies (``durable``). So every change that another process has seen is durable, except resource reports and news of ended
+tasks, which are not stored. A request that was refused as ``storage-failed`` may take effect after the next restart
+nevertheless, as any request without a reply. Actors have a service of their own.
 
 Cluster id: the store has a random id that was made with it. A node learns it when it first registers, and names it if it
 ever registers again. The gcs refuses a node that names another cluster. It also refuses a node that claims to be a member
@@ -233,7 +233,7 @@ class GcsServer:
         self._health.watch(node.address, silence_counts=True, on_dead=on_dead)
 
     async def _bury(self, node_id: bytes, decide: Callable[[], protocol.NodeInfo | None]) -> None:
-        """Declare a node dead, and finish the jobs whose drivers ran there."""
+        """Declare a node dead: store and publish that, then end or move the bundles, jobs and actors that were there."""
         async with self._changes.of(node_id):
             node = decide()
             if node is not None:

@@ -5,9 +5,10 @@ Ray: src/ray/raylet/worker_pool.h
 Pure: events in, effects out; ``assign`` is called after every change. ``worker_processes`` starts, asks and kills.
 
 Rules
-  * A worker is unspecialised until its first lease. That binds it for good to a job, a runtime environment, and either
-    tasks or one actor: an actor never finds what tasks have left in a process. Among the suitable idle workers, the one
-    that became idle last is taken: it is warm, and the others can be reaped.
+  * A worker is unspecialised until its first lease. That binds it for good to a job, a runtime environment, and either tasks
+    or one actor: an actor never finds what tasks have left in a process. There is no second actor, since the gcs has an
+    actor's worker killed with its lease (``ActorScheduler.end_lease``). Among the suitable idle workers, the one that became
+    idle last is taken: it is warm, and the others can be reaped.
   * At most one worker per CPU (at least two) is starting at once. A failed start (no process, no registration, death
     before it) delays the next one. After five in a row, leases that no living worker can serve fail with the reason.
     After ``patience_s`` of failures, workers of actors and blocked workers do not count as living: they may never be free.
@@ -62,7 +63,7 @@ class Binding(NamedTuple):
     job_id: bytes
     runtime_env: RuntimeEnvInfo
     for_actor: bool
-    """Whether the worker serves actors; else it serves tasks."""
+    """Whether the worker serves an actor; else it serves tasks."""
 
     def start(self) -> Start:
         """Return what decides how such a worker starts."""

@@ -4,13 +4,16 @@ Ray: src/ray/raylet/scheduling/cluster_lease_manager.h
 
 Every request goes through ``submit`` and the next ``assign``. It is served here if this is the best node. Otherwise it is
 spilled back: its owner learns which raylet to ask, and asks there with ``grant_or_reject``. The second node does not spill
-it back again. It grants the request, perhaps after a wait. It rejects the request if it can never hold it, or has no
-room while another node has. The owner of a rejected request asks anew, where it would ask first.
+it back again. It grants the request, perhaps after a wait. It rejects the request if it can never hold it, or if it has no
+room and another node has. The owner of a rejected request makes a new one, at the raylet that it would ask first
+(``lease_policy``).
 
   * A request that no node can ever hold waits until a node joins that can (G100).
-  * A request with affinity waits at its node if that node is alive and can hold it. If the node is dead or never can, a hard
-    request fails and a soft one goes anywhere (G102). The gcs is asked about an unknown node before that counts as dead.
-  * A request that waits here is offered to another node as soon as that node reports room.
+  * A request with affinity waits at its node if that node is alive and can hold it. If the node is dead or can never hold
+    it, a hard request fails and a soft one goes anywhere (G102). A node that is unknown here counts as dead only after the
+    gcs was asked about it.
+  * A request that waits here is spilled back to another node as soon as that node reports room. If it was spilled back to
+    this node before, it is rejected instead.
   * A draining node counts as dead for new requests; those that wait there are spilled back, or rejected.
 """
 

@@ -8,8 +8,8 @@ lost, and then the caller begins another stream.
 
 Rules
   * Calls of one caller begin in the order of their sequence numbers. A call whose arguments are late, or lost and made
-    again, holds up the calls behind it (G49).
-    Calls marked as not in order begin as soon as they can: retries, and calls of actors that promise no order (G51, G52).
+    again, holds up the calls behind it (G49). Calls marked as not in order begin as soon as they can: retries, and calls
+    of actors that promise no order (G51, G52).
   * Different callers do not wait for each other (G50).
   * A missing sequence number is waited for. After ``actor_scheduling_queue_max_reorder_wait_seconds`` the calls behind it
     are given back, so that their caller sends them again (G56).

@@ -4,9 +4,9 @@ Ray: src/ray/core_worker/reference_counter.h (locations), object_recovery_manage
 
 Only owners have a directory. The first copy of an object is on the node where its task ran, or where ``put`` was called.
 Raylets report every further copy that they make or evict. A raylet that asks for an object is about to receive a copy.
-Raylets that ask later are told of it, too, in the order in which all have asked (see ``object_manager.pull``). When an
-object is freed, all nodes that may have a copy are told. A node that reports a copy that is not needed, or not any more, is
-told to drop it.
+Raylets that ask later learn of this receiver too. Each gets a turn, in the order of their questions (see
+``object_manager.pull``). When an object is freed, all nodes that may have a copy are told. A node that reports a copy that
+is not needed, or not any more, is told to drop it.
 
 When a node dies, its copies are gone. If the first copy was among them, another copy takes its place (G66). If no copy is
 left, but other nodes were receiving one, their report that it is complete may be on its way. The object is lost when all of
@@ -36,7 +36,7 @@ class _Copies(msgspec.Struct, eq=False):
     receivers: dict[bytes, tuple[int, Address]]
     """Raylets that receive a copy, or are about to, with their turns, by node id and in the order of the turns."""
     over: dict[bytes, int]
-    """Number up to which the questions of a node's raylet are over, by node id."""
+    """Number of the last question of each node's raylet that it has given up or that has led to a copy, by node id."""
 
 
 class ObjectDirectory:
@@ -70,7 +70,7 @@ class ObjectDirectory:
     def locations(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
         """Return the locations of an object; LOST if it has no copies.
 
-        A receiver gets its turn, and is named to the raylets that ask after it.
+        A receiver gets its turn, and is named to the raylets that ask later.
         """
         copies = self._objects.get(object_id)
         if copies is None:

@@ -7,7 +7,7 @@ Pure: events in, effects (``Effects``) out. There is one entry for every object 
 
 A process *holds* an object while it has a local ``ObjectRef``, or another held value that contains it (``contained``). It
 also holds the arguments of its unfinished tasks (``submitted``). The owner frees an object when it does not hold it itself
-and no *ticket* is out.
+and every *ticket* was given back or is void.
 
 A ticket is the owner's note of one borrow. Before a reference is sent to another process, the owner notes a ticket for the
 receiver. The receiver gives all its tickets back when it does not hold the object any more. Since a ticket is noted before
@@ -58,7 +58,7 @@ class Reference(msgspec.Struct, eq=False, gc=False):
     asked: int = 0
     """Number of open questions to the owner for the value; borrower only."""
     lent: dict[bytes, tuple[Address, Address]] | None = None
-    """Tickets that are out, each with its borrower and its lender; owner only."""
+    """Tickets that were not given back yet, each with its borrower and its lender; owner only."""
     held_tickets: list[bytes] | None = None
     """Tickets to give back; borrower only."""
     nested: tuple[bytes, ...] = ()
@@ -197,7 +197,7 @@ class ReferenceCounter:
             self._references[object_id].lineage += 1
 
     def remove_lineage(self, object_ids: Iterable[bytes], effects: Effects) -> None:
-        """Uncount a finished task that takes these objects and is forgotten."""
+        """Stop counting a finished task that takes these objects and is forgotten."""
         for object_id in object_ids:
             reference = self._references[object_id]
             reference.lineage -= 1
@@ -205,11 +205,11 @@ class ReferenceCounter:
             self._maybe_free(object_id, reference, effects)
 
     def add_question(self, object_id: bytes) -> None:
-        """Count an open question for the value of an object; as its borrower."""
+        """Count, as the borrower, an open question for the value of an object."""
         self._references[object_id].asked += 1
 
     def remove_question(self, object_id: bytes, effects: Effects) -> None:
-        """Uncount a question that was answered, or whose owner is gone; as the borrower."""
+        """Stop counting, as the borrower, a question that was answered or whose owner is gone."""
         reference = self._references[object_id]
         reference.asked -= 1
         self._maybe_free(object_id, reference, effects)

@@ -3,7 +3,8 @@
 Ray: src/ray/core_worker/task_submission/actor_task_submitter.h, sequential_actor_submit_queue.h
 
 Pure: this class decides, and acts only through its ``CallActions`` port. Calls do not go through raylets. As soon as the gcs
-has said where the actor lives, calls are pushed to its process, each with a sequence number of this caller's *stream*.
+has said where the actor lives, calls are pushed to its process, each with a sequence number of this caller's *stream*. Each
+incarnation gets a stream of its own (``CallStream``), whose numbers begin with 1.
 
 Rules
   * Calls are pushed in the order in which they were made (G49). A call whose arguments do not exist yet holds up the calls
@@ -141,8 +142,8 @@ class ActorTaskSubmitter:
             return
         client.failures += 1
         lost, client.lost = client.lost, {}
-        for stream in dict.fromkeys(lost.values()):
-            self._actions.give_up(stream, list(stream.in_flight))
+        for lost_stream in dict.fromkeys(lost.values()):
+            self._actions.give_up(lost_stream, list(lost_stream.in_flight))
         self._connect(client)
         for task, pushed_to in lost.items():
             if not self._retry_lost(task, pushed_to):

@@ -182,13 +182,13 @@ class LeaseClient:
             # The raylet may be alive and still grant the lease: whatever it knows of this lease must end then.
             self._tell(request.raylet, CancelWorkerLease(request.lease_id))
             self._tell(request.raylet, ReturnWorkerLease(request.lease_id, False, "its raylet was out of reach"))
-            loop.call_later(REJECTED_DELAY_S, self._go_home, request)
+            loop.call_later(REJECTED_DELAY_S, self._ask_local_raylet, request)
         elif self._local_raylet.death is None:
             logger.warning("lease request %s failed: %s", short(request.lease_id), error)
             loop.call_later(1.0, lambda: self.submitter.on_request_ended(request, loop.time()))
 
-    def _go_home(self, request: WorkerRequest) -> None:
-        """Repeat a request at the local raylet, not where the arguments are: that raylet may be the lost one."""
+    def _ask_local_raylet(self, request: WorkerRequest) -> None:
+        """Repeat a request at the local raylet. The raylet where the arguments are may be the one that was lost."""
         self.submitter.on_redirected(request, None, False, self._now())
 
     def _on_pushed(
@@ -199,6 +199,10 @@ class LeaseClient:
         error: PlatformError | None,
         buffers: Sequence[Any],
     ) -> None:
+        """React to the reply to a push, or to its failure.
+
+        A reply from a worker that does not have the task any more is dropped: that attempt was given up.
+        """
         if reply is None and not isinstance(error, RecordTooLarge):
             self.on_unreachable(worker, str(error))
             return

@@ -3,10 +3,10 @@
 Ray: the second half of src/ray/core_worker/task_manager.h (submissible tasks), ReferenceCounter::EvictLineage
 
 Pure. A task is remembered while one of its results in the object store has an entry in the reference counter. The entry
-exists while the result's value is needed, or another remembered task takes the result. The task's own large arguments, and
-references inside its other arguments, are needed as long. Small arguments are part of the task as it was sent to a worker.
-Hence the lineage of an object is a graph of tasks, which shrinks from its end: when the last reference to the last result of
-a chain is dropped, the whole chain is forgotten.
+exists while the result's value is needed, or another remembered task takes the result. As long as the task is remembered,
+its own large arguments and the references inside its other arguments are needed. Small arguments are part of the task as it
+was sent to a worker. Hence the lineage of an object is a graph of tasks, which shrinks from its end: when the last reference
+to the last result of a chain is dropped, the whole chain is forgotten.
 
 The memory for lineage is bounded. When it is used up, tasks are forgotten, the earliest ended first, until half is left.
 Their results stay, but cannot be made again if they are lost (G72).

@@ -127,7 +127,7 @@ class ObjectRecoveryManager:
         """Recover objects of this process of which no node has a copy any more."""
         effects = Effects()
         for object_id in object_ids:
-            if self._references.get(object_id) is not None:  # an earlier object of the list may have held its last one
+            if self._references.get(object_id) is not None:  # an earlier object may have held its last reference
                 self._references.forget_value(object_id, effects)
         self._store.delete(object_ids)
         self._borrowing.apply(effects)

@@ -4,6 +4,10 @@ Ray: TaskManager::CompletePendingTask, FailOrRetryPendingTask; NormalTaskSubmitt
 
 Every end of a task leads through ``_finish``, which stores the results, releases the arguments and removes the task from the
 table. Hence each task ends exactly once.
+
+Which attempt counts: a reply reaches ``on_reply`` only while its task is pushed to the worker, or stream of calls, from
+which it comes (``LeaseClient._on_pushed``, ``ActorManager._on_pushed``). A worker that was given up has no task any more, so
+its late reply is dropped. Copies in object stores and items of generators carry the number of their attempt instead.
 """
 
 from __future__ import annotations
@@ -105,9 +109,10 @@ class TaskOutcomes:
             self._finish_with_failure(task, StoredObject(packed, (), True, (), origin=origin))
             self._routes.on_ended_early(task)
 
-    # --- from the lease client
+    # --- from the lease client, and from the actor manager
 
     def on_reply(self, task: PendingTask, reply: PushTaskReply, buffers: Sequence[Any]) -> None:
+        """Decide about a task whose present attempt was answered; its caller has dropped replies of earlier attempts."""
         if reply.status in (OK, FAILED):
             task.prepared.on_duration(reply.duration_us)
         if reply.status == OK:
@@ -123,8 +128,8 @@ class TaskOutcomes:
             self.retry(task)
         else:
             *yielded, error = from_values(reply.values, buffers)
-            is_news = reply.status == FAILED and (task.prepared.client is None or is_raised_by_body(bytes(error.data)))
-            finish = self._finish_with_failure if is_news else self._finish_with_error  # the exit of its actor is no news
+            is_unexpected = reply.status == FAILED and (task.prepared.client is None or is_raised_by_body(bytes(error.data)))
+            finish = self._finish_with_failure if is_unexpected else self._finish_with_error  # an actor's exit is expected
             finish(task, error, yielded)
 
     def on_unstarted(self, tasks: list[PendingTask]) -> list[PendingTask]:
