@@ -1,11 +1,12 @@
-"""The gcs process: it handles every message of ``protocol/gcs.py``, and connects the managers.
+"""The gcs process: it handles the messages of ``protocol/gcs.py``, and connects the managers.
 
 Ray: src/ray/gcs/gcs_server.h
 
 A handler decides (a pure manager says which record must be stored), commits, and only then changes the table, publishes and
 replies (``durable``). So every change that another process has seen is durable, except resource reports and news of ended
 tasks, which are not stored. A request that was refused as ``storage-failed`` may take effect after the next restart
-nevertheless, as any request without a reply. Actors have a service of their own.
+nevertheless, as any request without a reply. Actors, placement groups and drains have services of their own
+(``GCS_SERVICES``).
 
 Cluster id: the store has a random id that was made with it. A node learns it when it first registers, and names it if it
 ever registers again. The gcs refuses a node that names another cluster. It also refuses a node that claims to be a member

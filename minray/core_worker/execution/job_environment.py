@@ -1,4 +1,4 @@
-"""Make a worker part of a job: it takes on the job's paths and the runtime environment of its first task, for good.
+"""Makes a worker part of a job: it takes on the job's paths and the runtime environment of its first task, for good.
 
 Ray: CoreWorker::HandlePushTask's first task, python/ray/_private/runtime_env/context.py
 

@@ -1,4 +1,4 @@
-"""Carries out the submitter's decisions: requests leases, pushes tasks to workers, and decides about lost workers' tasks.
+"""Carries out the submitter's decisions: requests leases, pushes tasks, and finds out what became of lost workers' tasks.
 
 Ray: the sending half of src/ray/core_worker/task_submission/normal_task_submitter.cc, src/ray/raylet_rpc_client/
 

@@ -7,6 +7,9 @@ actor from the gcs therefore asks the owner for a ticket (the owner's note of a 
 handle only after the owner has noted that. Either the new handle counts before the last other handle is gone, or the owner
 answers that it has released the actor. Then the name counts as free, although the gcs may not know that yet.
 
+``get_actor`` calls ``find``. ``get_if_exists`` (``ActorClass._make``) calls ``find`` first and then ``register``, which also
+settles a race: of two creators, the later one is given the other's actor (``GcsActorManager.namesake``).
+
 Rules
   * The owner alone decides that no handle is left, and it decides once: a released actor never has a handle again.
   * The creator holds an actor before it is registered, because others may find it before the creator hears of that.
