@@ -608,7 +608,7 @@ def equipped(nodes: tuple[Node, ...], random: Random) -> tuple[Node, ...]:
 
 
 def with_far_zones(scenario: Scenario, random: Random) -> Scenario:
-    """In a sixth of the scenarios without aimed faults, let only another node have the label that some tasks need.
+    """In a quarter of the scenarios without aimed faults, let only another node have the label that some tasks need.
 
     That node may join later, so that the tasks have to wait. No fault may take a node away.
     """
