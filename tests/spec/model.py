@@ -31,7 +31,7 @@ Weak points:
   * A cancellation may strike at any time for the model, so one that certainly comes before its task starts (G40) is not
     judged as such.
   * The sleep of children that are cancelled with their parents (G46) is not judged.
-  * A time-out may strike at any time.
+  * A time-out may strike at any time before the value is there.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ ROOMY_BYTES = 4000
 GRACE_S = SystemConfig().oom_grace_period_s
 """Seconds that a value waits at most for room in a full store in which nothing else happens."""
 QUIET_SETTLE_S = 30.0
-"""Virtual seconds to settle when no loud fault has struck."""
+"""Virtual seconds in which every run settles; it goes on only if the cluster is not at rest then."""
 LOOK_S = 10.0
 """Virtual seconds between two looks of a driver that is done for the verdict."""
 T = TypeVar("T")
