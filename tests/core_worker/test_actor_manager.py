@@ -398,7 +398,7 @@ def test_an_owner_lets_the_constructor_go_of_an_actor_that_died_and_was_forgotte
 
     async def story(creator: Creator) -> None:
         actor_id = creator.create(registered=True)
-        creator.actors.on_freed([handle_of(creator, actor_id)])
+        creator.actors.creator.on_freed([handle_of(creator, actor_id)])
         if is_told:
             creator.actors._on_change(actor_id, None)
         else:
@@ -408,7 +408,7 @@ def test_an_owner_lets_the_constructor_go_of_an_actor_that_died_and_was_forgotte
             info = ActorInfo(actor_id, DEAD, **names, owner=OWN, detached=False, max_restarts=0, restarts=0, handle=b"")
             info = msgspec.structs.replace(info, death=death)
             creator.peers.take(GetActor).answer(ActorReply(info))
-        assert creator.told == [(creator.constructor(actor_id), FAILED)] and creator.actors.known() == []
+        assert creator.told == [(creator.constructor(actor_id), FAILED)] and creator.own.known() == []
 
     tell(story)
 

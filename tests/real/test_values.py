@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import minray as ray
+from minray.api.calls import current_api
 from tests.helpers import wait_for_condition
 from tests.real.support import Files, core, echo, hold
 
@@ -282,14 +283,14 @@ def test_g15_rebinding_globals_does_not_change_what_workers_run() -> None:
 
 def test_g15_a_definition_is_exported_once() -> None:
     exports = []
-    functions = core().execution.functions
-    original = functions.export
+    api: Any = current_api()
+    original = api._export
 
     def export(*arguments: Any) -> None:
         exports.append(arguments[1])
         original(*arguments)
 
-    functions.export = export
+    api._export = export
     try:
 
         @ray.remote
@@ -298,7 +299,7 @@ def test_g15_a_definition_is_exported_once() -> None:
 
         ray.get([work.remote(1), work.options(num_cpus=0.5).remote(2), work.options(name="x").remote(3)])
     finally:
-        functions.export = original
+        api._export = original
     assert len(exports) == 1
 
 

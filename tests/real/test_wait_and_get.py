@@ -327,8 +327,8 @@ def test_a_future_keeps_its_object() -> None:
         ("waiting", "begin", lambda slow: asyncio.run(awaited(slow))),
         ("provider._client", "create", lambda _: ray.put(b"." * 1_000_000)),
         ("provider", "fetch", lambda _: ray.get(ray.put(b"." * 1_000_000))),
-        ("", "hold_arguments", lambda _: ray.get(echo.remote(1))),
-        ("", "hold_arguments", lambda _: ray.get(next(count.remote()))),
+        ("submission", "hold_arguments", lambda _: ray.get(echo.remote(1))),
+        ("submission", "hold_arguments", lambda _: ray.get(next(count.remote()))),
     ],
 )
 def test_a_caller_that_waits_is_told_of_a_bug_of_minray(
@@ -348,7 +348,7 @@ def test_a_caller_that_waits_is_told_of_a_bug_of_minray(
     ray.get(echo.remote(1))  # The loop has heard of the other one.
     slow = start_slow(files)
     with monkeypatch.context() as broken:
-        broken.setattr(attrgetter(part)(core()) if part else core(), method, fail)
+        broken.setattr(attrgetter(part)(core()), method, fail)
         with pytest.raises(RaySystemError, match="minray itself has failed: AssertionError: a bug"):
             ask(slow)
     assert beside.result(30) == "beside" and ray.get(echo.remote(1)) == 1

@@ -107,6 +107,8 @@ def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
     assert not any(fault.is_deadly and fault.role in (RAYLET, ZYGOTE, NODE) and not fault.node for fault in every)
 
 
+IN_SIMULATION_ONLY = "Look"
+"""An operation that is judged by the virtual times of a simulated run."""
 PLAIN = {"Order": "Submit", "Settle": "Create", "Ask": "Call", "Glance": "Wait"}
 """Operations with rare options -> the operations whose fields they have."""
 
@@ -134,7 +136,8 @@ def test_the_real_tier_draws_every_part_of_programs_that_the_campaign_draws() ->
     simulated = [scenario_of(seed) for seed in range(300)]
     real = [real_scenario_of(seed) for seed in range(300)]
     wanted = features((one.program, one.world.homes) for one in simulated)
-    assert wanted - features((one.program, one.homes) for one in real) == set()
+    missing = wanted - features((one.program, one.homes) for one in real)
+    assert {part for part in missing if not part.startswith(f"{IN_SIMULATION_ONLY}.")} == set()
     shapes = [real_scenario_of(seed * SCENARIOS_PER_CLUSTER).shape for seed in range(300)]
     assert {likeness(one.world) for one in simulated} - set(map(likeness, shapes)) == set()
     assert {bool(shape.retry_pause_ms) for shape in shapes} == {False, True}

@@ -217,6 +217,18 @@ MISTAKES = {
         "L2",
         (OWN_ERROR,),
     ),
+    "forgotten_before_its_owner_heard_of_its_death": Mistake(
+        "An owner without a handle waited for ever for news of its actor, if this died and was forgotten between two polls.",
+        "L2",
+        (
+            Mutation(
+                "minray.core_worker.submission.actor_creator",
+                "ActorCreator._end",
+                "self._process.patient.ask_gcs(GetActor(actor_id, self._process.address), on_reply)",
+                "pass",
+            ),
+        ),
+    ),
     "given_up_answers_keep_no_references": Mistake(
         "The same of a call that was cancelled before it was sent, and whose actor was killed.",
         "L2",
