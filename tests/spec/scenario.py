@@ -617,7 +617,12 @@ def _killed_drivers(cluster: SimCluster) -> set[int]:
 
 
 def _unexplained_ends(cluster: SimCluster, blows: Blows) -> list[str]:
-    """Nodes that have ended although nothing has struck them, and nobody has told them to leave (G108)."""
+    """Nodes that have ended although nothing has struck them, and nobody has told them to leave (G108).
+
+    Without a gcs that comes back every node ends (G111).
+    """
+    if GCS not in cluster.alive():
+        return []
     ended = {f"raylet/{name}": name for name in cluster.raylets if f"raylet/{name}" not in cluster.alive()}
     return [
         f"G108: {raylet} has ended, and nothing that has struck can have ended it"
