@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import msgspec
+
 from minray.common.ids import job_of
 from minray.common.task_rows import ROW
 from minray.common.tombstones import remember
@@ -125,16 +127,7 @@ class GcsTaskManager:
             del self._workers[worker_id]
             self._grow(0, -WORKER_BYTES)
         else:
-            rest = WorkerTaskEvents(
-                node_id=worker.node_id,
-                node_ip=worker.node_ip,
-                worker_id=worker.worker_id,
-                pid=worker.pid,
-                zero_us=worker.zero_us,
-                rows=worker.rows[excess * ROW.size :],
-                lost=worker.lost,
-            )
-            self._workers[worker_id] = number, rest
+            self._workers[worker_id] = number, msgspec.structs.replace(worker, rows=worker.rows[excess * ROW.size :])
 
 
 def _count(worker: WorkerTaskEvents) -> int:

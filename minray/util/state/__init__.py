@@ -2,7 +2,7 @@
 
 Ray: python/ray/util/state/
 
-The functions ask all living processes, and return the state at this moment. Of ended processes the gcs keeps tasks. Ray's
+The functions ask all living processes, and return the state at this moment. The gcs keeps tasks of ended processes. Ray's
 functions for logs, runtime environments and cluster events are left out.
 """
 

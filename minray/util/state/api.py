@@ -75,8 +75,8 @@ def list_tasks(
 ) -> list[TaskState]:
     """Return the tasks, for each submitting process: all unfinished ones, and the last thousand finished ones.
 
-    Of ended processes, the gcs keeps the failed tasks that they have submitted, with their errors, and the last ten thousand
-    tasks that each worker has run.
+    The gcs keeps what ended processes knew: the failed tasks that they had submitted, with their errors, and the last ten
+    thousand tasks that each worker had run.
     """
     return _list("tasks", address, filters, limit, timeout, raise_on_missing_output)
 
