@@ -3,8 +3,8 @@
 Ray: ray.timeline in python/ray/_private/state.py
 
 It asks all workers of the cluster for the tasks that they have run, and the gcs for those of dead workers.
-``minray/observability/chrome_trace.py`` describes the
-form of the trace. ``minray timeline`` writes the same file from outside of the cluster.
+``minray/observability/chrome_trace.py`` describes the form of the trace. ``minray timeline`` writes the same file from
+outside of the cluster.
 """
 
 from __future__ import annotations
