@@ -6,33 +6,30 @@ The names that a user types are gathered here: from ``node/init`` (init, shutdow
 ``api/calls`` (get, put, wait, cancel, nodes, resources), ``api/explanation`` (why), ``api/timeline``, ``actor`` (get_actor,
 kill, method), ``runtime_context``, ``values`` (references, generators), ``exceptions``, ``util``, ``internal``,
 ``experimental``, ``runtime_env`` and ``cloudpickle``. The files beside this one have Ray's names, and little else.
+
+A program that only defines tasks and actors loads no cluster: the names in ``_LATER`` are imported at their first use.
 """
 
-from minray import (
-    actor,
-    cloudpickle,
-    cluster_utils,
-    exceptions,
-    experimental,
-    internal,
-    remote_function,
-    runtime_context,
-    runtime_env,
-    types,
-    util,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from minray import actor, cloudpickle, exceptions, remote_function, runtime_context, runtime_env, types
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
+from minray.api import calls as _calls
 from minray.api.calls import available_resources, cancel, cluster_resources, get, nodes, put, wait
 from minray.api.explanation import why
-from minray.api.timeline import timeline
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
-from minray.node.init import RayContext, init, is_initialized, shutdown
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from minray.values.dynamic_generator import DynamicObjectRefGenerator
 from minray.values.object_ref import ObjectID, ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
+
+if TYPE_CHECKING:
+    from minray import cluster_utils, experimental, internal, util
+    from minray.api.timeline import timeline
+    from minray.node.init import RayContext, init, is_initialized, shutdown
 
 __all__ = [
     "ActorClass",
@@ -84,6 +81,40 @@ __all__ = [
     "wait",
     "why",
 ]
+
+
+_LATER = {
+    "RayContext": "minray.node.init",
+    "cluster_utils": "minray.cluster_utils",
+    "experimental": "minray.experimental",
+    "init": "minray.node.init",
+    "internal": "minray.internal",
+    "is_initialized": "minray.node.init",
+    "shutdown": "minray.node.init",
+    "timeline": "minray.api.timeline",
+    "util": "minray.util",
+}
+"""Names whose modules most of minray stands behind -> these modules. ``__getattr__`` imports them."""
+
+if not TYPE_CHECKING:  # a type checker that saw this function would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of ``_LATER`` when it is first used, and keep it. Raises AttributeError for any other name."""
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_LATER[name])
+        globals()[name] = found = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+        return found
+
+
+def _auto_init() -> None:
+    """Join or start a cluster for a call without ``init``."""
+    from minray.node.init import auto_init
+
+    auto_init()
+
+
+_calls.auto_init = _auto_init
 
 
 def __dir__() -> list[str]:

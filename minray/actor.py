@@ -56,7 +56,6 @@ from minray.common.shown import check_encodable, shown
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
-from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorAlreadyExistsError, AsyncioActorExit
 from minray.protocol.actor import HandleSpec
@@ -79,6 +78,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 if TYPE_CHECKING:
+    from minray.core_worker.user_threads.user_api import UserApi
 
     class TypedHandle(ActorHandle[T]):
         """A handle whose methods the other half of ``ActorProxy`` names."""

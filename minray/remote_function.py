@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_origin, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_origin, overload
 
 from minray.actor import ActorClass, make_actor_class
 from minray.api import calls as worker
@@ -25,10 +25,12 @@ from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
 from minray.common.shown import shown
 from minray.common.task_spec import SchedulingStrategy
 from minray.core_worker.records.pending_task import PreparedTemplate
-from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.values.object_ref import ObjectRef
 from minray.values.object_ref_generator import ObjectRefGenerator
+
+if TYPE_CHECKING:
+    from minray.core_worker.user_threads.user_api import UserApi
 
 __all__ = ["RemoteFunction", "remote"]
 __tracebackhide__ = hides_from_pytest

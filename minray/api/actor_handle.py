@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, Unpack
 
 import msgspec
 
@@ -22,12 +22,14 @@ from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
 from minray.common.shown import shown
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
-from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorHandleNotFoundError, PendingCallsLimitExceeded
 from minray.protocol.actor import CALL_METHOD, READY_METHOD, TERMINATE_METHOD, ActorInfo, HandleSpec, MethodSpec
 from minray.protocol.base import Address, decode, encode
 from minray.values.object_ref import ObjectRef
+
+if TYPE_CHECKING:
+    from minray.core_worker.user_threads.user_api import UserApi
 
 __tracebackhide__ = hides_from_pytest
 

@@ -4,7 +4,7 @@ Ray: python/ray/_private/worker.py
 
 A call goes to the cluster to which the process is connected. In the simulation several drivers live in one interpreter, so
 there the connection is in a context variable. A call without ``init`` starts a local cluster, as in Ray. The function that
-starts it is injected by ``minray.node.init``, which is a room above this one.
+starts it is injected by ``minray/__init__.py``, because ``minray.node.init`` is a room above this one.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import os
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from minray.api.unserializable import PICKLING_ERRORS, explain_value
 from minray.common.bundles import without_bundles
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.common.shown import a, shown
-from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 from minray.core_worker.user_threads.actor_api import ActorApi
-from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import RayError
-from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.protocol.base import R
 from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
 from minray.values.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.values.object_ref_generator import ObjectRefGenerator
+
+if TYPE_CHECKING:
+    from minray.core_worker.user_threads.user_api import UserApi
+    from minray.observability.state_reader import ClusterObjects, StateReader
 
 __tracebackhide__ = hides_from_pytest
 
@@ -43,7 +44,7 @@ current_process_api: ContextVar[UserApi] = ContextVar("minray_api")
 _process_api: UserApi | None = None
 _forked = False
 auto_init: Callable[[], None] | None = None
-"""Function that starts a local cluster; set by ``minray.node.init``."""
+"""Function that joins or starts a cluster; set by ``minray/__init__.py``."""
 
 
 def connect_process(api: UserApi | None) -> None:
@@ -55,6 +56,8 @@ def connect_process(api: UserApi | None) -> None:
 
 def connect_context(api: UserApi) -> None:
     """Set the connection of this context, a simulated process."""
+    from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
+
     current_process_api.set(api)
     current_hooks.set(api)
     of_context.set(MetricRegistry())
@@ -72,6 +75,8 @@ A = TypeVar("A", bound=Answers)
 
 def state_reader(api: UserApi) -> StateReader:
     """Make a reader that asks all processes of the cluster that ``api`` is connected to; this process answers itself."""
+    from minray.observability.state_reader import StateReader
+
     process = api.port.process
     return StateReader(process.peers, process.gcs, process.config.worker_id, api.port.answers)
 
@@ -135,13 +140,9 @@ def current_api() -> UserApi:
 
 
 def connect() -> None:
-    """Join or start a cluster as ``init()`` does, unless this process is connected.
-
-    Raises RuntimeError in a process that cannot call ``init``, because ``minray.node.init`` is not imported.
-    """
+    """Join or start a cluster as ``init()`` does, unless this process is connected."""
     if connected_api() is None:
-        if auto_init is None:
-            raise RuntimeError("not connected to a cluster; call minray.init() first")
+        assert auto_init is not None, "minray/__init__.py, which every import of this file runs first, sets it"
         auto_init()
 
 

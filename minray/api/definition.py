@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minray.api import calls as worker
 from minray.api.unserializable import PICKLING_ERRORS, explain_value
 from minray.core_worker.records.pending_task import FunctionExport
-from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
+
+if TYPE_CHECKING:
+    from minray.core_worker.user_threads.user_api import UserApi
 
 __tracebackhide__ = hides_from_pytest
 

@@ -11,7 +11,6 @@ received the right one.
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 UPLOADED, LOCAL = "gcs://", "local://"
@@ -28,6 +27,8 @@ DIGEST_CHARACTERS = 32
 
 def package_name(archive: bytes | bytearray | memoryview) -> str:
     """Return the name of a package, without the suffix, which follows from its bytes."""
+    import hashlib  # here, because it loads OpenSSL, which most programs do not need
+
     return PREFIX + hashlib.sha256(archive).hexdigest()[:DIGEST_CHARACTERS]
 
 

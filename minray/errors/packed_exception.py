@@ -23,7 +23,6 @@ import pickle
 import traceback
 import types
 import weakref
-from asyncio import CancelledError
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard, cast
 
@@ -219,16 +218,17 @@ def _attributes_of(error: RayTaskError) -> dict[str, Any]:
 
 # --- dual classes -----------------------------------------------------------------------------------------------------
 
-ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError)
-"""Exceptions that end what raised them: a process, a generator, a coroutine. `get` raises no instance of them, since that
-would end its caller."""
 
 _dual_classes: weakref.WeakValueDictionary[type, type[RayTaskError]] = weakref.WeakValueDictionary()
 """Dual classes by the user's class. Weak: a class that each task defines anew must not stay in memory for ever."""
 
 
 def _dual_class(cause_class: type[BaseException]) -> type[RayTaskError] | None:
-    if issubclass(cause_class, ENDINGS) or issubclass(RayTaskError, cause_class):
+    from asyncio import CancelledError  # here, because a program imports these errors long before it needs an event loop
+
+    if issubclass(cause_class, (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError)):
+        return None  # It ends what raised it: a process, a generator, a coroutine. Raised by `get`, it would end the caller.
+    if issubclass(RayTaskError, cause_class):
         return None
     names = {"__module__": RayTaskError.__module__, "__doc__": cause_class.__doc__, "_minray_cause_class": cause_class}
     try:

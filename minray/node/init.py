@@ -576,7 +576,7 @@ async def _flush_logs(core: CoreWorker) -> None:
     await core.raylet.call(FlushLogs(core.context.job_id))
 
 
-def _auto_init() -> None:
+def auto_init() -> None:
     """Call ``init`` in the first thread that needs a cluster; other threads wait for it.
 
     While the interpreter ends, a daemon thread waits here for ever, and the main thread raises RuntimeError.
@@ -591,11 +591,10 @@ def _auto_init() -> None:
 
 
 def _leave() -> None:
-    """Disconnect when the interpreter ends. The remaining threads are daemons; ``_auto_init`` stops them from connecting."""
+    """Disconnect when the interpreter ends. The remaining threads are daemons; ``auto_init`` stops them from connecting."""
     global _is_leaving
     _is_leaving = True
     shutdown()
 
 
-worker.auto_init = _auto_init
 atexit.register(_leave)

@@ -24,6 +24,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+import minray
 from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.core_worker.core_worker import CoreWorker
@@ -227,6 +228,8 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
 
 def prepare_children() -> None:
     """Do once in the zygote what each child would do: it takes time, and pages that a child writes to are not shared."""
+    for name in minray.__all__:  # some of these names import their modules at their first use
+        getattr(minray, name)
     prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
     _log_through(_StandardError())
     asyncio.new_event_loop().close()  # the first loop of a process sets up what all later ones need

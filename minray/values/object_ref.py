@@ -15,15 +15,17 @@ serialises a value, that value keeps the object alive. Otherwise the object is p
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from minray.common.ids import OBJECT_ID_BYTES, JobID, TaskID, job_of, task_of
+
+if TYPE_CHECKING:
+    import asyncio
 
 COUNTS_REFERENCES = True
 """Marks this module for ``common/package.py``: an interrupt waits until its frames have finished counting references."""
@@ -146,6 +148,8 @@ class ObjectRef(Generic[T]):
 
     def as_future(self) -> asyncio.Future[T]:
         """Return an asyncio future of the value, on the running loop."""
+        import asyncio
+
         return asyncio.wrap_future(self.future())
 
     def __await__(self) -> Generator[Any, None, T]:

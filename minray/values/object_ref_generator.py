@@ -14,7 +14,6 @@ process does the rest (``ItemReader``).
 from __future__ import annotations
 
 import _thread
-import asyncio
 import concurrent.futures
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
@@ -87,6 +86,8 @@ class ObjectRefGenerator(Generic[T]):
         return self
 
     async def __anext__(self) -> ObjectRef[T]:
+        import asyncio
+
         awaited = None
         while awaited != self._next():  # Another coroutine may have taken the item that this one waited for.
             awaited = self._next()

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from minray.common.ids import item_id, return_id
 from minray.common.sequence_ranges import SequenceRanges
 from minray.common.task_spec import TaskTemplate
-from minray.core_worker.records.object_ref_streams import ObjectRefStream
 from minray.protocol.actor import ActorInfo
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Argument, RefInfo
 from minray.protocol.raylet import Dependency
+
+if TYPE_CHECKING:
+    from minray.core_worker.records.object_ref_streams import ObjectRefStream
 
 NEW, WAITING, QUEUED, PUSHED, FINISHED, FAILED = (
     "",

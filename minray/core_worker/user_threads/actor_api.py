@@ -9,12 +9,10 @@ where a thread waits (see ``platform.threads.main_thread``), so that a registere
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minray.common.ids import actor_of, task_of
 from minray.core_worker.records.pending_task import ActorClient, PreparedTemplate
-from minray.core_worker.submission.named_actors import HeldActor
-from minray.core_worker.user_threads.user_api import UserApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import ActorDiedError
 from minray.protocol.actor import (
@@ -28,6 +26,10 @@ from minray.protocol.actor import (
 )
 from minray.protocol.base import Address, encode
 from minray.values.object_ref import ObjectRef
+
+if TYPE_CHECKING:
+    from minray.core_worker.submission.named_actors import HeldActor
+    from minray.core_worker.user_threads.user_api import UserApi
 
 __tracebackhide__ = hides_from_pytest
 
