@@ -193,11 +193,30 @@ def test_without_grpcio_a_driver_cannot_join_a_cluster_that_uses_it(without_grpc
 # --- What it loads ---
 
 
-MOST_MODULES = 222
-"""Bound on minray's own modules after ``import minray``: there are 220, and a few new ones have room.
+MOST_MODULES, MOST_MODULES_OF_INIT = 64, 206
+"""Bounds on minray's own modules after ``import minray``, and when ``init`` is called: there are 61 and 202, and a few new
+ones have room.
 
-Each takes a part of a driver's start: all of them together 0.1 s, and 0.3 s without byte code.
+Each takes a part of a program's start: 200 take 0.1 s, and 0.3 s without byte code.
 """
+NOT_BEFORE_INIT = {
+    "asyncio",
+    "concurrent.futures.thread",
+    "hashlib",
+    "minray.cluster_utils",
+    "minray.core_worker.core_worker",
+    "minray.core_worker.user_threads.user_api",
+    "minray.node",
+    "minray.object_store",
+    "minray.observability",
+    "minray.platform",
+    "minray.rpc",
+    "minray.util",
+    "socket",
+    "ssl",
+    "subprocess",
+}
+"""Modules that a program has no use for while it only defines tasks and actors."""
 FOR_OTHER_PROCESSES = {
     "minray.cli",
     "minray.gcs",
@@ -243,12 +262,49 @@ FOR_FEW_PROGRAMS = {
 """Modules of others that minray imports only in the function that needs them, if at all."""
 
 
+def loaded_by(statement: str, tmp_path: Path) -> list[str]:
+    program = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    return run(sys.executable, "-c", program, cwd=tmp_path).split()
+
+
+def of_minray(modules: list[str]) -> list[str]:
+    return [name for name in modules if name.partition(".")[0] == "minray"]
+
+
 @pytest.mark.slow
-def test_import_minray_loads_no_more_than_a_driver_needs(tmp_path: Path) -> None:
-    program = "import sys; before = set(sys.modules); import minray; print(*sorted(set(sys.modules) - before))"
-    loaded = run(sys.executable, "-c", program, cwd=tmp_path).split()
+def test_import_minray_loads_no_more_than_definitions_need(tmp_path: Path) -> None:
+    loaded = loaded_by("import minray; minray.remote(max); minray.remote(dict)", tmp_path)
+    assert (NOT_BEFORE_INIT | FOR_OTHER_PROCESSES | FOR_FEW_PROGRAMS).isdisjoint(loaded)
+    assert len(of_minray(loaded)) <= MOST_MODULES
+
+
+@pytest.mark.slow
+def test_init_loads_no_more_than_a_driver_needs(tmp_path: Path) -> None:
+    loaded = loaded_by("import minray; minray.init", tmp_path)
     assert (FOR_OTHER_PROCESSES | FOR_FEW_PROGRAMS).isdisjoint(loaded)
-    assert len([name for name in loaded if name.partition(".")[0] == "minray"]) <= MOST_MODULES
+    assert len(of_minray(loaded)) <= MOST_MODULES_OF_INIT
+
+
+@pytest.mark.slow
+def test_a_worker_imports_nothing_that_its_zygote_could_have_imported(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+import minray
+@minray.remote
+def imported():
+    before = set(sys.modules)
+    async def wait_for(ref):
+        return await ref
+    ref = minray.put(1)
+    asyncio.run(wait_for(ref))
+    minray.nodes(), minray.timeline(), minray.why(ref), minray.is_initialized(), minray.cluster_resources()
+    minray.internal.free([ref]), minray.experimental.get_object_locations([ref]), minray.get_runtime_context().get()
+    minray.util.ActorPool([]), minray.util.list_named_actors(), minray.cluster_utils.Cluster
+    return sorted(set(sys.modules) - before)
+with minray.init(num_cpus=1, logging_level="ERROR"):
+    print(minray.get(imported.remote()))
+"""
+    assert run(sys.executable, "-c", program, cwd=tmp_path) == "[]"
 
 
 @pytest.mark.slow
