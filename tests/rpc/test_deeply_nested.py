@@ -24,6 +24,7 @@ from minray.protocol.gcs import Poll
 from minray.raylet.raylet import RAYLET_SERVICES
 from minray.rpc.connection import Peer
 from minray.rpc.service import Dispatcher, _understood_by
+from tests.rpc import fake_network
 from tests.rpc.fake_network import OWN, FakeIncoming, FakeNetwork, run
 
 DEPTH = 200_000
@@ -62,8 +63,10 @@ def test_every_message_is_answered(payload: bytes) -> None:
     run(story)
 
 
-@pytest.mark.parametrize("payload", [b"\x92\xa1a" + b"\x91" * 5000 + b"\xc0", b"\x91\xa1\xff"])
-def test_a_reply_that_cannot_be_decoded_ends_its_call(payload: bytes) -> None:
+@pytest.mark.parametrize("payload", [b"\x92\xa1a" + DEEP_ARRAYS, b"\x91\xa1\xff"])
+def test_a_reply_that_cannot_be_decoded_ends_its_call(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_network, "MAX_BYTES", 2 * DEPTH)
+
     class Word(Record, frozen=True):
         text: str
 
