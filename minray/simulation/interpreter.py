@@ -431,6 +431,7 @@ def _entries(table: Mapping[str, Mapping[str, T]]) -> Generator[tuple[str, str, 
 def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
     """Yield (owner, attribute, new value) of everything that is replaced."""
     for place, name, meaning in _entries(MEANINGS):
+        getattr(_owner(place), name)  # imports a name of ``minray`` that nothing has used before
         yield _owner(place), name, _dispatch(vars(_owner(place))[name], meaning)
     for place, name, instead in _entries(NOT_SIMULATED):
         refuse = _refuse(f"{place.replace(':', '.')}.{name}", instead)
