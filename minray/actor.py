@@ -179,7 +179,7 @@ class ActorClass(Generic[T]):
                 return handle_of(existing.info, existing.ref)
         prepared, placement = self._prepare(api)
         try:
-            info, ref, is_new = actors.create(
+            info, ref, is_new = actors.create_actor(
                 prepared,
                 args,
                 kwargs,
@@ -309,7 +309,7 @@ def own_handle() -> ActorHandle[Any]:
     """Return a handle of this process's actor that does not keep it alive. Raises RuntimeError in other processes."""
     api = worker.current_api()
     actor = api.actor
-    info = None if actor is None else ActorApi(api).get(actor.actor_id, actor.constructor.header.owner)
+    info = None if actor is None else ActorApi(api).get_info(actor.actor_id, actor.constructor.header.owner)
     if info is None:
         raise RuntimeError("current_actor exists only in an actor's process; this process is a driver or runs tasks")
     return handle_of(info, None)

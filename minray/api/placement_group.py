@@ -59,7 +59,7 @@ class PlacementGroup:
         self._check("wait")
         worker.check_timeout(timeout_seconds)
         api, group_id = worker.current_api(), self.id.binary()
-        return bool(api.run_on_loop(lambda: api.placement_groups.wait(group_id, timeout_seconds)))
+        return bool(api.run_on_loop(lambda: api.placement_groups.wait_for_group(group_id, timeout_seconds)))
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
@@ -225,7 +225,7 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
         api.run_on_loop(api.placement_groups.settle_all)
         return {group.group_id.hex(): _row(group) for group in worker.read_gcs(PLACEMENT_GROUPS, PlacementGroupInfo)}
     group_id = placement_group.id.binary()
-    group = api.run_on_loop(lambda: api.placement_groups.get(group_id))
+    group = api.run_on_loop(lambda: api.placement_groups.get_group(group_id))
     return _row(group) if group is not None else {}
 
 

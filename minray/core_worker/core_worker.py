@@ -146,10 +146,10 @@ class CoreWorker:
         """Make the parts that know which processes hold an object, and where its value is."""
         process, references, store = self.process, self.references, self.store
         self.death_watch = watch = DeathWatch(process, self._on_worker_death, self._on_node_death)
-        self.borrowing = Borrowing(process, references, self._on_freed, on_first_lent=watch.begin)
+        self.borrowing = Borrowing(process, references, self._on_freed, on_first_lent=watch.begin_watch)
         self.directory = ObjectDirectory(process.patient, self._on_lost, self.config.system_config.max_items_per_batch)
         self.objects = Objects(
-            process, references, store, self.borrowing, self.directory, self.call_sites, on_first_copy=watch.begin
+            process, references, store, self.borrowing, self.directory, self.call_sites, on_first_copy=watch.begin_watch
         )
         process.platform.user_code.on_dropped = self.objects.on_refs_dropped
         self.locator = ObjectLocator(process, references, store, self.directory)

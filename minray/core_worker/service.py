@@ -150,7 +150,7 @@ class CoreWorkerService:
         return self._core.submission.generators.on_wait(request, call)
 
     def handle_CancelObject(self, request: CancelObject, call: Call) -> Done:
-        self._core.submission.cancel(request.object_id, self._core.process.address, request.force, request.recursive)
+        self._core.submission.cancel_task(request.object_id, self._core.process.address, request.force, request.recursive)
         return DONE
 
     async def handle_GetObject(self, request: GetObject, call: Call) -> ObjectReply | None:
@@ -187,7 +187,7 @@ class CoreWorkerService:
         for one in request.questions:
             stored = self._core.store.objects.get(one.object_id)
             if stored is None:
-                is_known = self._core.references.get(one.object_id) is not None
+                is_known = self._core.references.reference_of(one.object_id) is not None
                 replies.append(ObjectReply(PENDING if is_known else FREED))
             elif is_larger(stored, one.inline_limit):
                 replies.append(ObjectReply(LARGE, place=stored.place))

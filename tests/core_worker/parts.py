@@ -79,7 +79,7 @@ def pending(
 
 def submit(tasks: TaskManager, task: PendingTask, *steps: str) -> PendingTask:
     """Note a task in the table, and take it through these states."""
-    tasks.add(task)
+    tasks.add_task(task)
     for step in steps:
         tasks.move(task, step)
     return task

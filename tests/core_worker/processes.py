@@ -266,7 +266,7 @@ class Process:
 
     def handle_get(self, object_id: bytes, requester: Process, question: bytes, reply: OnAnswer) -> None:
         inside = self.values.get(object_id)
-        if inside is None and self.counter.get(object_id) is not None:
+        if inside is None and self.counter.reference_of(object_id) is not None:
             ask_again = partial(self.handle_get, object_id, requester, question, reply)
             self.askers.setdefault(object_id, []).append(ask_again)
         elif inside is None:
@@ -393,7 +393,7 @@ class Cluster:
         if object_id[:12] != process.address.worker_id[:12]:
             return
         for other in self.living():
-            reference = other.counter.get(object_id)
+            reference = other.counter.reference_of(object_id)
             assert reference is None or not reference.is_held(), f"{other.name} holds what {process.name} has freed"
         for call, receiver in self.open.items():
             carried = call.sender.alive and receiver.alive and object_id in call.carries

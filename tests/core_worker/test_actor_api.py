@@ -80,11 +80,11 @@ def test_a_name_finds_a_living_actor_and_an_id_any(driver: Core) -> None:
         actor = Clerk.options(name="n").remote()
         minray.get(actor.read.remote())
         namespace = api().namespace()
-        found, same = api().named("n", namespace), api().get(actor._actor_id, actor._minray_owner)
+        found, same = api().named("n", namespace), api().get_info(actor._actor_id, actor._minray_owner)
         assert found is not None and same is not None and found.info.actor_id == same.actor_id == actor._actor_id
         assert found.info.state == ALIVE and api().named("n", "elsewhere") is None
         minray.kill(actor)
-        dead = api().get(actor._actor_id, actor._minray_owner)
+        dead = api().get_info(actor._actor_id, actor._minray_owner)
         assert api().named("n", namespace) is None and dead is not None and dead.state == DEAD
         assert [info.state for info in api().all()] == [DEAD]
 
@@ -163,7 +163,7 @@ class Registering:
     def register(self, info: ActorInfo) -> HeldActor:
         return HeldActor(info, None, self._refused)
 
-    def create(self, *_arguments: Any) -> None:
+    def create_actor(self, *_arguments: Any) -> None:
         self.posted.append("create")
 
     def abandon(self, actor_id: bytes) -> None:
@@ -187,7 +187,7 @@ class Registering:
     def make(self) -> Any:
         myself: Any = self
         spec = HandleSpec("A", [], 0, -1, True, False)
-        return ActorApi(myself).create(prepare(), (), {}, [], spec, name="n")
+        return ActorApi(myself).create_actor(prepare(), (), {}, [], spec, name="n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ActorDiedError(actor_id="00", reason="gone")])

@@ -94,7 +94,7 @@ class Creator:
 
     def hold_arguments(self, task: PendingTask) -> None:
         self.held.append(task)
-        self.tasks.add(task)
+        self.tasks.add_task(task)
 
     def wait_for_arguments(self, task: PendingTask) -> None:
         self.tasks.move(task, WAITING)
@@ -140,7 +140,7 @@ class Creator:
         info = ActorInfo(actor_id, "", "A", "", "", OWN, detached, max_restarts, 0, b"")
         if registered:
             self.references.add_owned(return_id(task.task_id, 1))
-        self.own.create(task, info, [], registered)
+        self.own.create_actor(task, info, [], registered)
         return actor_id
 
     def ready(self, actor_id: bytes) -> None:
@@ -422,14 +422,14 @@ def test_g24_calls_keep_their_actor_until_the_last_of_them_has_ended(count: int)
         calls = [pending(prepared) for _ in range(count)]
         for call in calls:
             call.handle_id = handle
-            creator.clients.keep(call)
+            creator.clients.keep_handle(call)
         effects = Effects()
         creator.references.remove_local([handle], effects)
         assert effects.freed == []
         for call in calls:
             assert creator.asked(EndActor) == []
             creator.clients.let_go(call)
-        assert len(creator.asked(EndActor)) == 1 and creator.references.get(handle) is None
+        assert len(creator.asked(EndActor)) == 1 and creator.references.reference_of(handle) is None
 
     tell(story)
 
@@ -635,8 +635,8 @@ def test_a_call_that_is_too_large_fails_alone_and_one_that_cannot_be_sent_loses_
 def test_what_a_lost_call_has_made_is_discarded_where_that_was() -> None:
     async def story(creator: Creator) -> None:
         task, stream = creator.call(follow(creator))
-        creator.actors.discard(task, stream)
-        creator.actors.discard(task, CallStream(ACTOR_HOST, None, 0, 1))
+        creator.actors.discard_attempt(task, stream)
+        creator.actors.discard_attempt(task, CallStream(ACTOR_HOST, None, 0, 1))
         assert creator.told == [(task, RAYLET)]
 
     tell(story)

@@ -281,14 +281,14 @@ def test_g45_a_running_coroutine_is_cancelled_and_what_does_not_run_is_not(caplo
         host.open_loops()
         one, other = host.call("one"), host.call("other")
         await turns()
-        host.actor.cancel(one)
-        host.actor.cancel(host.task("unknown"))
+        host.actor.cancel_call(one)
+        host.actor.cancel_call(host.task("unknown"))
         await turns()
         assert host.cancelled == ["one"] and host.done[-1] == "one is over"
-        host.actor.cancel(one)
+        host.actor.cancel_call(one)
         host.coroutines["other"].set_result(None)
         await turns()
-        host.actor.cancel(other)
+        host.actor.cancel_call(other)
         await turns()
         assert host.cancelled == ["one"] and host.done[-1] == "other is over"
         assert host.actor._user_loop is not None and len(host.actor._user_loop._tasks) == 1, "the constructor"
@@ -323,7 +323,7 @@ def test_g45_a_coroutine_that_is_cancelled_before_its_first_step_has_an_end_too(
         host.open_loops()
         task = Watched(**msgspec.structs.asdict(host.task("call", "io")))
         loop = asyncio.get_running_loop()
-        task.on_claim = (lambda: host.actor.cancel(task)) if by_owner else (lambda: loop.call_soon(cancel_all))
+        task.on_claim = (lambda: host.actor.cancel_call(task)) if by_owner else (lambda: loop.call_soon(cancel_all))
         host.actor.run(task)
         await turns()
         assert host.cancelled == ["call, unstarted"] and host.done == ["A", "call is over"]
@@ -380,5 +380,5 @@ def test_an_async_actor_cleans_up_on_its_own_loop() -> None:
 
 def test_a_coroutine_of_no_other_kind_of_actor_can_be_cancelled() -> None:
     host = Host(max_concurrency=2)
-    host.actor.cancel(host.call("call"))
+    host.actor.cancel_call(host.call("call"))
     assert host.done == ["call"] and host.due == deque()

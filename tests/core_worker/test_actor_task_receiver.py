@@ -511,7 +511,7 @@ def test_g45_what_a_running_call_notices_of_its_cancellation_is_up_to_its_proces
     assert task.claim() and actor.calls.actor is not None
     cancelled: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(actor.calls.actor, "cancel", cancelled.append)
+        patch.setattr(actor.calls.actor, "cancel_call", cancelled.append)
         assert actor.cancel_call(actor.last_call) == CancelTaskReply(found=True, was_running=True)
     assert cancelled == [task]
 

@@ -52,7 +52,7 @@ class Caller:
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None:
         self.end(task, "unavailable")
 
-    def discard(self, task: PendingTask, stream: CallStream) -> None:
+    def discard_attempt(self, task: PendingTask, stream: CallStream) -> None:
         self.discarded.append(f"{self.names[task.task_id]} {task.attempt} of {stream.number}")
 
     def give_up(self, stream: CallStream, sequences: list[int]) -> None:
@@ -74,7 +74,7 @@ class Caller:
     def submit(self, name: str, retries: int = 0, ready: bool = True) -> PendingTask:
         task = pending(prepare(name, client=self.client, max_retries=retries))
         self.names[task.task_id] = name
-        self.tasks.add(task)
+        self.tasks.add_task(task)
         self.submitter.on_submitted(self.client, task)
         if ready:
             self.submitter.on_task_ready(self.client, task)

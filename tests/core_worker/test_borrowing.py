@@ -56,7 +56,7 @@ class Scene:
         self.borrowing.apply(effects)
 
     def lent(self) -> dict[bytes, Any]:
-        reference = self.references.get(MINE)
+        reference = self.references.reference_of(MINE)
         assert reference is not None
         return reference.lent or {}
 
@@ -154,7 +154,7 @@ def test_g33a_who_holds_an_object_that_nobody_has_lent_to_it_asks_the_owner() ->
         await turns()
         asked = scene.peers.take(AddBorrower)
         assert asked.address == OTHER and asked.request.borrower == asked.request.lender == OWN
-        assert scene.references.get(FOUND) is None, "nothing is held before the owner has agreed"
+        assert scene.references.reference_of(FOUND) is None, "nothing is held before the owner has agreed"
         asked.answer(AddBorrowerReply([]))
         assert await holding and not scene.references.needs_ticket(FOUND)
         scene.drop(FOUND)
@@ -170,13 +170,13 @@ def test_g33a_an_object_that_its_owner_has_freed_is_not_held() -> None:
         await turns()
         asked = scene.peers.take(AddBorrower)
         asked.answer(AddBorrowerReply(asked.request.loans))
-        assert not await holding and scene.references.get(FOUND) is None and scene.peers.asked == []
+        assert not await holding and scene.references.reference_of(FOUND) is None and scene.peers.asked == []
         dead = asyncio.ensure_future(scene.borrowing.hold(FOUND, THIRD))
         await turns()
         scene.peers.take(AddBorrower).fail(unreachable(is_certain=True))
         with pytest.raises(PeerUnreachable):
             await dead
-        assert scene.references.get(FOUND) is None
+        assert scene.references.reference_of(FOUND) is None
 
     run(story)
 
@@ -207,7 +207,7 @@ def test_many_references_of_one_owner_cost_few_messages() -> None:
         many = [(b"%028d" % number, OTHER) for number in range(25_000)]
         for key, owner in many:
             scene.references.add_local(key, owner)
-        keeping = asyncio.ensure_future(scene.borrowing.keep(many))
+        keeping = asyncio.ensure_future(scene.borrowing.keep_refs(many))
         await turns()
         lent, scene.peers.asked = scene.peers.asked, []
         assert [len(asked.request.loans) for asked in lent] == [10_000, 10_000, 5_000]

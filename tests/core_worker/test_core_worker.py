@@ -229,7 +229,7 @@ def test_arguments_are_kept_until_their_task_has_ended(driver: Core) -> None:
         assert await taking == "slot" and await (await nested)[0] == "inner" and await plain == 0.5
         del nested, taking, plain
         await pause(0.2)
-        assert [driver.worker.references.get(key) for key in ids] == [None, None]
+        assert [driver.worker.references.reference_of(key) for key in ids] == [None, None]
 
     driver.do(story())
 
@@ -435,7 +435,7 @@ def test_what_a_driver_has_done_with_its_groups_is_said_before_it_leaves(cluster
     leave(cluster, driver)
     assert words == ["RemovePlacementGroup", "FinishJob"]
     other = cluster.driver("other")
-    group = other.do(other.worker.placement_groups.get(group_id))
+    group = other.do(other.worker.placement_groups.get_group(group_id))
     assert group is not None and group.state == "REMOVED"
 
 

@@ -36,7 +36,7 @@ def followed(core: Core) -> list[str]:
 
 def is_known(core: Core, object_id: bytes) -> bool:
     """To any of its tables."""
-    return core.worker.references.get(object_id) is not None or object_id in core.worker.store.objects
+    return core.worker.references.reference_of(object_id) is not None or object_id in core.worker.store.objects
 
 
 BOTH = ["follow(nodes)", "follow(worker_deaths)"]

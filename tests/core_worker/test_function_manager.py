@@ -39,7 +39,7 @@ class Process:
             assert self.functions.is_here(FUNCTION)
             self.fetched.append(who)
 
-        self.functions.fetch(JOB, FUNCTION, on_fetched)
+        self.functions.fetch_function(JOB, FUNCTION, on_fetched)
 
     def give_up_the_gcs(self) -> None:
         self.gcs.local.death = unreachable()

@@ -210,9 +210,9 @@ def test_g112_a_question_holds_its_object_until_it_is_answered(status: int) -> N
         asked, probed = scene.ask(), scene.ask(LIMIT)
         scene.drop_reference()
         asked.answer(ObjectReply(status, Value(b"value")))
-        assert scene.references.get(A) is not None
+        assert scene.references.reference_of(A) is not None
         probed.answer(ObjectReply(status, Value(b"value")))
-        assert scene.references.get(A) is None and scene.freed[-1] == [A]
+        assert scene.references.reference_of(A) is None and scene.freed[-1] == [A]
 
     run(story)
 

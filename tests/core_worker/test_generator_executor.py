@@ -67,14 +67,14 @@ class Stage:
 
     # --- as the keeper of results
 
-    def keep(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Result:
+    def keep_result(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Result:
         assert (attempt, owner) == (2, OWNER)
         assert not self.yielded or object_id == item_id(RECEIVED_ID, self.yielded)
         item = deserialize(value.data, value.buffers, value.refs)
         place = Place(2, 1000, OWN) if item == LARGE else None
         return Result(StoredObject(value.data, value.buffers, False, (), place), value.refs)
 
-    def discard(self, object_ids: list[bytes], attempt: int) -> None:
+    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
         assert attempt == 2
         self.discarded += object_ids
 

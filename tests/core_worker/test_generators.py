@@ -50,17 +50,17 @@ class Owner:
             max_in_flight=BOUNDS.generator_max_reports_in_flight,
         )
         self.task = pending(prepare("generator"))
-        self.tasks.add(self.task)
+        self.tasks.add_task(self.task)
         self.tasks.move(self.task, QUEUED)
         self.tasks.move(self.task, PUSHED)
-        self.generators.begin(self.task)
+        self.generators.begin_stream(self.task)
 
     # --- borrowing, the directory and the objects
 
     def apply(self, effects: Effects) -> None:
         self.given_back += [ticket for _, _, tickets in effects.give_back for ticket in tickets]
 
-    def discard(self, object_ids: list[bytes], attempt: int, raylet: Address) -> None:
+    def discard_copies(self, object_ids: list[bytes], attempt: int, raylet: Address) -> None:
         self.discarded.append((object_ids, attempt, raylet))
 
     def on_result(self, key: bytes, value: StoredObject) -> None:
@@ -151,7 +151,7 @@ def test_g97_who_drops_the_generator_frees_what_is_unread(owner: Owner) -> None:
     assert owner.wait(2) is None
     owner.generators.on_dropped(owner.task.task_id)
     assert owner.answers == [UNWANTED] and owner.report(3) == UNWANTED
-    first, second = (owner.references.get(item_id(owner.task.task_id, number)) for number in (1, 2))
+    first, second = (owner.references.reference_of(item_id(owner.task.task_id, number)) for number in (1, 2))
     assert first is not None and second is None
 
 

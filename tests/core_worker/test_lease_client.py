@@ -65,7 +65,7 @@ class Scene:
     def submit(self, prepared: PreparedTemplate, count: int = 1) -> list[PendingTask]:
         made = [pending(prepared) for _ in range(count)]
         for task in made:
-            self.tasks.add(task)
+            self.tasks.add_task(task)
             self.submitter.on_task_ready(task, self.client._now())
         self.submitter.on_turn(self.client._now())
         return made

@@ -30,7 +30,7 @@ class Process:
         """As ``Borrowing.apply`` and what the core worker does for freed objects."""
         for key in effects.freed:
             self.freed.append(key)
-            if self.references.get(key) is None:
+            if self.references.reference_of(key) is None:
                 self.lineage.on_forgotten(key, effects)
 
     def put(self) -> bytes:
@@ -55,9 +55,10 @@ class Process:
     def end(self, task: PendingTask) -> None:
         effects, held = Effects(), task.held_ids()
         for key in task.result_ids():
-            if (reference := self.references.get(key)) is not None:
+            if (reference := self.references.reference_of(key)) is not None:
                 reference.obstacle = None
-        self.lineage.keep(task, [key for key in task.result_ids() if self.references.get(key) is not None], effects)
+        known = [key for key in task.result_ids() if self.references.reference_of(key) is not None]
+        self.lineage.keep_task(task, known, effects)
         self.references.remove_submitted(held, effects)
         self.apply(effects)
 
@@ -163,9 +164,9 @@ def test_g72_what_only_forgotten_tasks_need_is_forgotten_with_them() -> None:
     (two,) = process.run(one)
     process.drop(put, one)
     process.run()
-    assert process.references.get(put) is not None
+    assert process.references.reference_of(put) is not None
     process.run()
-    assert process.references.get(put) is process.references.get(one) is None and process.is_in_scope(two)
+    assert process.references.reference_of(put) is process.references.reference_of(one) is None and process.is_in_scope(two)
 
 
 @st.composite

@@ -51,13 +51,13 @@ class Scene:
     def submit(self, prepared: PreparedTemplate, count: int = 1, depth: int = 0) -> list[PendingTask]:
         made = [pending(prepared, depth=depth) for _ in range(count)]
         for task in made:
-            self.tasks.add(task)
+            self.tasks.add_task(task)
             self.submitter.on_task_ready(task, self.now)
         self.end_turn()
         return made
 
     def ready(self, task: PendingTask) -> None:
-        self.tasks.add(task)
+        self.tasks.add_task(task)
         self.submitter.on_task_ready(task, self.now)
         self.end_turn()
 
@@ -378,7 +378,7 @@ def test_tasks_that_did_not_start_are_spread_over_all_that_are_idle(scene: Scene
         scene.finish(worker)
     unstarted = [pending(prepared), pending(prepared)]
     for task in unstarted:
-        scene.tasks.add(task)
+        scene.tasks.add_task(task)
         scene.tasks.move(task, QUEUED)
         scene.tasks.move(task, PUSHED)
     scene.submitter.on_tasks_unstarted(unstarted, scene.now)

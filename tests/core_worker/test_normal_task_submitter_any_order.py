@@ -77,7 +77,7 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(count):
             task = pending(self.functions[which % 3])
             self.submitted.append(task)
-            self.tasks.add(task)
+            self.tasks.add_task(task)
             self.submitter.on_task_ready(task, self.now)
 
     @precondition(lambda self: self.requests())

@@ -215,7 +215,7 @@ def test_what_was_inside_stays_as_long_as_the_reference_to_what_was_freed(driver
         assert await errors_of(outer) == [ObjectFreedError] and driver.worker.references.is_in_scope(inner_id)
         del outer
         await pause(0.1)
-        assert driver.worker.references.get(inner_id) is None
+        assert driver.worker.references.reference_of(inner_id) is None
 
     driver.do(story())
 

@@ -37,7 +37,7 @@ class Scene:
         self.updates = 0
         self.directory = ObjectDirectory(PatientCaller(peers, peers.local), self.lost.extend, BOUNDS.max_items_per_batch)
         for name in names:
-            self.directory.add(name, Place(1, 1000, ONE))
+            self.directory.add_location(name, Place(1, 1000, ONE))
 
     def hears(self, there: Address, is_here: bool = True, key: bytes = A, attempt: int = 1) -> None:
         self.updates += 1
@@ -174,17 +174,17 @@ def test_the_dead_tell_nothing_and_are_told_nothing() -> None:
 def test_a_result_from_a_node_that_is_dead_already_is_lost() -> None:
     scene = Scene()
     scene.directory.on_node_death(ONE.node_id)
-    scene.directory.add(A, Place(1, 1000, ONE))
+    scene.directory.add_location(A, Place(1, 1000, ONE))
     assert scene.lost == [A] and scene.places() == [] and len(scene.directory) == 0
 
 
 def test_what_an_attempt_has_made_is_taken_back_where_it_ran() -> None:
     scene = Scene(A)
-    scene.directory.discard([A, B], 0, TWO)
-    scene.directory.discard([], 0, TWO)
+    scene.directory.discard_copies([A, B], 0, TWO)
+    scene.directory.discard_copies([], 0, TWO)
     assert scene.told() == [("free", TWO, [Copy(A, 0), Copy(B, 0)])] and scene.places() == [ONE]
     scene.directory.on_node_death(TWO.node_id)
-    scene.directory.discard([A], 0, TWO)
+    scene.directory.discard_copies([A], 0, TWO)
     assert scene.told() == []
 
 
@@ -201,7 +201,7 @@ def test_g59_a_free_does_not_hurt_what_a_later_attempt_will_make_there() -> None
     scene = Scene(A)
     scene.directory.free([A])
     assert scene.told() == [("free", ONE, [Copy(A, 1)])]
-    scene.directory.add(A, Place(2, 1000, ONE))
+    scene.directory.add_location(A, Place(2, 1000, ONE))
     scene.hears(TWO, attempt=1)
     assert scene.places() == [ONE] and scene.told() == [("free", TWO, [Copy(A, 1)])]
 

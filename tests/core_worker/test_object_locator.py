@@ -44,7 +44,7 @@ class Locator:
     def own_large(self, key: bytes, raylet: Address = HERE, size: int = 1000) -> None:
         place = Place(0, size, raylet)
         self.own(key, StoredObject(b"", (), False, (), place))
-        self.directory.add(key, place)
+        self.directory.add_location(key, place)
 
     def locate(self, *objects: tuple[bytes, Address]) -> asyncio.Task[dict[bytes, Location]]:
         return asyncio.get_running_loop().create_task(self.locator.locate(objects))

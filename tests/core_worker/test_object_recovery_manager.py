@@ -128,7 +128,7 @@ class Owner:
         """Why it was not made again."""
         error = self.errors[key]
         assert isinstance(error, ObjectReconstructionFailedError) and OWN.endpoint in str(error)
-        return self.references.get(key).obstacle or ReconstructionFailure.LINEAGE_EVICTED  # type: ignore[union-attr]
+        return self.references.reference_of(key).obstacle or ReconstructionFailure.LINEAGE_EVICTED  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_g67_what_was_only_inside_of_another_lost_object_is_forgotten_with_it(ow
     owner.references.on_value(outer, [RefInfo(inner, OWN, b"")], OWN.worker_id, Effects())
     owner.drop(inner)
     owner.lose(*([outer, inner] if outer_first else [inner, outer]))
-    assert owner.references.get(inner) is None and owner.store.objects.keys() == {outer}
+    assert owner.references.reference_of(inner) is None and owner.store.objects.keys() == {outer}
     assert owner.why(outer) is ReconstructionFailure.RETRIES_DISABLED
 
 
@@ -340,13 +340,13 @@ def test_g72_what_was_kept_for_a_task_that_is_forgotten_goes_with_it() -> None:
     owner.drop(put)
     assert put in owner.store.objects
     owner.run()
-    assert put not in owner.store.objects and owner.references.get(put) is None
+    assert put not in owner.store.objects and owner.references.reference_of(put) is None
 
 
 def test_a_small_result_is_not_made_by_a_task_that_is_remembered_for_a_large_one(owner: Owner) -> None:
     """The small result cannot be lost, and its references keep its value."""
     small, big = owner.end(owner.submit(num_returns=2), stored(), large())
-    obstacles = [owner.references.get(key).obstacle for key in (small, big)]  # type: ignore[union-attr]
+    obstacles = [owner.references.reference_of(key).obstacle for key in (small, big)]  # type: ignore[union-attr]
     assert obstacles == [ReconstructionFailure.PUT, None]
 
 
@@ -356,7 +356,7 @@ def test_an_attempt_that_makes_less_changes_nothing_about_the_other_results(owne
     one, two = owner.end(task, large(), stored())
     owner.lose(one)
     owner.end(task, large(), None)
-    obstacles = [owner.references.get(key).obstacle for key in (one, two)]  # type: ignore[union-attr]
+    obstacles = [owner.references.reference_of(key).obstacle for key in (one, two)]  # type: ignore[union-attr]
     assert obstacles == [None, ReconstructionFailure.PUT]
 
 

@@ -24,7 +24,7 @@ TASK = TaskIdFactory(OWN.worker_id, JOB).next()
 
 def streams_with(*numbers: int) -> ObjectRefStreams:
     streams = ObjectRefStreams()
-    streams.begin(TASK)
+    streams.begin_stream(TASK)
     for number in numbers:
         streams.on_item(TASK, number)
     return streams
@@ -44,13 +44,13 @@ def test_items_count_once_whenever_they_come(order: list[int], again: list[int])
     streams = streams_with()
     assert all(streams.on_item(TASK, number) for number in order)
     assert not any(streams.on_item(TASK, number) for number in again)
-    stream = streams.get(TASK)
+    stream = streams.stream_of(TASK)
     assert stream is not None and stream.arrived == 7 and not stream.beyond
 
 
 def test_what_has_arrived_ends_before_the_first_that_is_missing() -> None:
     streams = streams_with(1, 3, 4)
-    stream: Any = streams.get(TASK)
+    stream: Any = streams.stream_of(TASK)
     assert (stream.arrived, list(stream.beyond)) == (1, [3, 4])
     streams.on_item(TASK, 2)
     assert (stream.arrived, list(stream.beyond)) == (4, [])
@@ -102,16 +102,16 @@ def test_g97_dropping_frees_what_is_unread_and_lets_everybody_go(end_first: bool
         assert streams.on_dropped(TASK) == ([2, 3, 5], None, ["held up"])
         assert not streams.is_wanted(TASK) and not streams.wait_read(TASK, 9, "later")
         assert streams.on_ended(TASK, with_error=True) is None
-    assert len(streams) == 0 and streams.get(TASK) is None
+    assert len(streams) == 0 and streams.stream_of(TASK) is None
 
 
 def test_a_stream_ends_once() -> None:
     streams = streams_with(1)
     streams.on_ended(TASK, with_error=False)
     streams.on_dropped(TASK)
-    streams.begin(TASK)
+    streams.begin_stream(TASK)
     with pytest.raises(InvalidTransition):
-        streams.begin(TASK)
+        streams.begin_stream(TASK)
 
 
 # --- the executor
@@ -128,10 +128,10 @@ class Executor:
         in_flight = BOUNDS.generator_max_reports_in_flight
         self.stream = OutgoingStream(task, myself, lambda stream, report: self.reports.append(report), in_flight)
 
-    def keep(self, object_id: bytes, attempt: int, value: Any, owner: Any) -> Result:
+    def keep_result(self, object_id: bytes, attempt: int, value: Any, owner: Any) -> Result:
         return Result(StoredObject(value.data, (), False, ()), [])
 
-    def discard(self, object_ids: list[bytes], attempt: int) -> None:
+    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
         self.discarded += object_ids
 
     def yields(self, count: int) -> None:

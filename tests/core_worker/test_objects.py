@@ -91,11 +91,11 @@ def test_a_value_that_was_put_holds_what_is_inside(driver: Core, filling: bytes)
         outer = minray.put([inner, filling])
         del inner
         let_pass(0.1)
-        assert driver.worker.references.get(inner_id) is not None
+        assert driver.worker.references.reference_of(inner_id) is not None
         assert minray.get(minray.get(outer)[0]) == "inner"
         del outer
         let_pass(0.1)
-        assert driver.worker.references.get(inner_id) is None
+        assert driver.worker.references.reference_of(inner_id) is None
 
     driver.run(program)
 
@@ -154,7 +154,7 @@ def test_what_is_inside_a_result_is_given_back_with_it(cluster: Cores, driver: C
 
     inner_id = driver.do(story())
     cluster.settle(2)
-    assert all(core.references.get(inner_id) is None for core in cluster.cores.values())
+    assert all(core.references.reference_of(inner_id) is None for core in cluster.cores.values())
 
 
 def test_the_error_in_the_place_of_a_value_names_the_task_that_has_failed(driver: Core) -> None:
@@ -433,7 +433,7 @@ def test_a_reference_that_came_by_pickle_is_held_by_the_process_that_has_it(clus
         await outcome_of(first.die.remote())
         del ref
         await pause(5)
-        assert driver.worker.references.get(object_id) is not None
+        assert driver.worker.references.reference_of(object_id) is not None
         return await second.read.remote()
 
     assert driver.do(story()) == "x"
@@ -449,6 +449,6 @@ def test_who_owns_it_or_holds_it_already_asks_nobody_for_that(cluster: Cores, dr
         await pause(0.1)
         assert [await each for each in again] == ["own", "value"] and "AddBorrower" not in words
         for object_id in (own._id, borrowed._id):
-            driver.worker.references.get(object_id).pinned = False  # type: ignore[union-attr]
+            driver.worker.references.reference_of(object_id).pinned = False  # type: ignore[union-attr]
 
     driver.do(story())

@@ -155,7 +155,7 @@ class Owner:
     def on_unseen(self, failure: StoredObject) -> None:
         self.log.append(f"nobody will see {kind_of(bytes(failure.data))}")
 
-    def discard(self, object_ids: Sequence[bytes], attempt: int, raylet: Address) -> None:
+    def discard_copies(self, object_ids: Sequence[bytes], attempt: int, raylet: Address) -> None:
         self.discarded.append((list(object_ids), attempt, raylet))
 
     def probe(self, key: bytes, owner: Address, limit: int, on_large: OnLarge) -> None:
@@ -182,7 +182,7 @@ class Owner:
     def contradiction(self, task: PendingTask) -> RayError | None:
         return self.contradicts
 
-    def begin(self, task: PendingTask) -> None:
+    def begin_stream(self, task: PendingTask) -> None:
         self.log.append("stream begins")
         task.stream = ObjectRefStream()
 
@@ -222,7 +222,8 @@ class Owner:
     def submit(self, *slots: bytes, owner: Address = OWN, prepared: Any = None, **options: Any) -> PendingTask:
         """Submit a task, which waits for these arguments or is queued."""
         task = pending(prepared or prepare(**options), tuple((slot, owner) for slot in slots))
-        for key in (*task.result_ids(), *(slot for slot in slots if owner is OWN and self.references.get(slot) is None)):
+        arguments = [slot for slot in slots if owner is OWN and self.references.reference_of(slot) is None]
+        for key in (*task.result_ids(), *arguments):
             self.references.add_owned(key)
         self.references.add_submitted(task.held_ids(), [None] * len(slots))
         self.resolver.resolve(submit(self.tasks, task, WAITING))
@@ -483,7 +484,7 @@ def test_g40_a_task_that_pauses_before_its_next_attempt_is_cancelled_at_once() -
         assert owner.tasks.begin_retry(call)
         owner.outcomes.retry(call)
         for each in (task, call):
-            owner.outcomes.cancel(each, False, True)
+            owner.outcomes.cancel_task(each, False, True)
         assert owner.results(task) == owner.results(call) == [TaskCancelledError]
         await pass_time(61)
         assert owner.tasks.tasks == {} and owner.asked.requests == []
@@ -497,7 +498,7 @@ def test_a_task_that_was_to_be_made_again_after_a_pause_ends_once_when_the_clust
         tasks = [owner.pushed(), owner.pushed()]
         for task in tasks:
             owner.died(task)
-        owner.outcomes.cancel(tasks[0], False, True)
+        owner.outcomes.cancel_task(tasks[0], False, True)
         owner.outcomes.fail_all("it was told to")
         await pass_time(3)
         assert [owner.results(task) for task in tasks] == [[TaskCancelledError], [LocalRayletDiedError]]
@@ -687,7 +688,7 @@ def test_what_is_submitted_without_a_cluster_fails_at_once(owner: Owner) -> None
 def test_g40_what_is_not_pushed_is_cancelled_at_once(owner: Owner) -> None:
     tasks = [owner.submit(object_id("a")), owner.submit(), owner.call(WAITING), owner.call(QUEUED)]
     for task in tasks:
-        owner.outcomes.cancel(task, False, True)
+        owner.outcomes.cancel_task(task, False, True)
     assert [owner.results(task) for task in tasks] == [[TaskCancelledError]] * 4
     assert owner.log == ["no call to wait for"] * 2 and owner.cancelled == [True] * 4
     owner.submitter.on_turn(0.0)
@@ -699,7 +700,7 @@ def test_g41_a_worker_is_told_once_and_again_if_its_answer_does_not_come() -> No
         owner = Owner(cancellation_retry_ms=1000)
         task = owner.pushed()
         for _ in range(3):
-            owner.outcomes.cancel(task, False, True)
+            owner.outcomes.cancel_task(task, False, True)
         await turns()
         asked = owner.peers.take(CancelTask)
         assert (asked.address, asked.request) == (task.worker.address, CancelTask(task.task_id, 0, False, True))  # type: ignore[union-attr]
@@ -723,8 +724,8 @@ def test_g42_by_force_its_raylet_is_told_when_the_worker_does_not_end_itself(ray
         task = owner.pushed()
         assert isinstance(task.worker, LeasedWorker)
         task.worker.raylet = raylet
-        owner.outcomes.cancel(task, False, False)
-        owner.outcomes.cancel(task, True, False)  # more than before
+        owner.outcomes.cancel_task(task, False, False)
+        owner.outcomes.cancel_task(task, True, False)  # more than before
         await turns()
         for asked in owner.peers.take_all(CancelTask):
             asked.answer(DONE)
@@ -745,7 +746,7 @@ def test_g46_a_call_is_never_cancelled_by_force() -> None:
     async def story() -> None:
         owner = Owner(cancellation_retry_ms=1000)
         task = owner.call()
-        owner.outcomes.cancel(task, True, False)
+        owner.outcomes.cancel_task(task, True, False)
         await turns()
         asked = owner.peers.take(CancelTask)
         assert not asked.request.force
@@ -762,7 +763,7 @@ def test_a_task_that_is_with_no_worker_has_nobody_to_be_told() -> None:
         task = owner.pushed()
         assert isinstance(task.worker, LeasedWorker)
         owner.submitter.on_worker_lost(task.worker)  # and its death is not certain yet
-        owner.outcomes.cancel(task, True, False)
+        owner.outcomes.cancel_task(task, True, False)
         await pass_time(5)
         assert owner.peers.asked == [] and not owner.process.background
 

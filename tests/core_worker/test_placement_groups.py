@@ -154,7 +154,7 @@ def test_before_names_are_used_the_gcs_knows_what_this_process_has_done(question
 def test_the_gcs_is_asked_about_a_group_when_it_knows_it() -> None:
     async def story(asker: Asker) -> None:
         group = asker.create()
-        asking = asker.begin(asker.groups.get(group.group_id))
+        asking = asker.begin(asker.groups.get_group(group.group_id))
         await turns()
         asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
         await turns()
@@ -239,7 +239,7 @@ def test_who_waits_asks_until_it_is_decided(state: str, is_there: bool) -> None:
 
     async def story(asker: Asker) -> None:
         group = asker.create()
-        waiting = asker.begin(asker.groups.wait(group.group_id, None))
+        waiting = asker.begin(asker.groups.wait_for_group(group.group_id, None))
         await turns()
         asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
         await turns()
@@ -258,7 +258,7 @@ def test_who_waits_asks_until_it_is_decided(state: str, is_there: bool) -> None:
 def test_who_waits_no_longer_than_so_long_hears_that_it_is_not_there() -> None:
     async def story(asker: Asker) -> None:
         group = asker.create()
-        assert await asker.groups.wait(group.group_id, 0.1) is False
+        assert await asker.groups.wait_for_group(group.group_id, 0.1) is False
         asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
         await turns()
         assert asker.peers.asked == []
@@ -271,7 +271,7 @@ def test_who_does_not_wait_is_told_how_it_is_now(state: str, is_there: bool) -> 
     async def story(asker: Asker) -> None:
         group = asker.create()
         asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
-        looking = asker.begin(asker.groups.wait(group.group_id, 0))
+        looking = asker.begin(asker.groups.wait_for_group(group.group_id, 0))
         await turns()
         asker.peers.take(GetPlacementGroup).answer(about(group, state))
         assert await looking is is_there

@@ -54,7 +54,7 @@ def test_g58_an_object_lives_while_anything_here_holds_it(counter: ReferenceCoun
     counter.on_value(Y, [RefInfo(X, OWN, b"")], OWN.worker_id, effects)
     counter.remove_local([X], effects)
     counter.remove_submitted([X], effects)
-    assert effects.freed == [] and counter.get(X) is not None
+    assert effects.freed == [] and counter.reference_of(X) is not None
     counter.remove_local([Y], effects)
     assert effects.freed == [Y, X] and len(counter) == 0
 
@@ -137,7 +137,7 @@ def test_a_ticket_that_comes_home_is_spent_and_not_held(counter: ReferenceCounte
 
 def test_what_is_freed_cannot_be_lent(counter: ReferenceCounter) -> None:
     counter.lend(X, OTHER, b"t", OTHER)
-    assert counter.get(X) is None
+    assert counter.reference_of(X) is None
 
 
 @pytest.mark.parametrize("dead", [OTHER.worker_id, OTHER.node_id])
@@ -189,7 +189,7 @@ def test_a_borrower_does_not_hoard_tickets(counter: ReferenceCounter) -> None:
     tickets = [bytes([number]) for number in range(BOUNDS.max_borrower_tickets + 1)]
     for ticket in tickets:
         counter.receive_ticket(RefInfo(X, OTHER, ticket), effects)
-    reference = counter.get(X)
+    reference = counter.reference_of(X)
     assert reference is not None and reference.held_tickets == tickets[-1:]
     assert effects.give_back == [(X, OTHER, tickets[:-1])]
 
@@ -244,10 +244,10 @@ def test_g58_an_argument_outlives_its_submitter_interest(cluster: Cluster) -> No
     a.submit(b, [ref], [])
     a.drop_ref(ref)
     let_time_pass(cluster)
-    assert a.counter.get(ref[0]) is not None
+    assert a.counter.reference_of(ref[0]) is not None
     b.finish(b.tasks[0], [], [])
     let_time_pass(cluster)
-    assert a.counter.get(ref[0]) is None
+    assert a.counter.reference_of(ref[0]) is None
 
 
 def test_g58_what_a_worker_keeps_from_a_task_stays_alive(cluster: Cluster) -> None:
@@ -256,10 +256,10 @@ def test_g58_what_a_worker_keeps_from_a_task_stays_alive(cluster: Cluster) -> No
     pass_on(cluster, a, b, ref)
     a.drop_ref(ref)
     let_time_pass(cluster)
-    assert a.counter.get(ref[0]) is not None
+    assert a.counter.reference_of(ref[0]) is not None
     b.drop_ref(ref)
     let_time_pass(cluster)
-    assert a.counter.get(ref[0]) is None and len(b.counter) == 0
+    assert a.counter.reference_of(ref[0]) is None and len(b.counter) == 0
 
 
 def test_g60_g65_a_reference_in_a_result_is_alive_however_late_the_reply(cluster: Cluster) -> None:
@@ -270,7 +270,7 @@ def test_g60_g65_a_reference_in_a_result_is_alive_however_late_the_reply(cluster
     ref = b.put([])
     task.frame.append(b.refs.pop())
     b.finish(task, [ref], [])
-    assert b.counter.get(ref[0]) is not None, "only the reply on its way holds it"
+    assert b.counter.reference_of(ref[0]) is not None, "only the reply on its way holds it"
     let_time_pass(cluster)
     a.get(a.refs[0])
     assert a.refs[-1] == ref
@@ -296,7 +296,7 @@ def test_g65_a_third_party_passes_a_reference_on(cluster: Cluster) -> None:
     c.get(outer)
     c.drop_ref(outer)
     let_time_pass(cluster)
-    assert len(b.counter) == 0 and a.counter.get(inner[0]) is not None
+    assert len(b.counter) == 0 and a.counter.reference_of(inner[0]) is not None
     c.drop_ref(inner)
     let_time_pass(cluster)
     assert len(a.counter) == len(c.counter) == 0
@@ -335,7 +335,7 @@ def test_a_ticket_whose_lender_died_before_passing_it_on_is_found_missing(cluste
     let_time_pass(cluster)
     c.drop_ref(outer)
     let_time_pass(cluster)
-    assert a.counter.get(inner[0]) is None and len(c.counter) == 0
+    assert a.counter.reference_of(inner[0]) is None and len(c.counter) == 0
 
 
 def test_a_ticket_whose_lender_died_after_passing_it_on_stays(cluster: Cluster) -> None:
@@ -346,7 +346,7 @@ def test_a_ticket_whose_lender_died_after_passing_it_on_stays(cluster: Cluster) 
     let_time_pass(cluster)
     c.drop_ref(outer)
     let_time_pass(cluster)
-    assert a.counter.get(inner[0]) is not None
+    assert a.counter.reference_of(inner[0]) is not None
     c.drop_ref(inner)
     let_time_pass(cluster)
     assert len(a.counter) == len(c.counter) == 0
@@ -360,9 +360,9 @@ def test_who_has_called_a_ticket_missing_takes_it_no_more(cluster: Cluster) -> N
     cluster.kill(b)
     for link in (("b", "a"), ("a", "c"), ("c", "a")):
         cluster.deliver(link)
-    assert a.counter.get(inner[0]) is None
+    assert a.counter.reference_of(inner[0]) is None
     let_time_pass(cluster)
-    assert c.counter.get(inner[0]) is None
+    assert c.counter.reference_of(inner[0]) is None
 
 
 def test_a_lend_to_a_process_that_is_known_to_be_dead_is_void(cluster: Cluster) -> None:
@@ -372,7 +372,7 @@ def test_a_lend_to_a_process_that_is_known_to_be_dead_is_void(cluster: Cluster) 
     cluster.kill(c)
     cluster.deliver(("c", "a"))
     let_time_pass(cluster)
-    assert a.counter.get(inner[0]) is None and len(b.counter) == 0
+    assert a.counter.reference_of(inner[0]) is None and len(b.counter) == 0
 
 
 # --- lineage
@@ -396,7 +396,7 @@ def test_g67_an_entry_without_a_value_cannot_be_lent(counter: ReferenceCounter) 
     effects = Effects()
     counter.remove_local([X], effects)
     counter.lend(X, OTHER, b"ticket", THIRD)
-    assert effects.freed == [X] and not counter.is_in_scope(X) and counter.get(X) is not None
+    assert effects.freed == [X] and not counter.is_in_scope(X) and counter.reference_of(X) is not None
 
 
 def test_g67_a_lost_value_lets_go_of_what_was_inside_and_the_next_one_holds_its_own(counter: ReferenceCounter) -> None:
@@ -406,4 +406,4 @@ def test_g67_a_lost_value_lets_go_of_what_was_inside_and_the_next_one_holds_its_
     counter.forget_value(X, effects)
     assert effects.freed == [Y] and effects.give_back == [(Y, OTHER, [b"old"])]
     assert counter.on_value(X, [RefInfo(Z, OTHER, b"new")], OWN.worker_id, effects)
-    assert counter.get(Y) is None and counter.get(Z) is not None
+    assert counter.reference_of(Y) is None and counter.reference_of(Z) is not None

@@ -31,13 +31,13 @@ class Store:
         self.kept.append((key, attempt, owner))
         return PLACE
 
-    def discard(self, object_ids: list[bytes], attempt: int) -> None:
+    def discard_values(self, object_ids: list[bytes], attempt: int) -> None:
         self.discarded.append((object_ids, attempt))
 
 
 def keep(value: Serialized, **room: int) -> tuple[Result, Store]:
     store: Any = Store()
-    return ResultKeeper(store, LIMIT).keep(object_id("a"), 2, value, OWNER, **room), store
+    return ResultKeeper(store, LIMIT).keep_result(object_id("a"), 2, value, OWNER, **room), store
 
 
 def of_size(size: int) -> Serialized:
@@ -82,5 +82,5 @@ def test_a_result_with_more_references_than_an_answer_can_carry_is_refused() -> 
 
 def test_what_is_discarded_leaves_the_store_as_this_attempt_has_put_it() -> None:
     store: Any = Store()
-    ResultKeeper(store, LIMIT).discard([object_id("a")], 2)
+    ResultKeeper(store, LIMIT).discard_results([object_id("a")], 2)
     assert store.discarded == [([object_id("a")], 2)]

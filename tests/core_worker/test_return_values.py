@@ -43,7 +43,7 @@ class Shelf:
         results: Any = self
         self.returns = ReturnValues(results)
 
-    def keep(self, object_id: bytes, attempt: int, value: Serialized, owner: Address, room: int) -> Result:
+    def keep_result(self, object_id: bytes, attempt: int, value: Serialized, owner: Address, room: int) -> Result:
         assert (attempt, owner) == (ATTEMPT, OWN)
         if len(self.kept) == self.most:
             raise ObjectStoreFullError(reason="the shelf is full")
@@ -51,7 +51,7 @@ class Shelf:
         self.rooms.append(room)
         return Result(StoredObject(value.data, (), False, ()), [], value.size())
 
-    def discard(self, object_ids: list[bytes], attempt: int) -> None:
+    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
         assert attempt == ATTEMPT
         for object_id in object_ids:
             self.kept.pop(object_id, None)
@@ -82,7 +82,7 @@ def test_several_results_hold_no_more_references_than_one_answer_carries(monkeyp
         return Result(StoredObject(value.data, (), False, ()), value.refs)
 
     shelf = Shelf()
-    shelf.keep = keep  # type: ignore[method-assign]
+    shelf.keep_result = keep  # type: ignore[method-assign]
     monkeypatch.setattr(results, "MOST_REFERENCES", 3)
     a, b, c, d = (ObjectRef(id_of(name), OWN) for name in "abcd")
     shelf.returns.keep(task(2), [[a], [b, c]])

@@ -62,7 +62,7 @@ class Owner:
     def exit(self, code: int) -> None:
         self.said.append(f"exit {code}")
 
-    def cancel(self, key: bytes, owner: Address, force: bool, recursive: bool) -> None:
+    def cancel_task(self, key: bytes, owner: Address, force: bool, recursive: bool) -> None:
         assert (key, owner) == (A, OWN)
         self.said.append(f"cancel {force} {recursive}")
 

@@ -218,7 +218,7 @@ def test_nothing_large_is_put_in_the_loops_own_thread() -> None:
 
 def test_what_an_attempt_has_put_can_be_taken_back() -> None:
     node = Node()
-    node.provider.discard([A, B], 2)
+    node.provider.discard_values([A, B], 2)
     node.thread.work()
     assert node.asked == [("abort", A, 2), ("abort", B, 2)]
 

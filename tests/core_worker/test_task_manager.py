@@ -59,7 +59,7 @@ def test_of_a_task_that_has_ended_people_are_told_what_it_was() -> None:
     task = pending(prepare("f"), parent_id=b"a task")
     task.attempt = 2
     for each, end in ((task, FAILED), (call, FINISHED)):
-        tasks.add(each)
+        tasks.add_task(each)
         tasks.move(each, QUEUED)
         tasks.move(each, PUSHED)
         assert each.task_id not in [one[0] for one in tasks.recent]
@@ -149,7 +149,7 @@ def test_children_are_known_by_their_parent() -> None:
     tasks = TaskManager(None)
     children = [pending(prepare(), parent_id=parent) for parent in (b"a", b"b", b"a")]
     for child in children:
-        tasks.add(child)
+        tasks.add_task(child)
     assert tasks.children_of(b"a") == [children[0], children[2]]
 
 

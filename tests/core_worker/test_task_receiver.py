@@ -92,7 +92,7 @@ class Lending:
         self._freed += effects.freed
         self.given_back += effects.give_back
 
-    async def keep(self, refs: list[tuple[bytes, Address]]) -> None:
+    async def keep_refs(self, refs: list[tuple[bytes, Address]]) -> None:
         self.kept += refs
         await self.owners_answer
         for object_id_, owner in refs:
@@ -254,7 +254,7 @@ class Worker(WorkQueue):
     def is_here(self, function_id: bytes) -> bool:
         return not self.function_fetches
 
-    def fetch(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
+    def fetch_function(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
         self.function_fetches.append(on_fetched)
 
     def load(self, function_id: bytes) -> Callable[..., Any]:
@@ -274,7 +274,7 @@ class Worker(WorkQueue):
         on_missing: Callable[[], None],
         waits: bool = False,
     ) -> None:
-        assert self.references.get(key) is not None, "nobody asks for what nobody needs"
+        assert self.references.reference_of(key) is not None, "nobody asks for what nobody needs"
         self.fetches.append((key, on_here))
         self.misses.append(on_missing)
         if owner == WORKER:
@@ -595,7 +595,7 @@ def test_g58_what_user_code_keeps_gets_a_ticket_before_the_owner_hears(worker: W
     worker.run_all()
     assert worker.lending.kept == [(x, OWNER)] and asked.status is None
     worker.act(lambda: worker.lending.owners_answer.set_result(None))
-    reference = worker.references.get(x)
+    reference = worker.references.reference_of(x)
     assert asked.status == OK and reference is not None and reference.held_tickets == [b"ticket"]
     kept.clear()
 
@@ -624,7 +624,7 @@ def test_g58_so_does_what_is_kept_of_a_task_that_never_ran(worker: Worker, is_ca
     assert worker.lending.kept == [(x, OWNER)] and asked.status is None
     assert unheld.status == (None if is_cancelled else NOT_STARTED)
     worker.act(lambda: worker.lending.owners_answer.set_result(None))
-    reference = worker.references.get(x)
+    reference = worker.references.reference_of(x)
     assert asked.status == status and reference is not None and reference.held_tickets == [b"ticket"]
     kept.clear()
 

@@ -166,8 +166,8 @@ def test_g8_what_comes_while_a_thread_looks_at_the_others_is_not_waited_for(
 
 def test_what_comes_is_waited_for_once(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting, waits = driver.worker.waiting, []
-    begin = waiting.begin
-    monkeypatch.setattr(waiting, "begin", lambda *rest: (waits.append(rest), begin(*rest)))
+    begin = waiting.begin_wait
+    monkeypatch.setattr(waiting, "begin_wait", lambda *rest: (waits.append(rest), begin(*rest)))
     driver.run(lambda: minray.get([rest.remote(1), rest.remote(2)]))
     assert len(waits) == 1
 

@@ -201,11 +201,11 @@ class Threads:
 
     def begin(self, task: Any = None) -> Waiter:
         waiter = Waiter(1, True, lambda: None)
-        self.worker.act(self.worker.worker.waiting.begin, [self.missing], waiter, task or self.task)
+        self.worker.act(self.worker.worker.waiting.begin_wait, [self.missing], waiter, task or self.task)
         return waiter
 
     def end(self, waiter: Waiter) -> None:
-        self.worker.act(self.worker.worker.waiting.end, [self.missing[0]], waiter)
+        self.worker.act(self.worker.worker.waiting.end_wait, [self.missing[0]], waiter)
 
     def heard(self) -> list[bool]:
         self.worker.cluster.settle(0.1)

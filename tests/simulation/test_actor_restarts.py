@@ -120,7 +120,7 @@ def play(cause: str, options: dict[str, Any]) -> tuple[list[Any], str]:
     elif cause == "out of scope":
         handles.clear()
     outcomes = [outcome_of(ref) for ref in refs]
-    info = ActorApi(worker.current_api()).get(actor._actor_id, actor._minray_owner)
+    info = ActorApi(worker.current_api()).get_info(actor._actor_id, actor._minray_owner)
     assert info is not None
     handles.clear()
     return outcomes, info.state

@@ -292,7 +292,7 @@ def test_g58_g39b_what_is_in_an_answer_that_its_caller_has_given_up_is_let_go(ag
 
     def is_known(object_id: bytes) -> bool:
         (driver,) = (core for name, core in clusters[0].cores.items() if name.startswith("driver"))
-        return driver.references.get(object_id) is not None
+        return driver.references.reference_of(object_id) is not None
 
     def body() -> list[Any]:
         actor = Echo.remote()

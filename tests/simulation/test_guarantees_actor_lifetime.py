@@ -443,7 +443,7 @@ def test_g28_an_actor_that_takes_too_long_to_end_is_killed() -> None:
         minray.get(actor.work.remote())
         begun, actor_id, owner = time.time(), actor._actor_id, actor._minray_owner
         del actor
-        while (info := ActorApi(worker.current_api()).get(actor_id, owner)) is None or info.state != protocol.DEAD:
+        while (info := ActorApi(worker.current_api()).get_info(actor_id, owner)) is None or info.state != protocol.DEAD:
             time.sleep(1)
         return time.time() - begun
 

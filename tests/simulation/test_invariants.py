@@ -175,14 +175,14 @@ def cancel_what_waits() -> None:
 
 
 def test_g40_what_was_cancelled_before_it_was_pushed_is_never_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    cancel = TaskOutcomes.cancel
+    cancel = TaskOutcomes.cancel_task
 
     def cancel_pushed(self: Any, task: Any, force: bool, recursive: bool) -> None:
         if task.state is PUSHED:
             cancel(self, task, force, recursive)
 
     watched(cancel_what_waits)
-    monkeypatch.setattr(TaskOutcomes, "cancel", cancel_pushed)
+    monkeypatch.setattr(TaskOutcomes, "cancel_task", cancel_pushed)
     with pytest.raises(AssertionError, match=r"G40: driver/\d+ pushes attempt 0 of task \S+, which was cancelled"):
         watched(cancel_what_waits)
 

@@ -715,11 +715,11 @@ def believes_bad_news_only(
         HEAR(self, node_id, version, total, available)
 
 
-CANCEL, HEAR = TaskOutcomes.cancel, ClusterResourceScheduler.on_resources
+CANCEL, HEAR = TaskOutcomes.cancel_task, ClusterResourceScheduler.on_resources
 PLANTED = [
     ("S7", ReferenceCounter, "keep_after_task", lambda *_: []),
     ("S7", Borrowing, "lend_as_owner", lends_nothing),
-    ("G40", TaskOutcomes, "cancel", cancels_only_what_was_pushed),
+    ("G40", TaskOutcomes, "cancel_task", cancels_only_what_was_pushed),
     ("L6", ClusterResourceScheduler, "on_resources", believes_bad_news_only),
 ]
 

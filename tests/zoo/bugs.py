@@ -130,7 +130,7 @@ BUGS = [
         (
             Mutation(
                 "minray.core_worker.ownership.object_directory",
-                "ObjectDirectory.add",
+                "ObjectDirectory.add_location",
                 """
                 if place.raylet.node_id in self._dead_nodes:
                     self._forget_node([object_id], place.raylet.node_id)

@@ -482,7 +482,7 @@ MISTAKES = {
         (
             Mutation(
                 ACTORS,
-                "ActorManager.discard",
+                "ActorManager.discard_attempt",
                 """
                 if stream.raylet is not None:
                     self._outcomes.discard_attempt(task, stream.raylet)

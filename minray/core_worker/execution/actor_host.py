@@ -165,7 +165,7 @@ class ActorHost:
         logger.warning("an actor that exits ends %s, which has not finished within %g s", names, grace_s)
         self._executor.make_leave(calls)
         for task in calls:
-            actor.cancel(task)
+            actor.cancel_call(task)
         return await self._until(lambda: self._is_idle(actor), asyncio.get_running_loop().time() + CUT_OFF_S)
 
     async def _clean_up(self, actor: ActorProcess, grace_s: float) -> None:

@@ -42,7 +42,7 @@ class GroupPlace(Protocol):
     def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         """Run a call; ``then(task)`` is called on the core worker's loop when it is over, or was skipped."""
 
-    def cancel(self, task: ReceivedTask) -> None:
+    def cancel_call(self, task: ReceivedTask) -> None:
         """Cancel a running call (G45)."""
 
 
@@ -147,11 +147,11 @@ class ActorProcess:
         places = [group.place for group in self._groups.values()]
         return [task for place in places if isinstance(place, UserLoop) for task in place.coroutines()]
 
-    def cancel(self, task: ReceivedTask) -> None:
+    def cancel_call(self, task: ReceivedTask) -> None:
         """Cancel a running call, see ``GroupPlace``."""
         self._executor.on_cancelled(task)
         if not self.is_plain:
-            self._group(task).place.cancel(task)
+            self._group(task).place.cancel_call(task)
 
     def shut_down(self, then: Callable[[], None]) -> None:
         """Run the user's own clean-up in the thread in which calls run."""
@@ -171,7 +171,7 @@ class CallThreads:
     def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         self._threads.run(self._execute, then, task)
 
-    def cancel(self, task: ReceivedTask) -> None:
+    def cancel_call(self, task: ReceivedTask) -> None:
         """Do nothing: user code asks ``is_canceled``, and a generator ends after its next yield."""
 
 
@@ -202,7 +202,7 @@ class UserLoop:
     def run(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         self._post(self._begin, task, then)
 
-    def cancel(self, task: ReceivedTask) -> None:
+    def cancel_call(self, task: ReceivedTask) -> None:
         self._post(self._cancel, task)
 
     def shut_down(self, then: Callable[[], None]) -> None:

@@ -335,7 +335,7 @@ class ActorTaskReceiver:
         if request.recursive:
             self._surroundings.cancel_children(task.task_id, False)
         assert self.actor is not None
-        self.actor.cancel(task)
+        self.actor.cancel_call(task)
         return CancelTaskReply(True, True)
 
     def handle_ExitActor(self, request: ExitActor, call: Call) -> Done:

@@ -49,7 +49,7 @@ class FunctionManager:
     def is_here(self, function_id: bytes) -> bool:
         return function_id in self._functions or function_id in self._pickled
 
-    def fetch(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
+    def fetch_function(self, job_id: bytes, function_id: bytes, on_fetched: Callable[[], None]) -> None:
         """Fetch a definition from the gcs, then call ``on_fetched``; only the first call for a function id has an effect."""
         if function_id not in self._wanted:
             self._wanted.add(function_id)

@@ -102,7 +102,7 @@ class OutgoingStream:
         """Store the item that was yielded last, and report it to the owner."""
         task = self.task
         object_id = item_id(task.task_id, self.yielded)
-        self._report(Report(self.yielded, self._results.keep(object_id, task.attempt, value, task.owner)))
+        self._report(Report(self.yielded, self._results.keep_result(object_id, task.attempt, value, task.owner)))
 
     def report_end(self) -> None:
         """Report to the owner that the iterator has ended."""
@@ -146,4 +146,4 @@ class OutgoingStream:
     def discard(self, report: Report) -> None:
         """Delete the item of a report that is not sent because the owner wants no more items."""
         if report.result is not None and report.result.stored.place is not None:
-            self._results.discard([item_id(self.task.task_id, report.number)], self.task.attempt)
+            self._results.discard_results([item_id(self.task.task_id, report.number)], self.task.attempt)

@@ -83,7 +83,7 @@ class ReturnValues:
         attempt does not make them again.
         """
         made = [index for index in range(1, len(results) + 2) if index not in task.rerun.unwanted]
-        self._results.discard([return_id(task.task_id, index) for index in made], task.attempt)
+        self._results.discard_results([return_id(task.task_id, index) for index in made], task.attempt)
 
     def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
         results: list[Result] = []
@@ -105,7 +105,7 @@ class ReturnValues:
             if value.refs:
                 check_references(len(value.refs) + sum(len(result.refs) for result in results))
             object_id = return_id(task.task_id, index)
-            results.append(self._results.keep(object_id, task.attempt, value, task.header.owner, room))
+            results.append(self._results.keep_result(object_id, task.attempt, value, task.header.owner, room))
         return results[-1].inlined
 
     def _fill(self, task: ReceivedTask, generator: Iterator[Any]) -> list[Result]:

@@ -262,7 +262,7 @@ class TaskIntake:
         """
         kept = self._references.keep_after_task(task.held)
         if kept:
-            await self._borrowing.keep(kept)
+            await self._borrowing.keep_refs(kept)
         nested: list[list[RefInfo]] = []
         for value in execution.values:
             refs = [(ref._id, ref._owner) for ref in value.refs]
@@ -278,7 +278,7 @@ class TaskIntake:
         self.answer(task, PushTaskReply(OK, values, execution.duration_us, False, exiting), beside)
 
     async def _give_back_slowly(self, task: ReceivedTask, kept: list[tuple[bytes, Address]], exiting: bool) -> None:
-        await self._borrowing.keep(kept)
+        await self._borrowing.keep_refs(kept)
         self._give_back(task, exiting)
 
     def _give_back(self, task: ReceivedTask, exiting: bool) -> None:

@@ -153,7 +153,7 @@ class TaskReceiver:
                         self._preparing = asyncio.get_running_loop().create_task(preparing, name="prepare_environment")
                     return
                 if not self._functions.is_here(template.function_id):
-                    self._functions.fetch(template.shape.job_id, template.function_id, self._pump)
+                    self._functions.fetch_function(template.shape.job_id, template.function_id, self._pump)
                     return
                 if task.fetching is not None:
                     return

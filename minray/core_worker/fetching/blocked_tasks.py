@@ -4,8 +4,8 @@ Ray: NotifyWorkerBlocked and NotifyWorkerUnblocked in src/ray/raylet_ipc_client
 
 While any thread of the task that runs in this worker waits, the raylet lends the CPUs of that task to others (G101), and no
 task is queued behind it. The same holds for a generator that back-pressure holds up: its reader may wait for a task that
-needs those CPUs. A call of an actor lends nothing (``WaitingThreads.begin``). A thread may outlive the task that has started
-it. The waits of such a thread block no task, in particular not the next one.
+needs those CPUs. A call of an actor lends nothing (``WaitingThreads.begin_wait``). A thread may outlive the task that has
+started it. The waits of such a thread block no task, in particular not the next one.
 """
 
 from __future__ import annotations

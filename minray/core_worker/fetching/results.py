@@ -41,7 +41,7 @@ class ResultKeeper:
         self._inline_limit = inline_limit
         """Size in bytes above which a result goes to the object store."""
 
-    def keep(
+    def keep_result(
         self,
         object_id: bytes,
         attempt: int,
@@ -61,6 +61,6 @@ class ResultKeeper:
         own = value.copied()
         return Result(StoredObject(own.data, own.buffers, False, ()), value.refs, size)
 
-    def discard(self, object_ids: list[bytes], attempt: int) -> None:
+    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
         """Drop the results kept for an attempt that ends otherwise; for small values nothing needs to be done."""
-        self._provider.discard(object_ids, attempt)
+        self._provider.discard_values(object_ids, attempt)

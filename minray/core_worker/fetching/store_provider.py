@@ -132,7 +132,7 @@ class StoreProvider:
                 raise LocalRayletDiedError(reason=str(failure)) from None
         return Place(attempt, size, reply.raylet)
 
-    def discard(self, object_ids: Sequence[bytes], attempt: int) -> None:
+    def discard_values(self, object_ids: Sequence[bytes], attempt: int) -> None:
         """Delete the values that this process has put for an attempt that ends otherwise."""
         for object_id in object_ids:
             self._user_code.post(self._client.abort, object_id, attempt)

@@ -175,7 +175,7 @@ class ValueFetcher:
 
         None if no reference to it is left here, or if it is an argument that does not exist now.
         """
-        if self._references.get(object_id) is None:
+        if self._references.reference_of(object_id) is None:
             return None
         arrived = asyncio.Event()
         waiter = Waiter(1, False, arrived.set)
@@ -194,7 +194,7 @@ class ValueFetcher:
 
         With ``attempt``, forget only the place of that attempt's copy.
         """
-        stored, reference = self._store.objects.get(object_id), self._references.get(object_id)
+        stored, reference = self._store.objects.get(object_id), self._references.reference_of(object_id)
         if stored is None or stored.place is None or reference is None or reference.owner is None:
             return
         if attempt is None or stored.place.attempt == attempt:

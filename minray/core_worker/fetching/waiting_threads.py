@@ -50,7 +50,7 @@ class WaitingThreads:
         self._fetcher = fetcher
         self._blocked = blocked
 
-    def begin(
+    def begin_wait(
         self,
         wanted: Sequence[tuple[bytes, Address]],
         waiter: Waiter,
@@ -66,7 +66,7 @@ class WaitingThreads:
         missing = set(self._store.wait([object_id for object_id, _ in wanted], waiter))
         for object_id, owner in wanted:
             if object_id in missing and owner.worker_id != self._own_id:
-                reference = self._references.get(object_id)
+                reference = self._references.reference_of(object_id)
                 if reference is not None and reference.local:
                     self._futures.fetch(object_id, owner)
                 else:
@@ -98,7 +98,7 @@ class WaitingThreads:
 
         def stop() -> None:
             while waiting:
-                self.end([object_id], waiting.pop())
+                self.end_wait([object_id], waiting.pop())
 
         def on_done(done: concurrent.futures.Future[Any]) -> None:
             if done.cancelled():
@@ -106,7 +106,7 @@ class WaitingThreads:
 
         def begin() -> None:
             try:
-                self.begin([(object_id, owner)], waiter)
+                self.begin_wait([(object_id, owner)], waiter)
             except Exception as error:
                 waiting.clear()
                 if future.set_running_or_notify_cancel():
@@ -122,7 +122,7 @@ class WaitingThreads:
         reason = "this process has left the cluster that it belongs to"
         self._store.put(object_id, self._objects.as_lost(object_id, owner, reason))
 
-    def end(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
+    def end_wait(self, object_ids: Sequence[bytes], waiter: Waiter) -> None:
         """End the wait of a thread that goes on, also if it was interrupted before it began to wait."""
         if waiter.needed > 0:
             self._store.stop_waiting(object_ids, waiter)

@@ -132,7 +132,7 @@ class Explainer:
         awaited = self._store.awaited_by(task_id)
         if not awaited:
             return []
-        reference = self._references.get(awaited[0])
+        reference = self._references.reference_of(awaited[0])
         about_first = await self.explain(awaited[0], None if reference is None else reference.owner, hops)
         return [f"it waits for {len(awaited)} object{'s' if len(awaited) != 1 else ''}", *about_first]
 

@@ -92,7 +92,7 @@ class Statistician:
         return metrics_of(self._process, self._context)
 
     def _of(self, object_ids: list[bytes]) -> list[tuple[bytes, Reference]]:
-        known = [(object_id, self._references.get(object_id)) for object_id in dict.fromkeys(object_ids)]
+        known = [(object_id, self._references.reference_of(object_id)) for object_id in dict.fromkeys(object_ids)]
         return [(object_id, reference) for object_id, reference in known if reference is not None]
 
     def _size(self, object_id: bytes) -> int:

@@ -169,7 +169,7 @@ class Borrowing:
         self.apply(effects)
         return True
 
-    async def keep(self, refs: Sequence[tuple[bytes, Address]]) -> None:
+    async def keep_refs(self, refs: Sequence[tuple[bytes, Address]]) -> None:
         """Get own tickets for references that another process has kept alive for this one until now."""
         infos = await self.lend(refs, self._own)
         effects = Effects()
@@ -179,7 +179,7 @@ class Borrowing:
 
     def keep_soon(self, object_id: bytes, owner: Address) -> None:
         """Get a ticket in the background for a reference that the user has unpickled; its owner has pinned the object."""
-        self._registering.begin(self.keep([(object_id, owner)]), f"keep({short(object_id)})")
+        self._registering.begin(self.keep_refs([(object_id, owner)]), f"keep({short(object_id)})")
 
     def close(self) -> None:
         self._registering.cancel()

@@ -30,7 +30,7 @@ class DeathWatch:
         """Function called with the id of a dead node."""
         self._subscriptions: list[Subscription] = []
 
-    def begin(self) -> None:
+    def begin_watch(self) -> None:
         """Subscribe to both channels, unless that was done before."""
         if self._subscriptions:
             return

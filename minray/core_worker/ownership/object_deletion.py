@@ -68,12 +68,12 @@ class ObjectDeletion:
 
     def delete_owned(self, object_ids: Sequence[bytes]) -> None:
         """Free the values of objects that this process owns; ignore those that it does not own any more."""
-        known = [(object_id, self._references.get(object_id)) for object_id in object_ids]
+        known = [(object_id, self._references.reference_of(object_id)) for object_id in object_ids]
         self._forget([object_id for object_id, reference in known if reference is not None and reference.owner is None])
 
     def _forget(self, object_ids: Sequence[bytes]) -> None:
         """Replace the values of objects that this process knows by an error; drop all copies if it is the owner."""
-        known = [object_id for object_id in object_ids if self._references.get(object_id) is not None]
+        known = [object_id for object_id in object_ids if self._references.reference_of(object_id) is not None]
         error = self._error(known)
         for object_id in known:
             old = self._store.objects.get(object_id)

@@ -59,7 +59,7 @@ class ObjectDirectory:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def add(self, object_id: bytes, place: Place) -> None:
+    def add_location(self, object_id: bytes, place: Place) -> None:
         """Note the first copy of an object."""
         self._objects[object_id] = _Copies(
             attempt=place.attempt, size=place.size, raylets={place.raylet.node_id: place.raylet}, receivers={}, over={}
@@ -118,7 +118,7 @@ class ObjectDirectory:
                 copies.receivers.pop(raylet.node_id, None)
                 copies.raylets.setdefault(raylet.node_id, raylet)
             else:
-                self.discard([change.object_id], change.attempt, raylet)
+                self.discard_copies([change.object_id], change.attempt, raylet)
 
     def on_node_death(self, node_id: bytes) -> None:
         self._dead_nodes.add(node_id)
@@ -151,9 +151,9 @@ class ObjectDirectory:
             if copies is not None:
                 receivers = {node_id: raylet for node_id, (_, raylet) in copies.receivers.items()}
                 for raylet in {**copies.raylets, **receivers}.values():
-                    self.discard([object_id], copies.attempt, raylet)
+                    self.discard_copies([object_id], copies.attempt, raylet)
 
-    def discard(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:
+    def discard_copies(self, object_ids: Iterable[bytes], attempt: int, raylet: Address) -> None:
         """Drop the copies that this attempt, or an earlier one, has made on a raylet's node or may still make there."""
         if raylet.node_id not in self._dead_nodes:
             self._free.add(raylet, [Copy(object_id, attempt) for object_id in object_ids])

@@ -76,9 +76,9 @@ class Objects:
         place = stored.place
         if place is not None and self._store.objects.get(object_id) is stored:
             self._on_first_copy()
-            self._directory.add(object_id, place)
+            self._directory.add_location(object_id, place)
         elif place is not None:
-            self._directory.discard([object_id], place.attempt, place.raylet)
+            self._directory.discard_copies([object_id], place.attempt, place.raylet)
 
     def on_value(self, object_id: bytes, stored: StoredObject) -> None:
         """Store a value that has arrived, from the process that has made it or from its owner, if it is wanted."""
@@ -133,7 +133,7 @@ class Objects:
     def on_ref_unpickled(self, object_id: bytes, owner: Address) -> None:
         """Count an ObjectRef that a user thread has unpickled from bytes of its own."""
         references, other = self._references, self._other(owner)
-        is_gone = other is None and references.get(object_id) is None
+        is_gone = other is None and references.reference_of(object_id) is None
         references.add_local(object_id, other)
         if is_gone:
             reason = "a pickled reference does not keep its object alive, and all other references were gone"

@@ -112,7 +112,7 @@ class ReferenceCounter:
     def __len__(self) -> int:
         return len(self._references)
 
-    def get(self, object_id: bytes) -> Reference | None:
+    def reference_of(self, object_id: bytes) -> Reference | None:
         return self._references.get(object_id)
 
     def is_in_scope(self, object_id: bytes) -> bool:

@@ -93,12 +93,12 @@ class ObjectRefStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def begin(self, task_id: bytes) -> ObjectRefStream:
+    def begin_stream(self, task_id: bytes) -> ObjectRefStream:
         self._states.set(task_id, STREAMING)
         stream = self._streams[task_id] = ObjectRefStream()
         return stream
 
-    def get(self, task_id: bytes) -> ObjectRefStream | None:
+    def stream_of(self, task_id: bytes) -> ObjectRefStream | None:
         return self._streams.get(task_id)
 
     def is_wanted(self, task_id: bytes) -> bool:

@@ -38,7 +38,7 @@ class ActorClients:
     def __iter__(self) -> Iterator[bytes]:
         return iter(list(self._clients))
 
-    def get(self, actor_id: bytes) -> ActorClient | None:
+    def client_of(self, actor_id: bytes) -> ActorClient | None:
         return self._clients.get(actor_id)
 
     def get_or_make(self, actor_id: bytes, owner: Address, in_order: bool) -> tuple[ActorClient, bool]:
@@ -50,7 +50,7 @@ class ActorClients:
             client = self._clients[actor_id] = ActorClient(actor_id, owner, in_order)
             return client, True
 
-    def keep(self, task: PendingTask) -> None:
+    def keep_handle(self, task: PendingTask) -> None:
         """Hold the handle with which a call was made, so that the actor lives until the call ends."""
         client = task.prepared.client
         assert client is not None, task

@@ -114,7 +114,7 @@ class ActorCreator:
 
     # --- creating
 
-    def create(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
+    def create_actor(self, task: PendingTask, info: ActorInfo, placement: list[tuple[str, int]], registered: bool) -> None:
         """Create an actor whose constructor a user thread has called.
 
         ``registered``: the gcs knows the actor already, and its handle is counted.

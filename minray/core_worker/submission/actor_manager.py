@@ -132,7 +132,7 @@ class ActorManager:
         else:
             self.creator.on_forgotten(actor_id)
             self._infos[job_of_actor(actor_id)].pop(actor_id, None)
-            client = self.clients.get(actor_id)
+            client = self.clients.client_of(actor_id)
             if client is not None and client.state != DEAD:
                 self._ask_about(weakref.ref(client))
 
@@ -143,14 +143,14 @@ class ActorManager:
             return
         infos[info.actor_id] = info
         self.creator.on_info(info)
-        client = self.clients.get(info.actor_id)
+        client = self.clients.client_of(info.actor_id)
         if client is not None:
             self.submitter.on_info(client, info)
 
     def on_node_death(self, node_id: bytes) -> None:
         """Send no more calls to the actors of a dead node, although the gcs has not reported each of them dead."""
         for actor_id in self.clients:
-            client = self.clients.get(actor_id)
+            client = self.clients.client_of(actor_id)
             stream = client.stream if client is not None else None
             if stream is not None and stream.address.node_id == node_id:
                 stream.is_lost = True
@@ -222,7 +222,7 @@ class ActorManager:
         )
         self._outcomes.finish_with_error(task, error)
 
-    def discard(self, task: PendingTask, stream: CallStream) -> None:
+    def discard_attempt(self, task: PendingTask, stream: CallStream) -> None:
         if stream.raylet is not None:
             self._outcomes.discard_attempt(task, stream.raylet)
 

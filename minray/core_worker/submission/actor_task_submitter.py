@@ -44,7 +44,7 @@ class CallActions(Protocol):
 
     def fail_unavailable(self, task: PendingTask, client: ActorClient, reason: str) -> None: ...
 
-    def discard(self, task: PendingTask, stream: CallStream) -> None:
+    def discard_attempt(self, task: PendingTask, stream: CallStream) -> None:
         """Discard the objects that an attempt has put into the store of the actor's node, or will put there."""
 
     def give_up(self, stream: CallStream, sequences: list[int]) -> None:
@@ -175,7 +175,7 @@ class ActorTaskSubmitter:
         """Begin another attempt of a lost call, unless it is not PUSHED any more; False if it has no retry left."""
         if task.state is not PUSHED:
             return True
-        self._actions.discard(task, pushed_to)
+        self._actions.discard_attempt(task, pushed_to)
         if not self._tasks.begin_retry(task):
             return False
         self._actions.retry(task)
@@ -185,7 +185,7 @@ class ActorTaskSubmitter:
         lost, client.lost = client.lost, {}
         for task, pushed_to in lost.items():
             if task.state is PUSHED:
-                self._actions.discard(task, pushed_to)
+                self._actions.discard_attempt(task, pushed_to)
         tasks = [*lost, *client.retries, *client.queue]
         client.retries.clear()
         client.queue.clear()

@@ -66,9 +66,9 @@ class Generators:
         self._objects = objects
         self.streams = ObjectRefStreams(record)
 
-    def begin(self, task: PendingTask) -> None:
+    def begin_stream(self, task: PendingTask) -> None:
         """Begin the stream of a generator task that was submitted here."""
-        task.stream = self.streams.begin(task.task_id)
+        task.stream = self.streams.begin_stream(task.task_id)
 
     # --- from the executor
 
@@ -123,7 +123,7 @@ class Generators:
         return task is not None and task.attempt == attempt
 
     def _answer(self, task_id: bytes) -> GeneratorItemReply:
-        stream = self.streams.get(task_id)
+        stream = self.streams.stream_of(task_id)
         if stream is not None and self.streams.is_wanted(task_id):
             return GeneratorItemReply(stream.read, False)
         task = self._tasks.tasks.get(task_id)
@@ -138,7 +138,7 @@ class Generators:
         if stored.place is not None:
             known = self._store.objects.get(object_id)
             if known is None or known.place != stored.place:
-                self._directory.discard([object_id], stored.place.attempt, stored.place.raylet)
+                self._directory.discard_copies([object_id], stored.place.attempt, stored.place.raylet)
 
     # --- from the reader
 

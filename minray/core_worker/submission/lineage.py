@@ -59,7 +59,7 @@ class Lineage:
         """Return the ids of objects that a remembered task takes, except the values that it carries."""
         return self._tasks[task_id].needs
 
-    def keep(self, task: PendingTask, results: Iterable[bytes], effects: Effects) -> None:
+    def keep_task(self, task: PendingTask, results: Iterable[bytes], effects: Effects) -> None:
         """Remember a task that has ended, perhaps not for the first time, for these results; without results, forget it."""
         remembered = _Remembered(task, _needs_of(task), set(results), _size_of(task))
         if remembered.results:

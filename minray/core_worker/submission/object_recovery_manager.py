@@ -92,7 +92,7 @@ class ObjectRecoveryManager:
         items = dict.fromkeys(task.item_ids() if has_items else ())
         results = []
         for object_id, value in (made | items).items():
-            reference = self._references.get(object_id)
+            reference = self._references.reference_of(object_id)
             stored = self._store.objects.get(object_id) or value
             if reference is None:
                 continue
@@ -103,7 +103,7 @@ class ObjectRecoveryManager:
             if reference.obstacle is None:
                 results.append(object_id)
         effects = Effects()
-        self.lineage.keep(task, results, effects)
+        self.lineage.keep_task(task, results, effects)
         self._borrowing.apply(effects)
 
     def _obstacle_of(self, task: PendingTask) -> ReconstructionFailure | None:
@@ -127,7 +127,7 @@ class ObjectRecoveryManager:
         """Recover objects of this process of which no node has a copy any more."""
         effects = Effects()
         for object_id in object_ids:
-            if self._references.get(object_id) is not None:  # an earlier object may have held its last reference
+            if self._references.reference_of(object_id) is not None:  # an earlier object may have held its last reference
                 self._references.forget_value(object_id, effects)
         self._store.delete(object_ids)
         self._borrowing.apply(effects)
@@ -141,7 +141,7 @@ class ObjectRecoveryManager:
         lacking = list(object_ids)
         while lacking:
             object_id = lacking.pop()
-            reference = self._references.get(object_id)
+            reference = self._references.reference_of(object_id)
             if reference is None or reference.owner is not None or object_id in self._store.objects:
                 continue
             task_id = task_of(object_id)
@@ -168,7 +168,7 @@ class ObjectRecoveryManager:
         needs = self.lineage.needs_of(task.task_id)
         logger.debug("task %s runs again (attempt %d): its results are lost", short(task.task_id), task.attempt)
         self._references.add_submitted(needs, [None] * len(needs))
-        if task.handle_id and self._references.get(task.handle_id) is not None:
+        if task.handle_id and self._references.reference_of(task.handle_id) is not None:
             self._keep_actor(task)
         else:
             task.handle_id = b""
@@ -193,5 +193,5 @@ class ObjectRecoveryManager:
         """Forget the tasks of freed objects, unless the objects may have to be made again."""
         if len(self.lineage):
             for object_id in effects.freed:  # the list may grow meanwhile
-                if self._references.get(object_id) is None:
+                if self._references.reference_of(object_id) is None:
                     self.lineage.on_forgotten(object_id, effects)

@@ -152,7 +152,7 @@ class TaskOutcomes:
     def on_missing(self, object_ids: Sequence[bytes]) -> None:
         """Forget the places of other owners' objects that a worker reports as being made again."""
         for object_id in object_ids:
-            reference = self._references.get(object_id)
+            reference = self._references.reference_of(object_id)
             if reference is not None and reference.owner is not None:
                 self._resolver.forget([object_id])
                 self._forget_place(object_id)
@@ -222,7 +222,7 @@ class TaskOutcomes:
         """Free the large results that a dead attempt may have put into its node's store."""
         made = [object_id for index, object_id in enumerate(task.result_ids(), 1) if index not in task.unwanted]
         made += self._streams.unreported(task)
-        self._directory.discard(made, task.attempt, raylet)
+        self._directory.discard_copies(made, task.attempt, raylet)
 
     def on_unschedulable(self, tasks: Sequence[PendingTask], reply: LeaseReply) -> None:
         for task in tasks:
@@ -316,7 +316,7 @@ class TaskOutcomes:
         for object_id in task.result_ids():
             self._references.add_owned(object_id)
         if task.prepared.template.is_streaming:
-            self._streams.begin(task)
+            self._streams.begin_stream(task)
         node_id = self._process.config.node_id.hex()
         self.on_not_begun(task, LocalRayletDiedError(node_id=node_id, reason=self._lost_because))
 
@@ -343,7 +343,7 @@ class TaskOutcomes:
 
     # --- cancelling
 
-    def cancel(self, task: PendingTask, force: bool, recursive: bool) -> None:
+    def cancel_task(self, task: PendingTask, force: bool, recursive: bool) -> None:
         """Cancel a task (G40-G43, G46); idempotent, and the task's references always resolve."""
         force = force and task.prepared.client is None  # force would end the actor's other calls (G44, G46)
         if task.state in (WAITING, QUEUED):

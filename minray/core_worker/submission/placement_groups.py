@@ -164,7 +164,7 @@ class PlacementGroups:
 
     # --- asked about
 
-    async def get(self, group_id: bytes) -> PlacementGroupInfo | None:
+    async def get_group(self, group_id: bytes) -> PlacementGroupInfo | None:
         await self.settle(group_id)
         return (await self._process.gcs.call(GetPlacementGroup(group_id))).group
 
@@ -177,7 +177,7 @@ class PlacementGroups:
         """Return the resources of each bundle of a group; empty if neither this process nor the gcs knows the group."""
         group = self._known.get(group_id)
         if group is None:
-            group = await self.get(group_id)
+            group = await self.get_group(group_id)
             if group is None:
                 return []
             self._remember(group_id, group)
@@ -188,13 +188,13 @@ class PlacementGroups:
         if len(self._known) > self._max_known:
             del self._known[next(iter(self._known))]
 
-    async def wait(self, group_id: bytes, timeout_s: float | None) -> bool:
+    async def wait_for_group(self, group_id: bytes, timeout_s: float | None) -> bool:
         """Wait until a group is created (True), or until it is removed or the time is up (False).
 
         With a timeout of 0, return whether the group is created now.
         """
         if timeout_s == 0:
-            group = await self.get(group_id)
+            group = await self.get_group(group_id)
             return group is not None and group.state == CREATED
         try:
             async with asyncio.timeout(timeout_s):

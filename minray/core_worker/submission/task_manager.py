@@ -51,7 +51,7 @@ class TaskManager:
         self.recent: deque[tuple[bytes, TaskTemplate, bytes, int, str, bytes]] = deque(maxlen=MOST_RECENT)
         """The latest finished tasks: id, template, id of the called actor (or empty), attempt, state, parent's id."""
 
-    def add(self, task: PendingTask) -> None:
+    def add_task(self, task: PendingTask) -> None:
         self.tasks[task.task_id] = task
         self.submitted_count += 1
 
@@ -73,7 +73,7 @@ class TaskManager:
     def begin_again(self, task: PendingTask, needs: tuple[bytes, ...]) -> None:
         """Enter an ended task again, whose results are lost; it has used up a retry, and takes these objects once more."""
         task.needs = needs
-        self.add(task)
+        self.add_task(task)
         self.move(task, WAITING)
 
     def begin_retry(self, task: PendingTask, preempted: bool = False) -> bool:

@@ -56,7 +56,7 @@ class Routes(Protocol):
 class Streams(Protocol):
     """The items of streaming generators."""
 
-    def begin(self, task: PendingTask) -> None: ...
+    def begin_stream(self, task: PendingTask) -> None: ...
 
     def contradiction(self, task: PendingTask) -> RayError | None:
         """Return the error of a task that reports success, although its stream contradicts that; None if it does not."""

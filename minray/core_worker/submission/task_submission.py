@@ -115,7 +115,7 @@ class TaskSubmission:
             resolve=self.resolver.resolve,
             lost_items=self.generators.lost_items,
             hurry=self.generators.hurry,
-            keep_actor=self.clients.keep,
+            keep_actor=self.clients.keep_handle,
         )
 
     # --- submitting
@@ -130,7 +130,7 @@ class TaskSubmission:
             for index in range(1, template.num_returns + 1):
                 self._references.add_owned(return_id(task.task_id, index))
             if template.is_streaming:
-                self.generators.begin(task)
+                self.generators.begin_stream(task)
             self.hold_arguments(task)
             client = task.prepared.client
             if client is not None:
@@ -151,8 +151,8 @@ class TaskSubmission:
             held = task.held_ids()
             self._references.add_submitted(held, [None] * len(held))
         if task.handle_id:
-            self.clients.keep(task)
-        self.tasks.add(task)
+            self.clients.keep_handle(task)
+        self.tasks.add_task(task)
 
     def wait_for_arguments(self, task: PendingTask) -> None:
         self.tasks.move(task, WAITING)
@@ -194,11 +194,11 @@ class TaskSubmission:
 
     # --- ending
 
-    def cancel(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
+    def cancel_task(self, object_id: bytes, owner: Address, force: bool, recursive: bool) -> None:
         """Cancel the task that makes an object; a borrower asks the owner to do it (G47)."""
         task = self.tasks.tasks.get(task_of(object_id))
         if task is not None:
-            self.outcomes.cancel(task, force, recursive)
+            self.outcomes.cancel_task(task, force, recursive)
         elif owner.worker_id != self._process.config.worker_id:
             self._process.peers.to(owner).send(CancelObject(object_id, force, recursive), ignore)
 
@@ -209,7 +209,7 @@ class TaskSubmission:
         """
         for child in self.tasks.children_of(task_id):
             if child.prepared.template.actor is None:
-                self.outcomes.cancel(child, force, True)
+                self.outcomes.cancel_task(child, force, True)
 
     def fail_all(self, reason: str) -> None:
         """Fail all unfinished tasks because the cluster is gone."""

@@ -49,7 +49,7 @@ class ActorApi:
         self._process = port.process
         self._actors = port.submission.actors
 
-    def create(
+    def create_actor(
         self,
         prepared: PreparedTemplate,
         args: tuple[Any, ...],
@@ -82,7 +82,7 @@ class ActorApi:
             handle=encode(spec),
         )
         if not name:
-            self._api.post(self._actors.creator.create, task, info, placement, False)
+            self._api.post(self._actors.creator.create_actor, task, info, placement, False)
             return info, ObjectRef(task.task_id + b"\0\0\0\1", own, self._port.drop_ref), True
         try:
             held: HeldActor = self._api.run_on_loop(lambda: self._port.named_actors.register(info))
@@ -93,7 +93,7 @@ class ActorApi:
             raise ActorDiedError(actor_id=actor_id.hex(), reason=held.refused)
         is_new = held.info is info
         if is_new:
-            self._api.post(self._actors.creator.create, task, info, placement, True)
+            self._api.post(self._actors.creator.create_actor, task, info, placement, True)
         return held.info, held.ref, is_new
 
     def client(self, actor_id: bytes, owner: Address, in_order: bool) -> ActorClient:
@@ -104,7 +104,7 @@ class ActorApi:
         held: HeldActor | None = self._api.run_on_loop(lambda: self._port.named_actors.find(name, namespace))
         return held
 
-    def get(self, actor_id: bytes, owner: Address) -> ActorInfo | None:
+    def get_info(self, actor_id: bytes, owner: Address) -> ActorInfo | None:
         reply = self._api.run_on_loop(lambda: self._process.gcs.call(GetActor(actor_id, owner)))
         info: ActorInfo | None = reply.actor
         return info

@@ -174,10 +174,10 @@ class ObjectReader:
         waiter = Waiter(needed, stop_at_error, parker.release, _id_of(running))
         wanted = [(ref._id, ref._owner) for ref in refs]
         try:
-            self._user_code.post_later(call_for, parker, waiting.begin, wanted, waiter, _held_up(running), elsewhere)
+            self._user_code.post_later(call_for, parker, waiting.begin_wait, wanted, waiter, _held_up(running), elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
-            self._user_code.post_later(waiting.end, [object_id for object_id, _ in wanted], waiter)
+            self._user_code.post_later(waiting.end_wait, [object_id for object_id, _ in wanted], waiter)
 
     def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
         warning_s = self._warning_s

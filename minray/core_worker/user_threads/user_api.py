@@ -193,7 +193,7 @@ class UserApi:
         return task, [*call.slots, *value.refs]
 
     def cancel(self, ref: ObjectRef[Any], force: bool, recursive: bool) -> None:
-        self._post(self._submission.cancel, ref._id, ref._owner, force, recursive)
+        self._post(self._submission.cancel_task, ref._id, ref._owner, force, recursive)
 
     # --- objects
 
