@@ -104,7 +104,7 @@ class GpuInstances:
         self._whole = dict(shares)
         self._free = dict(shares)
 
-    def allocate(self, amount: int) -> dict[int, int]:
+    def allocate_gpus(self, amount: int) -> dict[int, int]:
         """Take GPUs, and return the amount taken of each index. Empty: no fitting GPU is left (fragmentation), so wait."""
         if amount >= UNIT:
             chosen = [index for index, free in self._free.items() if free == UNIT][: amount // UNIT]
@@ -118,7 +118,7 @@ class GpuInstances:
             self._free[index] -= share
         return taken
 
-    def free(self, taken: Mapping[int, int]) -> None:
+    def free_gpus(self, taken: Mapping[int, int]) -> None:
         for index, share in taken.items():
             self._free[index] += share
             assert self._free[index] <= self._whole[index], "a GPU share was freed twice"

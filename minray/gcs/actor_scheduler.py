@@ -69,7 +69,7 @@ IMPOSSIBLE = {
 class Nodes(Protocol):
     """Port to the table of nodes."""
 
-    def open(self) -> list[NodeInfo]:
+    def open_nodes(self) -> list[NodeInfo]:
         """Return the nodes that take new actors."""
 
     def node(self, node_id: bytes) -> NodeInfo | None: ...
@@ -164,7 +164,7 @@ class ActorScheduler:
         if lease is not None:
             return f"its constructor runs on worker pid={lease.pid}, node {short(lease.worker.node_id)}"
         if row.creation is not None and row.info.actor_id in self._without_node:
-            return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.open()])}"
+            return f"it {lack_of(dict(row.creation.placement), [node.resources_total for node in self._nodes.open_nodes()])}"
         return "" if row.lease_id else "a node for it is being chosen"
 
     def constructing_on(self, row: ActorRow) -> Address | None:
@@ -299,7 +299,7 @@ class ActorScheduler:
     def _choose(self, row: ActorRow) -> NodeInfo | None:
         creation = row.creation
         assert creation is not None
-        nodes = self._nodes.open()
+        nodes = self._nodes.open_nodes()
         if creation.shape.strategy.kind != STRATEGY_DEFAULT:
             return _preferred(nodes, row.info.owner.node_id, self._platform.host.random)
         needs: ResourceSet = dict(creation.placement)

@@ -152,7 +152,7 @@ class GcsNodeManager:
     def living(self) -> list[NodeInfo]:
         return [node for node in self._nodes.values() if node.alive]
 
-    def open(self) -> list[NodeInfo]:
+    def open_nodes(self) -> list[NodeInfo]:
         """Return the nodes that take new work."""
         return [node for node in self._nodes.values() if node.alive and node.drain is None]
 

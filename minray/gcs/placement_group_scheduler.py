@@ -324,7 +324,7 @@ class PlacementGroupScheduler:
     def _free(self) -> dict[bytes, ResourceSet]:
         """Return the free resources of the nodes that take new work, less those promised to attempts."""
         free: dict[bytes, ResourceSet] = {}
-        for node in self._nodes().open():
+        for node in self._nodes().open_nodes():
             free[node.node_id] = dict(self._nodes().available(node.node_id))
             for promised in self._promised.get(node.node_id, {}).values():
                 subtract(free[node.node_id], promised)
@@ -336,7 +336,7 @@ class PlacementGroupScheduler:
         selectors = {index: group.bundles[index].labels for index in unplaced if group.bundles[index].labels}
         if not selectors:
             return unplaced, nodes
-        labels = {node.node_id: labels_of(node.node_id, node.labels) for node in self._nodes().open()}
+        labels = {node.node_id: labels_of(node.node_id, node.labels) for node in self._nodes().open_nodes()}
         return needs_with_labels(unplaced, selectors), offers_with_labels(nodes, labels, selectors)
 
     def _begin(self, group: PlacementGroupInfo, places: Places) -> None:
@@ -453,7 +453,7 @@ class PlacementGroupScheduler:
             return ""
         if group.group_id in self._attempts or not group.unplaced():
             return "its bundles are being reserved"
-        totals = {node.node_id: node.resources_total for node in self._nodes().open()}
+        totals = {node.node_id: node.resources_total for node in self._nodes().open_nodes()}
         strategy, beside = group.strategy, _beside(group)
         for reason, nodes in (("the cluster is too small", totals), ("too much is in use", self._free())):
             bundles, offers = self._with_labels(group, nodes)

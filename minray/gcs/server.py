@@ -413,8 +413,8 @@ class GcsServer:
         """Return the death certificate of a process, if it is known to be dead."""
         return self._death_of(worker.worker_id, worker.node_id)
 
-    def open(self) -> list[protocol.NodeInfo]:
-        return self._nodes.open()
+    def open_nodes(self) -> list[protocol.NodeInfo]:
+        return self._nodes.open_nodes()
 
     def node(self, node_id: bytes) -> protocol.NodeInfo | None:
         return self._nodes.get(node_id)

@@ -176,7 +176,7 @@ class ObjectManager:
 
     def _push_in_turn(self, request: ReadChunk, call: Call, is_here: bool) -> None:
         if is_here:
-            self._pushes.add(request.size, partial(self._push, request, call))
+            self._pushes.add_push(request.size, partial(self._push, request, call))
         else:
             call.reply(ChunkReply(False))
 

@@ -28,7 +28,7 @@ class PushManager:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, size: int, send: Callable[[], None]) -> None:
+    def add_push(self, size: int, send: Callable[[], None]) -> None:
         """Call ``send`` at its turn, now or later. The caller must call ``on_sent`` once when the chunk is sent."""
         self._waiting.append((size, send))
         self._advance()

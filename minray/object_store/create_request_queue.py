@@ -62,7 +62,7 @@ class CreateRequestQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(
+    def add_request(
         self,
         creation: Creation | Restoration,
         on_created: OnCreated,

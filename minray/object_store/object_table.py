@@ -328,7 +328,7 @@ class ObjectTable:
 
     # --- ending
 
-    def free(self, object_id: bytes, attempt: int) -> None:
+    def free_object(self, object_id: bytes, attempt: int) -> None:
         """Free an object's copies of this attempt and earlier ones, because its owner does not need them."""
         remember(self._freed, object_id, max(attempt, self._freed.pop(object_id, -1)))
         entry = self._entries.get(object_id)

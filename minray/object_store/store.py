@@ -179,7 +179,7 @@ class ObjectStore:
     def _line_up(self, creation: Creation | Restoration, on_created: OnCreated) -> None:
         now = asyncio.get_running_loop().time()
         spilling = self._spilling()
-        self._queue.add(creation, on_created, now, spilling.is_progressing, spilling.can_spill)
+        self._queue.add_request(creation, on_created, now, spilling.is_progressing, spilling.can_spill)
         self._advance()
 
     def handle_SealObject(self, request: SealObject, call: Call) -> Done:
@@ -200,7 +200,7 @@ class ObjectStore:
 
     def handle_AbortObject(self, request: AbortObject, call: Call) -> Done:
         entry = self.table.copy_of(request.object_id, request.attempt, call.peer)
-        self.table.free(request.object_id, request.attempt)  # The CreateObject may still wait for room, or be repeated.
+        self.table.free_object(request.object_id, request.attempt)  # The CreateObject may still wait for room, or be repeated.
         if entry is not None:
             self.table.abort(entry)
         self._look_elsewhere(request.object_id)
@@ -345,7 +345,7 @@ class ObjectStore:
 
     def handle_FreeObjects(self, request: FreeObjects, call: Call) -> Done:
         for copy in request.copies:
-            self.table.free(copy.object_id, copy.attempt)
+            self.table.free_object(copy.object_id, copy.attempt)
             self._look_elsewhere(copy.object_id)
         self._advance()
         return DONE

@@ -31,7 +31,7 @@ class LastWords:
         """Whether the lines are those of faulthandler."""
         self._is_other_thread = False
 
-    def add(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         line = line[:MOST_CHARACTERS]
         if line.startswith(TASK_NAME_MARK):  # Another task begins to write, or no task does.
             self._lines.clear()

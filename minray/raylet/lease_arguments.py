@@ -76,11 +76,11 @@ class LeaseArguments:
         entry = self._store.table.find(object_id)
         return entry is not None and self._store.table.is_sealed(entry)
 
-    def add(self, lease_id: bytes, dependencies: Sequence[Dependency], level: float) -> None:
+    def add_lease(self, lease_id: bytes, dependencies: Sequence[Dependency], level: float) -> None:
         """Note the arguments of a lease request."""
         if dependencies:
             self._dependencies[lease_id] = dependencies
-            self.manager.add(lease_id, {one.object_id: one.size for one in dependencies}, level)
+            self.manager.add_lease(lease_id, {one.object_id: one.size for one in dependencies}, level)
 
     def fetch(self, lease_id: bytes) -> bool:
         """Have a lease's arguments pulled; return True if all are here. Else ``on_here`` follows, unless the lease ends."""
@@ -89,9 +89,9 @@ class LeaseArguments:
         self.manager.want(lease_id)
         return False
 
-    def begin(self) -> None:
+    def begin_pulls(self) -> None:
         """Begin the pulls for which there is memory."""
-        for lease_id in self.manager.begin():
+        for lease_id in self.manager.begin_pulls():
             self._stop_timer(lease_id)
             self._timers[lease_id] = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_late, lease_id)
             self._begin(lease_id)
@@ -169,11 +169,11 @@ class LeaseArguments:
         for lease_id in arrived:
             self._unpin(lease_id)
 
-    def end(self, lease_id: bytes) -> None:
+    def end_lease(self, lease_id: bytes) -> None:
         """Stop the pull of a lease that is over, and give its pins back."""
         if self._dependencies.pop(lease_id, None) is None:
             return
-        self.manager.end(lease_id)
+        self.manager.end_lease(lease_id)
         self._stop_timer(lease_id)
         question = self._questions.pop(lease_id, None)
         if question is not None:

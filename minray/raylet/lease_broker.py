@@ -108,7 +108,7 @@ class LeaseBroker:
             dependency_ids=tuple(dependency.object_id for dependency in message.dependencies),
         )
         self.entries[lease_id] = LeaseEntry(request, message.owner, [call], message.retriable)
-        self.arguments.add(lease_id, message.dependencies, request.level)
+        self.arguments.add_lease(lease_id, message.dependencies, request.level)
         self.cluster.submit(request)
         self.scheduler.advance()
         return None
@@ -141,7 +141,7 @@ class LeaseBroker:
                 self.pool.retire(worker, self._now())
                 self.scheduler.ask_to_exit(worker, force=False)
             else:
-                self.pool.release(worker, self._now())
+                self.pool.release_worker(worker, self._now())
         self.scheduler.advance()
 
     def kill(self, lease_id: bytes, reason: str) -> None:

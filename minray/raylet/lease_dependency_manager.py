@@ -76,7 +76,7 @@ class LeaseDependencyManager:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def add(self, lease_id: bytes, sizes: Mapping[bytes, int], level: float) -> None:
+    def add_lease(self, lease_id: bytes, sizes: Mapping[bytes, int], level: float) -> None:
         """Note a lease request and the sizes of its arguments."""
         self._leases[lease_id] = _WaitingLease(dict(sizes), level)
 
@@ -92,7 +92,7 @@ class LeaseDependencyManager:
         self._waiting[lease_id] = None
         self._has_changed = True
 
-    def begin(self) -> list[bytes]:
+    def begin_pulls(self) -> list[bytes]:
         """Return the leases whose arguments must be pulled now, deepest first."""
         begun: list[bytes] = []
         if not self._has_changed:
@@ -177,7 +177,7 @@ class LeaseDependencyManager:
             self._active_count += -1 if is_blocked else 1
             self._has_changed = True
 
-    def end(self, lease_id: bytes) -> None:
+    def end_lease(self, lease_id: bytes) -> None:
         """Remove a lease in any state, and count its arguments as pinned no more."""
         self.set_blocked(lease_id, False)
         lease = self._leases.pop(lease_id, None)

@@ -75,7 +75,7 @@ class LeaseScheduler:
         self.nodes = make_cluster_view(platform, config, self.local)
         self.cluster = ClusterLeaseManager(self.nodes, self.local, self.states)
         self.pool = make_worker_pool(platform, config, self._is_kept)
-        self.table = LeaseTable(self.arguments.end)
+        self.table = LeaseTable(self.arguments.end_lease)
         self._revoking: dict[bytes, None] = {}
         """Owners that were asked for idle leases and have not answered yet."""
         self._timer: asyncio.Handle | None = None
@@ -126,7 +126,7 @@ class LeaseScheduler:
                 self._processes.start(worker.worker_id)
             has_more = self._fetch_arguments(assignment) or bool(actions.failures)
         self.arguments.let_go()
-        self.arguments.begin()
+        self.arguments.begin_pulls()
         for owner_id in self.local.owners_to_revoke(now, assignment):
             self._revoke(owner_id)
         self._set_timers([when for when in (assignment.wake_at, actions.wake_at) if when is not None])

@@ -110,7 +110,7 @@ class Failures:
     """Time of the first failure in the row."""
     _failed_at: float = -1.0
 
-    def add(self, begun_at: float, reason: str, now: float) -> None:
+    def add_failure(self, begun_at: float, reason: str, now: float) -> None:
         self.reason = reason
         if begun_at <= self._failed_at:
             return  # It began before the last failure was seen, so it has the same cause and does not count again.
@@ -208,7 +208,7 @@ class WorkerPool:
         """Start no more workers ahead of need."""
         self._prestart = 0
 
-    def release(self, worker: Worker, now: float) -> None:
+    def release_worker(self, worker: Worker, now: float) -> None:
         """Make a worker idle whose lease is over, so that it can serve another."""
         if worker.binding is not None:
             self._first_tasks.pop(worker.binding.start(), None)
@@ -250,12 +250,12 @@ class WorkerPool:
         worker = self.workers.pop(worker_id)
         state = self._states.get(worker_id)
         if state == STARTING or worker.doom == _NOT_REGISTERED:
-            self._starts.add(worker.started_at, worker.doom or cause, now)
+            self._starts.add_failure(worker.started_at, worker.doom or cause, now)
         elif worker.binding is not None:
             if is_excused:
                 self._first_tasks.pop(worker.binding.start(), None)
             elif state == LEASED and not self.is_over(worker.binding.job_id):
-                self._first_tasks.setdefault(worker.binding.start(), Failures()).add(worker.leased_at, cause, now)
+                self._first_tasks.setdefault(worker.binding.start(), Failures()).add_failure(worker.leased_at, cause, now)
         self._idle.pop(worker_id, None)
         self._starting.pop(worker_id, None)
         self._states.set(worker_id, DEAD)

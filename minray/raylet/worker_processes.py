@@ -175,7 +175,7 @@ class WorkerProcesses:
 
         def on_output(stream: str, line: str) -> None:
             if stream == "stderr":
-                words.add(line)
+                words.add_line(line)
             self._log_monitor.on_output(worker_id, stream, line)
 
         try:

@@ -69,7 +69,7 @@ class LocalResourceManager:
     def _allocate_gpus(self, demand: Mapping[str, int]) -> Gpus:
         name = _gpu_name(demand)
         for instances in self._gpus.get(name, ()):
-            if taken := instances.allocate(demand[name]):
+            if taken := instances.allocate_gpus(demand[name]):
                 return Gpus(taken, instances)
         return NO_GPUS
 
@@ -122,4 +122,4 @@ def _gpu_name(demand: Mapping[str, int]) -> str:
 
 def _free_gpus(gpus: Gpus) -> None:
     if gpus.source is not None:
-        gpus.source.free(gpus.taken)
+        gpus.source.free_gpus(gpus.taken)

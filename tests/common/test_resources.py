@@ -78,26 +78,26 @@ def test_people_read_numbers() -> None:
 
 def test_whole_gpus_belong_to_one_task() -> None:
     gpus = GpuInstances(dict.fromkeys(range(3), UNIT))
-    assert gpus.allocate(2 * UNIT) == {0: UNIT, 1: UNIT}
-    assert gpus.allocate(2 * UNIT) == {}
-    assert gpus.allocate(UNIT) == {2: UNIT}
+    assert gpus.allocate_gpus(2 * UNIT) == {0: UNIT, 1: UNIT}
+    assert gpus.allocate_gpus(2 * UNIT) == {}
+    assert gpus.allocate_gpus(UNIT) == {2: UNIT}
 
 
 def test_fractions_share_the_fullest_gpu_that_has_room() -> None:
     gpus = GpuInstances(dict.fromkeys(range(2), UNIT))
-    assert gpus.allocate(4000) == {0: 4000}
-    assert gpus.allocate(4000) == {0: 4000}
-    assert gpus.allocate(4000) == {1: 4000}
-    assert gpus.allocate(2000) == {0: 2000}
-    assert gpus.allocate(UNIT) == {}, "half of each is free, but no whole one"
+    assert gpus.allocate_gpus(4000) == {0: 4000}
+    assert gpus.allocate_gpus(4000) == {0: 4000}
+    assert gpus.allocate_gpus(4000) == {1: 4000}
+    assert gpus.allocate_gpus(2000) == {0: 2000}
+    assert gpus.allocate_gpus(UNIT) == {}, "half of each is free, but no whole one"
 
 
 def test_a_share_is_freed_once() -> None:
     gpus = GpuInstances(dict.fromkeys(range(1), UNIT))
-    taken = gpus.allocate(UNIT)
-    gpus.free(taken)
+    taken = gpus.allocate_gpus(UNIT)
+    gpus.free_gpus(taken)
     with pytest.raises(AssertionError, match="freed twice"):
-        gpus.free(taken)
+        gpus.free_gpus(taken)
 
 
 class Gpus(RuleBasedStateMachine):
@@ -112,7 +112,7 @@ class Gpus(RuleBasedStateMachine):
     @rule(amount=st.one_of(st.sampled_from([UNIT, 2 * UNIT]), st.integers(1, UNIT)))
     def allocate(self, amount: int) -> None:
         used = self.used()
-        taken = self.gpus.allocate(amount)
+        taken = self.gpus.allocate_gpus(amount)
         if taken:
             assert sum(taken.values()) == amount and len(taken) == max(1, amount // UNIT)
             self.taken.append(taken)
@@ -124,7 +124,7 @@ class Gpus(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule(which=st.integers(0, 100))
     def free(self, which: int) -> None:
-        self.gpus.free(self.taken.pop(which % len(self.taken)))
+        self.gpus.free_gpus(self.taken.pop(which % len(self.taken)))
 
     def used(self) -> list[int]:
         return [sum(taken.get(index, 0) for taken in self.taken) for index in range(self.count)]
@@ -135,8 +135,8 @@ class Gpus(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for taken in self.taken:
-            self.gpus.free(taken)
-        assert len(self.gpus.allocate(self.count * UNIT)) == self.count
+            self.gpus.free_gpus(taken)
+        assert len(self.gpus.allocate_gpus(self.count * UNIT)) == self.count
 
 
 Gpus.TestCase.settings = settings(max_examples=50, stateful_step_count=30)

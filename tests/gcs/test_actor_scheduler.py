@@ -25,11 +25,11 @@ class Nodes:
     def __init__(self, **nodes: tuple[int, int]) -> None:
         self._nodes = nodes
 
-    def open(self) -> list[NodeInfo]:
+    def open_nodes(self) -> list[NodeInfo]:
         return [node_info(name, resources_total={"CPU": total * CPU}) for name, (total, _) in self._nodes.items()]
 
     def node(self, node_id: bytes) -> NodeInfo | None:
-        return next((node for node in self.open() if node.node_id == node_id), None)
+        return next((node for node in self.open_nodes() if node.node_id == node_id), None)
 
     def available(self, node_id: bytes) -> Mapping[str, int]:
         return {"CPU": next(free for name, (_, free) in self._nodes.items() if id_of(name) == node_id) * CPU}

@@ -97,9 +97,9 @@ def test_a_node_is_told_to_leave_once_for_each_wish_and_not_when_it_is_dead() ->
     nodes = nodes_with("a")
     wish = NodeDrain(PREEMPTION, "soon", 5.0)
     draining = nodes.drain(id_of("a"), wish)
-    assert draining is not None and draining.drain == wish and nodes.open() == nodes.living() != []
+    assert draining is not None and draining.drain == wish and nodes.open_nodes() == nodes.living() != []
     nodes.on_committed(draining)
-    assert nodes.open() == [] and nodes.living() == [draining] and nodes.refusal(id_of("a")) == ""
+    assert nodes.open_nodes() == [] and nodes.living() == [draining] and nodes.refusal(id_of("a")) == ""
     assert nodes.drain(id_of("a"), wish) is None and nodes.drain(id_of("b"), wish) is None
     assert nodes.drain(id_of("a"), NodeDrain(IDLE_TERMINATION, "idle")) is not None
     dead = nodes.bury(id_of("a"), "tired", wish)

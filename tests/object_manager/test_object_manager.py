@@ -73,7 +73,7 @@ async def test_a_chunk_that_is_freed_before_its_turn_is_not_sent_and_those_behin
     others = busy(node)
     node.put(value=7)
     freed, behind = node.serve(), node.serve(key=B)
-    node.store.table.free(A, 0)
+    node.store.table.free_object(A, 0)
     others.let_go()
     await pass_time(0)
     assert freed.replies == [None] and behind.replies == [bytes([1]) * ALIGNMENT]
@@ -116,7 +116,7 @@ async def test_who_waits_for_what_is_not_fetched_to_its_end_is_told_so(node: Nod
     await node.owner_says("x", turn=1)
     waiting = node.serve(turn=2)
     (chunk,) = node.take()
-    node.store.table.free(A, 0)
+    node.store.table.free_object(A, 0)
     chunk.answer(None)
     await pass_time(1.0)
     assert waiting.replies == [None]
@@ -170,7 +170,7 @@ async def test_a_closed_node_gives_back_memory_that_it_waited_for(node: Node) ->
     await node.owner_says("x")
     await node.manager.close()
     await pass_time(0)
-    node.store.table.free(object_id("full-0"), 0)
+    node.store.table.free_object(object_id("full-0"), 0)
     await pass_time(2.5)
     assert node.store.table.allocator.used == (BLOCKS - 1) * ALIGNMENT
 
@@ -322,7 +322,7 @@ async def test_while_chunks_are_on_their_way_the_memory_of_a_freed_object_stays_
     node.want()
     question = await node.owner_says("x", "y", blocks=5)
     chunks = node.take()
-    node.store.table.free(A, 0)
+    node.store.table.free_object(A, 0)
     chunks[0].answer(1)
     assert node.take() == [], "nothing more is asked for"
     await pass_time(1.0)

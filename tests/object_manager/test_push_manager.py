@@ -12,7 +12,7 @@ from minray.object_manager.push_manager import PushManager
 def test_g88_at_most_so_many_bytes_are_in_flight() -> None:
     pushes, sent = PushManager(100), list[int]()
     for number in range(4):
-        pushes.add(40, lambda number=number: sent.append(number))
+        pushes.add_push(40, lambda number=number: sent.append(number))
     assert (sent, pushes.bytes_in_flight, len(pushes)) == ([0, 1], 80, 2)
     pushes.on_sent(40)
     assert sent == [0, 1, 2]
@@ -22,7 +22,7 @@ def test_g88_at_most_so_many_bytes_are_in_flight() -> None:
 def test_what_is_larger_than_the_bound_goes_alone() -> None:
     pushes, sent = PushManager(100), list[int]()
     for size in (10, 500, 10):
-        pushes.add(size, lambda size=size: sent.append(size))
+        pushes.add_push(size, lambda size=size: sent.append(size))
     assert sent == [10]
     pushes.on_sent(10)
     assert sent == [10, 500]
@@ -34,7 +34,7 @@ def test_what_is_larger_than_the_bound_goes_alone() -> None:
 def test_g88_everything_leaves_in_order(sizes: list[int], data: st.DataObject) -> None:
     pushes, sent, over = PushManager(100), list[int](), 0
     for number, size in enumerate(sizes):
-        pushes.add(size, lambda number=number: sent.append(number))
+        pushes.add_push(size, lambda number=number: sent.append(number))
         while over < len(sent) and data.draw(st.booleans()):
             pushes.on_sent(sizes[sent[over]])
             over += 1

@@ -39,7 +39,7 @@ class Line:
             if then is not None:
                 then(entry)
 
-        self.queue.add(creation, on_created, now)
+        self.queue.add_request(creation, on_created, now)
 
     def open_fallback(self, blocks: int) -> None:
         self.table.fallback.open(FakeArena(blocks * PAGE_BYTES))
@@ -53,7 +53,7 @@ class Line:
         entry = self.table.find(object_id(name))
         assert entry is not None
         self.table.seal(entry)
-        self.table.free(object_id(name), 0)
+        self.table.free_object(object_id(name), 0)
 
 
 def test_who_finds_room_does_not_wait() -> None:
@@ -134,7 +134,7 @@ def test_who_is_not_wanted_any_more_does_not_hold_up_the_others() -> None:
     line = Line()
     for name in "abc":
         line.add(name, 4 if name != "c" else 1)
-    line.table.free(object_id("b"), 0)
+    line.table.free_object(object_id("b"), 0)
     line.queue.advance(0.1)
     assert line.heard == {"a": "created", "b": "unwanted"}
     line.free("a")
@@ -193,12 +193,12 @@ def test_what_is_on_disk_alone_waits_for_memory_like_what_is_new() -> None:
     line.add("a", 4)
     assert line.table.is_spilled(entry)
     given: list[ObjectEntry | None] = []
-    line.queue.add(Restoration(entry), lambda made, is_unwanted: given.append(made), 0.0)
+    line.queue.add_request(Restoration(entry), lambda made, is_unwanted: given.append(made), 0.0)
     assert given == [] and line.queue.waiting_bytes == entry.size
     line.free("a")
     line.queue.advance(0.0)
     assert given == [entry] and not line.table.is_spilled(entry)
-    line.queue.add(Restoration(entry), lambda made, is_unwanted: given.append(made if is_unwanted else entry), 0.0)
+    line.queue.add_request(Restoration(entry), lambda made, is_unwanted: given.append(made if is_unwanted else entry), 0.0)
     assert given == [entry, None], "it has memory: nobody wants more"
 
 

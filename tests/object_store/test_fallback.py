@@ -58,7 +58,7 @@ class Line:
             place = "refused" if entry is None else "disk" if self.table.fallback.has(entry.offset) else "memory"
             self.heard[name] = place
 
-        self.queue.add(creation, on_created, now, is_spilling, can_spill)
+        self.queue.add_request(creation, on_created, now, is_spilling, can_spill)
 
 
 def test_g79_after_a_while_without_progress_all_who_wait_get_memory_on_disk() -> None:
@@ -101,7 +101,7 @@ def test_g79_memory_that_becomes_free_is_taken_first() -> None:
     entry = line.table.find(object_id("a"))
     assert entry is not None
     line.table.seal(entry)
-    line.table.free(object_id("a"), 0)
+    line.table.free_object(object_id("a"), 0)
     line.add("c", 4, 5.0)
     assert line.heard["c"] == "memory"
 
@@ -163,7 +163,7 @@ def test_what_is_on_disk_needs_no_memory_and_is_not_spilled(table: SmallTable) -
     in_fallback(table, "a")
     assert table.unspilled_bytes == ALIGNMENT
     assert [entry.object_id for entry in table.spillable()] == [object_id("resident")]
-    table.free(object_id("a"), 0)
+    table.free_object(object_id("a"), 0)
     assert table.unspilled_bytes == ALIGNMENT and table.fallback.used == 0
 
 
@@ -233,7 +233,7 @@ class EverythingTogether(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.live)))
         entry = self.live[name]
         if how == "free":
-            self.table.free(object_id(name), 0)
+            self.table.free_object(object_id(name), 0)
             del self.live[name]
         elif how == "evict":
             self.table.evict(object_id(name))
@@ -264,7 +264,7 @@ class EverythingTogether(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.table.unpin(self.pins)
         for name in self.live:
-            self.table.free(object_id(name), 0)
+            self.table.free_object(object_id(name), 0)
         assert (self.table.allocator.used, self.table.fallback.used, self.disk.blocks) == (0, 0, {})
 
 

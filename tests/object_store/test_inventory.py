@@ -50,7 +50,7 @@ def test_a_copy_that_is_freed_but_read_is_still_told(table: SmallTable) -> None:
     entry = table.find(object_id("a"))
     assert entry is not None
     table.pin(entry, b"1", WORKERS[0])
-    table.free(object_id("a"), 0)
+    table.free_object(object_id("a"), 0)
     told = {copy.object_id: copy.state for copy in info(table).copies}
     assert told == {object_id("a"): DOOMED, object_id("b"): SEALED}
 

@@ -84,8 +84,8 @@ def test_s6_memory_that_is_written_or_read_is_not_given_away_when_its_object_is_
     table = SmallTable(2)
     written, read = create(table, A), table.put("b")
     assert written is not None and table.pin(read, b"pin", WORKERS[1])
-    table.free(A, 0)
-    table.free(B, 0)
+    table.free_object(A, 0)
+    table.free_object(B, 0)
     assert table.find(A) is table.find(B) is None
     assert create(table, C) is None
     assert table.seal(written) is False
@@ -114,7 +114,7 @@ def test_g62_g59_late_creations_of_what_was_freed_or_whose_owner_died_are_unwant
     if owner_dies:
         table.on_death(OWNERS[0].worker_id)
     else:
-        table.free(A, 3)
+        table.free_object(A, 3)
     assert len(table) == table.allocator.used == 0
     with pytest.raises(Unwanted):
         create(table, A, attempt=3)
@@ -332,7 +332,7 @@ class Copies(RuleBasedStateMachine):
 
     @rule(key=objects, attempt=attempts)
     def free(self, key: bytes, attempt: int) -> None:
-        self.table.free(key, attempt)
+        self.table.free_object(key, attempt)
         self.freed[key] = max(attempt, self.freed.get(key, -1))
         copy = self.wanted.get(key)
         if copy is not None and copy.attempt <= attempt:
@@ -381,7 +381,7 @@ class Copies(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Owners free everything, readers and writers end: nothing is left."""
         for key in (A, B, C):
-            self.table.free(key, NEVER)
+            self.table.free_object(key, NEVER)
         self.table.unpin([pin for copy in self.copies() for pin in copy.pins])
         for entry in self.table.entries():
             self.table.seal(entry)
@@ -490,7 +490,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("abcd"), attempt=st.integers(0, 1))
     def free(self, name: str, attempt: int) -> None:
-        self.table.free(object_id(name), attempt)
+        self.table.free_object(object_id(name), attempt)
 
     @rule(who=st.sampled_from([OWNERS[2].worker_id, OWNERS[1].worker_id]))
     def die(self, who: bytes) -> None:
@@ -515,7 +515,7 @@ class TableMachine(RuleBasedStateMachine):
         while self.moving:
             self.end_moving(True)
         for entry in self.table.copies():
-            self.table.free(entry.object_id, entry.attempt)
+            self.table.free_object(entry.object_id, entry.attempt)
             if not entry.is_written:
                 self.table.abort(entry)
         self.table.unpin(self.pins)

@@ -162,10 +162,10 @@ async def test_a_file_goes_with_the_last_of_its_objects() -> None:
     node.put(C, 4, 3)
     await pass_time(0)
     assert [*node.disk.files.values()] == [bytes([1]) * ALIGNMENT + bytes([2]) * ALIGNMENT]
-    node.store.table.free(A, 0)
+    node.store.table.free_object(A, 0)
     node.store.unpin([])
     assert len(node.disk.files) == 1
-    node.store.table.free(B, 0)
+    node.store.table.free_object(B, 0)
     node.store.unpin([])
     assert node.disk.files == {}
 
@@ -176,7 +176,7 @@ async def test_what_is_freed_while_it_is_written_leaves_no_file() -> None:
     node.disk.gate.clear()
     node.put(A, 2, 1)
     node.put(B, 4, 2)
-    node.store.table.free(A, 0)
+    node.store.table.free_object(A, 0)
     node.disk.gate.set()
     await pass_time(0)
     assert node.disk.files == {} and node.bytes_of(B) == bytes([2] * 4)
@@ -195,7 +195,7 @@ async def test_of_a_batch_that_fails_the_first_objects_are_on_disk_and_the_other
     assert isinstance(node.io.trouble, DiskFailed) and "objects stay in memory" in caplog.text
     assert node.io.stats().spilled_objects == 1 and [*node.disk.files.values()] == [bytes([1]) * ALIGNMENT]
     assert made == [] and node.bytes_of(B) == bytes([2, 2])
-    node.store.table.free(B, 0)
+    node.store.table.free_object(B, 0)
     node.store.unpin([])
     assert made != [] and node.bytes_of(C) == bytes([3] * 3)
 
@@ -210,7 +210,7 @@ async def test_what_comes_back_other_than_it_was_is_lost_and_looked_for_elsewher
     node.disk.files[name] = bytes(2 * ALIGNMENT)
     if damage == "lost":
         del node.disk.files[name]
-    node.store.table.free(B, 0)
+    node.store.table.free_object(B, 0)
     answers = node.read(A)
     await pass_time(0)
     assert answers == [] and node.fetched == node.evicted == [A] and node.store.table.find(A) is None
@@ -243,7 +243,7 @@ async def test_some_bytes_are_read_without_bringing_all_back() -> None:
 @in_virtual_time
 async def test_what_cannot_be_read_for_want_of_a_thread_is_asked_for_again_for_a_while(times: int) -> None:
     node = await with_a_on_disk()
-    node.store.table.free(B, 0)
+    node.store.table.free_object(B, 0)
     node.disk.busy = times
     answers = node.read(A)
     await pass_time(sum(io_workers.PAUSES_S) - 0.1)
@@ -275,7 +275,7 @@ async def test_a_copy_is_not_lost_for_want_of_memory_for_a_part_of_it(monkeypatc
 async def test_a_node_that_ends_neither_writes_nor_reads() -> None:
     node = await with_a_on_disk()
     node.disk.gate.clear()
-    node.store.table.free(B, 0)
+    node.store.table.free_object(B, 0)
     reading = node.read(A)
     await pass_time(0)
     await node.io.close()

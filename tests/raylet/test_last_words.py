@@ -33,7 +33,7 @@ Extension modules: msgspec._core, numpy (total: 2)"""
 def words(*lines: str) -> list[str]:
     spoken = LastWords()
     for line in lines:
-        spoken.add(line)
+        spoken.add_line(line)
     return spoken.lines()
 
 

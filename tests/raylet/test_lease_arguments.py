@@ -44,7 +44,7 @@ class Scene:
 
     def advance(self) -> None:
         self.advances += 1
-        self.arguments.begin()
+        self.arguments.begin_pulls()
 
     # --- the store
 
@@ -82,9 +82,9 @@ class Scene:
 
     def want(self, lease_id: bytes, **sizes: int) -> None:
         """A lease is asked for, and its arguments are to come; they have these names and sizes."""
-        self.arguments.add(lease_id, [Dependency(name.encode(), OWNER, size) for name, size in sizes.items()], 0)
+        self.arguments.add_lease(lease_id, [Dependency(name.encode(), OWNER, size) for name, size in sizes.items()], 0)
         assert not self.arguments.fetch(lease_id)
-        self.arguments.begin()
+        self.arguments.begin_pulls()
 
     async def answer(self, *statuses: int) -> None:
         """The oldest question."""
@@ -107,7 +107,7 @@ def test_arguments_are_pinned_from_their_arrival_to_the_end_of_the_lease() -> No
         scene.arguments.pin(b"lease")
         scene.arguments.let_go()
         assert len(scene.pins) == 2
-        scene.arguments.end(b"lease")
+        scene.arguments.end_lease(b"lease")
         assert scene.pins == [] and len(scene.arguments.manager) == 0
 
     run(story)
@@ -125,7 +125,7 @@ def test_what_came_for_a_lease_without_resources_may_go_and_is_pinned_when_it_ha
         assert len(scene.pins) == 1
         scene.arguments.let_go()
         assert len(scene.pins) == 1, "it has not come just now"
-        scene.arguments.end(b"lease")
+        scene.arguments.end_lease(b"lease")
         assert scene.pins == []
 
     run(story)
@@ -144,7 +144,7 @@ def test_arguments_of_a_lease_that_runs_at_once_stay_pinned_however_they_came(st
         await scene.answer(PINNED, status)
         scene.arguments.let_go()
         assert len(scene.pins) == 2
-        scene.arguments.end(b"lease")
+        scene.arguments.end_lease(b"lease")
         assert scene.pins == []
 
     run(story)
@@ -157,7 +157,7 @@ def test_l2_a_request_that_ends_while_its_arguments_come_leaves_no_pin_and_no_ti
         question = scene.questions[0]
         scene.pins.append(question.wanted[0].pin)
         question.set(0, Pinned(PINNED))
-        scene.arguments.end(b"lease")
+        scene.arguments.end_lease(b"lease")
         await pass_time(2 * PATIENCE_S)
         assert scene.pins == [] and scene.here == [] and scene.questions == [] and scene.advances == 0
 
@@ -170,7 +170,7 @@ def test_an_answer_that_comes_with_the_end_of_the_lease_is_nobody_s() -> None:
         scene.want(b"lease", x=10)
         question = scene.questions[0]
         question.set(0, Pinned(PINNED))
-        scene.arguments.end(b"lease")
+        scene.arguments.end_lease(b"lease")
         scene.want(b"lease", x=10)
         await turns()
         assert scene.here == [], "that was the answer for the request before"
@@ -186,10 +186,10 @@ def test_a_lease_fetches_again_what_has_gone_meanwhile() -> None:
         scene.arguments.let_go()
         scene.objects.clear()
         assert scene.arguments.missing(b"lease") == [b"x"] and not scene.arguments.fetch(b"lease")
-        scene.arguments.begin()
+        scene.arguments.begin_pulls()
         await scene.answer(PINNED)
         assert scene.here == [b"lease", b"lease"]
-        scene.arguments.end(b"lease")
+        scene.arguments.end_lease(b"lease")
         assert scene.pins == []
 
     run(story)
@@ -215,8 +215,8 @@ def test_what_has_no_room_is_excused_only_when_nothing_runs_that_would_make_some
         scene.want(b"lease", y=10)
         await scene.answer(NO_ROOM)
         assert not scene.arguments.fetch(b"lease")
-        scene.arguments.end(b"runs")
-        scene.arguments.begin()
+        scene.arguments.end_lease(b"runs")
+        scene.arguments.begin_pulls()
         await scene.answer(NO_ROOM)
         assert scene.arguments.fetch(b"lease")
 
@@ -288,10 +288,10 @@ def test_closing_leaves_no_timer() -> None:
 def test_a_lease_without_large_arguments_costs_nothing() -> None:
     async def story() -> None:
         scene = Scene()
-        scene.arguments.add(b"lease", [], 0)
+        scene.arguments.add_lease(b"lease", [], 0)
         assert scene.arguments.fetch(b"lease") and len(scene.arguments.manager) == 0
         scene.arguments.pin(b"lease")
-        scene.arguments.end(b"lease")
+        scene.arguments.end_lease(b"lease")
         assert scene.pins == [] and scene.arguments._pins == {}
 
     run(story)

@@ -20,16 +20,16 @@ class Scene:
         self.manager = LeaseDependencyManager(LIMIT, self.here.__contains__, lambda lease: lease not in self.lacking)
 
     def add(self, lease: str, *names: str, depth: int = 0) -> None:
-        self.manager.add(lease.encode(), {name.encode(): self.here.get(name.encode(), 1) for name in names}, depth)
+        self.manager.add_lease(lease.encode(), {name.encode(): self.here.get(name.encode(), 1) for name in names}, depth)
 
     def want(self, **leases: int) -> None:
         """Leases with one argument each, which has the lease's name and this size, and is not here."""
         for lease, size in leases.items():
-            self.manager.add(lease.encode(), {lease.encode(): size}, 0)
+            self.manager.add_lease(lease.encode(), {lease.encode(): size}, 0)
             self.manager.want(lease.encode())
 
     def begin(self) -> str:
-        return b"".join(self.manager.begin()).decode()
+        return b"".join(self.manager.begin_pulls()).decode()
 
     def run(self, *leases: str) -> str:
         """Give resources to those of these that may run, in this order, and return them."""
@@ -41,7 +41,7 @@ class Scene:
         return ran
 
     def end(self, lease: str) -> None:
-        self.manager.end(lease.encode())
+        self.manager.end_lease(lease.encode())
 
     def block(self, lease: str, is_blocked: bool = True) -> None:
         self.manager.set_blocked(lease.encode(), is_blocked)
@@ -132,7 +132,7 @@ def test_g86_others_keep_back_for_children_that_are_fetched_for() -> None:
 def test_g86_what_is_fetched_for_children_without_resources_keeps_nobody_from_being_fetched_for() -> None:
     scene = Scene()
     for lease, depth in ("A", 2), ("B", 1), ("C", 0):
-        scene.manager.add(lease.encode(), {lease.encode(): 60}, depth)
+        scene.manager.add_lease(lease.encode(), {lease.encode(): 60}, depth)
         scene.manager.want(lease.encode())
     scene.lacking += [b"A", b"C"]
     assert scene.begin() == "AB", "C has none either"
@@ -213,7 +213,7 @@ def test_one_is_always_fetched() -> None:
     scene = Scene()
     scene.want(A=1000, B=1)
     assert scene.begin() == "A"
-    scene.manager.end(b"A")
+    scene.manager.end_lease(b"A")
     assert scene.begin() == "B"
 
 

@@ -59,7 +59,7 @@ class Node:
 
     def free(self, number: int) -> list[SpillFile]:
         """Returns the files that go."""
-        self.table.free(object_id(number), 0)
+        self.table.free_object(object_id(number), 0)
         return [file for file in self.table.take_unneeded() if self.manager.release(file)]
 
 
@@ -267,7 +267,7 @@ def test_g79_waiting_goes_on_while_spilling_makes_progress() -> None:
     queue = CreateRequestQueue(node.table, 2.0)
     answers: list[ObjectEntry | None] = []
     creation = Creation(object_id(99), 0, SIZE, OWNER, b"", True)
-    queue.add(creation, lambda entry, is_unwanted: answers.append(entry), 0.0)
+    queue.add_request(creation, lambda entry, is_unwanted: answers.append(entry), 0.0)
     assert queue.waiting_bytes == SIZE
     assert queue.advance(1.9, is_spilling=True) == 3.9
     assert queue.advance(3.8, is_spilling=True) == 5.8
@@ -316,7 +316,7 @@ class Spilling(RuleBasedStateMachine):
     def free(self, data: Any) -> None:
         number = data.draw(st.sampled_from(sorted(self.live)))
         del self.live[number]
-        self.node.table.free(object_id(number), 0)
+        self.node.table.free_object(object_id(number), 0)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), times=st.integers(1, 2))
@@ -417,7 +417,7 @@ class Spilling(RuleBasedStateMachine):
             if self.node.write(batch):
                 self.files[batch.file] = b""
         for number in list(self.live):
-            self.node.table.free(object_id(number), 0)
+            self.node.table.free_object(object_id(number), 0)
         self.live.clear()
         self.nothing_is_lost_and_nothing_left()
         assert (len(self.node.table), self.node.table.allocator.used, self.files) == (0, 0, {})

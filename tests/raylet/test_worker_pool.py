@@ -77,7 +77,7 @@ class Pool:
 
     def release(self, worker: Worker) -> None:
         del self.serving[worker.lease_id]
-        self.machine.release(worker, self.now)
+        self.machine.release_worker(worker, self.now)
         self.assign()
 
     def die(self, worker: Worker, cause: str = "exit code 1", is_excused: bool = True) -> None:
@@ -450,7 +450,7 @@ def test_the_table_of_states_refuses_what_cannot_be() -> None:
     worker = pool.lease(b"1")
     pool.machine.doom(worker, "why not")
     with pytest.raises(InvalidTransition):
-        pool.machine.release(worker, 0)
+        pool.machine.release_worker(worker, 0)
 
 
 STEPS = st.lists(
