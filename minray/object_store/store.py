@@ -200,7 +200,7 @@ class ObjectStore:
 
     def handle_AbortObject(self, request: AbortObject, call: Call) -> Done:
         entry = self.table.copy_of(request.object_id, request.attempt, call.peer)
-        self.table.free_object(request.object_id, request.attempt)  # The CreateObject may still wait for room, or be repeated.
+        self.table.free_object(request.object_id, request.attempt)  # its CreateObject may wait for room, or be repeated
         if entry is not None:
             self.table.abort(entry)
         self._look_elsewhere(request.object_id)

@@ -231,7 +231,7 @@ def sources(root: Path, folder: str = "minray") -> list[Source]:
     return [Source(root, path.relative_to(root).as_posix()) for path in sorted((root / folder).rglob("*.py"))]
 
 
-def _imports_of_ours(source: Source, modules: dict[str, Source]) -> Iterator[tuple[int, Source]]:
+def imports_of_ours(source: Source, modules: dict[str, Source]) -> Iterator[tuple[int, Source]]:
     for line, name, _ in source.imports:
         while name not in modules and "." in name:
             name = name.rpartition(".")[0]
@@ -248,7 +248,7 @@ def import_arrows(root: Path) -> list[str]:
             complaints.append(f"{source.path}: the room {source.room} has no line in the table of arrows")
             continue
         allowed = MAY_IMPORT[source.room]
-        for line, target in _imports_of_ours(source, modules):
+        for line, target in imports_of_ours(source, modules):
             if allowed is not EVERYTHING and target.room not in allowed | {source.room}:
                 complaints.append(f"{source.path}:{line}: {source.room} may not import {target.room}")
     return complaints
@@ -258,7 +258,7 @@ def import_circles(root: Path) -> list[str]:
     """No file needs itself, by whatever way: neither inside a room nor between rooms. Imports for type checkers count."""
     modules = {source.module: source for source in sources(root)}
     arrows = {
-        source.path: {target.path for _, target in _imports_of_ours(source, modules)} for source in modules.values()
+        source.path: {target.path for _, target in imports_of_ours(source, modules)} for source in modules.values()
     }
     return [f"a circle of imports: {', '.join(circle)}" for circle in _circles(arrows)]
 
@@ -417,7 +417,7 @@ def _records(modules: list[Source]) -> set[str]:
 def dead_files(root: Path) -> list[str]:
     """Every file is imported by another, or named (as a role or an entry point), or made for users."""
     modules = {source.module: source for source in sources(root)}
-    alive = {target.path for source in modules.values() for _, target in _imports_of_ours(source, modules)}
+    alive = {target.path for source in modules.values() for _, target in imports_of_ours(source, modules)}
     named = (root / "setup.cfg").read_text() if (root / "setup.cfg").exists() else ""
     for source in modules.values():
         for node in ast.walk(source.tree):

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy import rules
+from tests.tidy import method_names, rules
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = [
     rules.import_arrows, rules.import_circles, rules.banned_calls, rules.libraries_of_extras, rules.headers, rules.sizes,
     rules.dead_files, rules.sleeping_tests, rules.shapeless_fakes, rules.unwanted_words, rules.missing_paths,
     rules.missing_commands, rules.core_path, rules.plain_english, rules.class_names, rules.positional_fields,
+    method_names.method_names,
 ]  # fmt: skip
 HEADER = '"""What it is.\n\nRay: src/ray/x.h\n\nRule.\nRule.\n"""\n'
 
@@ -159,6 +160,20 @@ def test_a_class_name_that_stands_for_two_classes_is_seen(tmp_path: Path) -> Non
     files = {"a.py": "class A: pass\nclass B: pass", "b.py": "class B:\n    class C: pass", "c.py": "class D: pass"}
     assert rules.class_names(plant(tmp_path, {f"minray/{name}": text for name, text in files.items()})) == [
         "B: minray/a.py, minray/b.py"
+    ]
+
+
+def test_a_method_of_too_many_classes_of_one_process_is_seen(tmp_path: Path) -> None:
+    text = "class {0}:\n    def add(self): pass\n    def _end(self): pass\n    def __len__(self): pass"
+    files = {f"minray/gcs/{name}.py": text.format(name.upper()) for name in "abc"}
+    assert method_names.method_names(plant(tmp_path, files), {}) == [], "three may have it"
+    ours = {"minray/rpc/d.py": text.format("D"), "minray/gcs/e.py": "from minray.rpc.d import D"}
+    port = {"minray/gcs/f.py": "class F(Protocol):\n    def add(self): pass", "minray/raylet/g.py": text.format("G")}
+    root = plant(tmp_path, {**ours, **port})
+    assert method_names.method_names(root, {}) == ["add stands in 4 classes of the gcs: A, B, C, D"]
+    assert method_names.method_names(root, {("gcs", "add"): "a reason"}) == []
+    assert method_names.method_names(root, {("gcs", "add"): "a reason", ("raylet", "add"): "none"}) == [
+        "add: few classes of the raylet have it now"
     ]
 
 
