@@ -29,6 +29,13 @@ def test_the_citation_has_what_cff_requires_and_repeats_no_version() -> None:
         assert reference.keys() >= {"type", "title", "authors"}
 
 
+@pytest.mark.parametrize("name", ["setup.cfg", "CITATION.cff", "README.md", "SECURITY.md", "CONTRIBUTING.md"])
+def test_no_address_of_the_project_is_invented(name: str) -> None:
+    invented = r"\S*[@/.](?:example|invalid|test|localhost)(?:\.(?:com|net|org))?\b\S*"
+    addresses = [word for word in re.findall(invented, (ROOT / name).read_text()) if "://" in word or "@" in word]
+    assert addresses == [], "the domain belongs to nobody"
+
+
 def test_the_workflow_tests_every_python_that_setup_names() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
