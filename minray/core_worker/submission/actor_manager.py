@@ -26,15 +26,7 @@ from minray.core_worker.submission.task_manager import TaskManager
 from minray.core_worker.submission.task_ports import PushOutcomes
 from minray.exceptions import ActorUnavailableError, RaySystemError
 from minray.platform.base import PlatformError, RecordTooLarge
-from minray.protocol.actor import (
-    DEAD,
-    ActorInfo,
-    ActorReply,
-    GetActor,
-    GiveUpCalls,
-    PushActorTask,
-    actors_channel,
-)
+from minray.protocol.actor import DEAD, ActorInfo, ActorReply, GetActor, GiveUpCalls, PushActorTask, actors_channel
 from minray.protocol.base import Address, decode
 from minray.protocol.core_worker import NOT_STARTED, PushTaskReply
 from minray.rpc.connection import ignore
