@@ -141,7 +141,7 @@ async def test_g79_what_must_stay_makes_room_on_disk_and_comes_back() -> None:
     node.disk.gate.set()
     await pass_time(0)
     assert made != [] and not node.io.is_progressing and [*node.disk.files.values()] == [bytes([1]) * 2 * ALIGNMENT]
-    node.store.table.free(B, 0)
+    node.store.table.free_object(B, 0)
     answers = node.read(A)
     await pass_time(0)
     assert [answer.status for answer in answers] == [PINNED] and node.bytes_of(A) == bytes([1, 1])

@@ -61,7 +61,7 @@ def test_g57_who_submits_or_puts_owns() -> None:
 
 def test_g57_what_is_known_of_an_object_is_with_its_owner_only() -> None:
     (inner,) = ray.get(put_some.remote("x"))
-    assert core().references.get(inner.binary()).owner.worker_id == inner.owner_address().worker_id
+    assert core().references.reference_of(inner.binary()).owner.worker_id == inner.owner_address().worker_id
     assert inner.binary() not in core().store.objects
     assert not is_freed_at_owner(inner.binary(), inner.owner_address())
     assert ray.get(inner) == "x"
@@ -81,7 +81,7 @@ def test_an_object_is_freed_with_its_last_reference() -> None:
     assert ray.get(copies) == ["put", "returned", 1, 2]
     del copies
     wait_for_condition(lambda: not any(object_id in driver.store.objects for object_id in ids))
-    assert not any(driver.references.get(object_id) for object_id in ids)
+    assert not any(driver.references.reference_of(object_id) for object_id in ids)
 
 
 def test_a_result_that_nobody_wants_is_not_kept(files: Files) -> None:

@@ -237,5 +237,5 @@ def test_a_search_for_what_cannot_be_serialized_pins_no_references() -> None:
     ref = minray.put(bytes(200_000))
     with pytest.raises(TypeError, match="parameter value"):
         minray.remote(lambda value: value).remote([ref, threading.Lock()])
-    wait_for_condition(lambda: core().references.get(ref.binary()) is not None)
-    assert not core().references.get(ref.binary()).pinned
+    wait_for_condition(lambda: core().references.reference_of(ref.binary()) is not None)
+    assert not core().references.reference_of(ref.binary()).pinned

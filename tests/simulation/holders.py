@@ -77,7 +77,7 @@ class Holders:
 
         def look_at(object_ids: Any) -> None:
             for object_id in object_ids:
-                reference = references.get(object_id)
+                reference = references.reference_of(object_id)
                 if reference is not None:  # for lineage
                     on_forgotten(object_id, reference)
 
@@ -101,7 +101,7 @@ class Holders:
 
     def _holders(self, owner: Any, object_id: bytes) -> Iterator[str]:
         for name, core in self._alive():
-            reference = core.references.get(object_id) if core is not owner and not self._is_killed(core) else None
+            reference = core.references.reference_of(object_id) if core is not owner and not self._is_killed(core) else None
             if reference is not None and reference.is_held() and self._is_protected(core, object_id, reference, {}):
                 yield f"{name} holds it: {_describe(reference)}"
 
@@ -135,7 +135,7 @@ class Holders:
             return False
         if not _is_pushed_to(pending, task, core):
             return False
-        reference = submitter.references.get(object_id)
+        reference = submitter.references.reference_of(object_id)
         if reference is None or reference.owner is None:
             return True
         return self._is_protected(submitter, object_id, reference, {**asked, core.process.address.worker_id: None})

@@ -132,7 +132,7 @@ class Watch:
         self._processes[process.name] = process
         self.holders.add(process, core)
         self.actors.add(core)
-        cancel = core.submission.outcomes.cancel
+        cancel = core.submission.outcomes.cancel_task
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
             if task.state is not PUSHED:
@@ -141,7 +141,7 @@ class Watch:
                 self._cancelled.setdefault(task.task_id, (task.worker.lease_id, task.attempt))
             cancel(task, force, recursive)
 
-        core.submission.outcomes.cancel = watched_cancel
+        core.submission.outcomes.cancel_task = watched_cancel
         on_report = core.submission.generators.on_report
 
         def watched_report(request: ReportGeneratorItem, buffers: Any) -> Any:
