@@ -32,7 +32,8 @@ from minray.platform.base import (
     PlatformError,
     WrongIncarnation,
 )
-from minray.simulation.channel import CALL, ChannelEnd, Message, Pipe
+from minray.platform.transport.queued_channel import CALL, CLOSE, Message
+from minray.simulation.channel import Pipe, SimChannelEnd
 from minray.simulation.faults import (
     BREAKS,
     CUTS_S,
@@ -45,7 +46,7 @@ from minray.simulation.faults import (
     Oracle,
 )
 from minray.simulation.loop import SimLoop, SimProcess
-from minray.simulation.trace import FAULT, LIFE, SEND, Trace
+from minray.simulation.trace import FAULT, LIFE, RECEIVE, SEND, Trace
 
 LOCAL_LATENCY_S = 0.000_05
 REMOTE_LATENCY_S = 0.000_2
@@ -67,9 +68,9 @@ class SimListener:
         self.endpoint = endpoint
         self.identity = identity
         self.on_incoming = on_incoming
-        self.ends: dict[ChannelEnd, None] = {}
+        self.ends: dict[SimChannelEnd, None] = {}
         """This side's ends of the channels that came in."""
-        self.knocking: dict[asyncio.Future[ChannelEnd], SimProcess] = {}
+        self.knocking: dict[asyncio.Future[SimChannelEnd], SimProcess] = {}
         """Connections on their way here: the caller's future -> its process."""
 
     async def close(self) -> None:
@@ -96,10 +97,10 @@ class SimNetwork:
         self.process = process
         self.token = token
         self.counters = Counters()
-        self.ends: dict[ChannelEnd, None] = {}
+        self.ends: dict[SimChannelEnd, None] = {}
         """The open channel ends of this process, in the order in which they were made."""
         self.listeners: list[SimListener] = []
-        self._frame: tuple[ChannelEnd, int] | None = None
+        self._frame: tuple[SimChannelEnd, int] | None = None
         """(channel end, tick) of the last message: further ones of that end at that tick count as the same frame."""
         process.on_death.append(self._on_death)
 
@@ -117,8 +118,8 @@ class SimNetwork:
 
     async def connect(
         self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]
-    ) -> ChannelEnd:
-        caller: asyncio.Future[ChannelEnd] = asyncio.get_running_loop().create_future()
+    ) -> SimChannelEnd:
+        caller: asyncio.Future[SimChannelEnd] = asyncio.get_running_loop().create_future()
         self.wire.knock(self, endpoint, target, identity, on_close, caller)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -128,7 +129,22 @@ class SimNetwork:
         finally:
             del caller  # It refers to the error too, whose traceback refers to this frame.
 
-    def count_frame(self, end: ChannelEnd) -> None:
+    def send(self, end: SimChannelEnd, message: Message) -> None:
+        """Put a message of this process on its way."""
+        if message.kind == CLOSE:
+            end.pipe.put(message)
+        else:
+            self._count_frame(end)
+            self.wire.send(end, message)
+
+    def shut(self, end: SimChannelEnd) -> None:
+        end.pipe.shut()
+
+    def on_message(self, end: SimChannelEnd, message: Message) -> None:
+        event = self.wire.trace.add(self.process.name, RECEIVE, message.word, end.pipe.target.name)
+        self.wire.trace.senders[event] = message.event
+
+    def _count_frame(self, end: SimChannelEnd) -> None:
         frame = (end, self.process.loop.ticks)
         if frame != self._frame:
             self._frame = frame
@@ -181,7 +197,7 @@ class SimWire:
         target: bytes,
         identity: bytes,
         on_close: Callable[[], None],
-        caller: asyncio.Future[ChannelEnd],
+        caller: asyncio.Future[SimChannelEnd],
     ) -> None:
         """Try to connect: ``caller`` receives a channel or an error, or nothing, as from a lost node or across a cut."""
         process = network.process
@@ -207,7 +223,7 @@ class SimWire:
         target: bytes,
         identity: bytes,
         on_close: Callable[[], None],
-        caller: asyncio.Future[ChannelEnd],
+        caller: asyncio.Future[SimChannelEnd],
     ) -> None:
         """Check token and incarnation, on the listener's side, and build both ends of the channel."""
         if listener.knocking.pop(caller, None) is None or not network.process.alive:
@@ -220,8 +236,8 @@ class SimWire:
             error = WrongIncarnation(f"{listener.endpoint}: incarnation {target.hex()} is gone")
             back(REMOTE_LATENCY_S, fail_softly, caller, error)
         else:
-            near = ChannelEnd(network, listener.identity, on_close, _nothing_comes_in)
-            far = ChannelEnd(listener.network, identity, lambda: listener.ends.pop(far, None), listener.on_incoming)
+            near = SimChannelEnd(network, listener.identity, on_close, _nothing_comes_in)
+            far = SimChannelEnd(listener.network, identity, lambda: listener.ends.pop(far, None), listener.on_incoming)
             near.pipe = Pipe(self, network.process, listener.network.process, far.receive)
             far.pipe = Pipe(self, listener.network.process, network.process, near.receive)
             near.other, far.other = far, near
@@ -230,7 +246,7 @@ class SimWire:
                 end.network.ends[end] = None
             back(REMOTE_LATENCY_S, self._opened, near, caller)
 
-    def _opened(self, near: ChannelEnd, caller: asyncio.Future[ChannelEnd]) -> None:
+    def _opened(self, near: SimChannelEnd, caller: asyncio.Future[SimChannelEnd]) -> None:
         if caller.done():
             near.close()
         elif near.closed:
@@ -240,7 +256,7 @@ class SimWire:
 
     # --- Sending ---
 
-    def send(self, end: ChannelEnd, message: Message) -> None:
+    def send(self, end: SimChannelEnd, message: Message) -> None:
         """Put a message on its way, and strike it with the faults that the oracle chooses."""
         pipe = end.pipe
         word = message.word
@@ -289,7 +305,7 @@ class SimWire:
         is_target = self._oracle.overrides is not None or source.name.startswith(self._oracle.plan.targets)
         return self._choose("posthumous", message, place, len(POSTHUMOUS_S)) if is_target else 0
 
-    def _end_process(self, end: ChannelEnd, word: str, delay_s: float) -> None:
+    def _end_process(self, end: SimChannelEnd, word: str, delay_s: float) -> None:
         """Crash a process, and let all that it has sent and that has not arrived come later."""
         source = end.pipe.source
         self.trace.add(source.name, FAULT, f"ends; its last messages come {delay_s} s late", word)
@@ -311,13 +327,13 @@ class SimWire:
         self._breaks[link] = broken + bool(how)
         return BREAKS[how]
 
-    def _maybe_repeat(self, end: ChannelEnd, message: Message, place: tuple[str, str, int]) -> None:
+    def _maybe_repeat(self, end: SimChannelEnd, message: Message, place: tuple[str, str, int]) -> None:
         if message.kind == CALL and message.method not in NEVER_REPEATED:
             late = self._choose("duplicate", message, place, len(REPEATS_S))
             if late:
                 self.loop.world.call_later(REPEATS_S[late], self._repeat, end, message)
 
-    def _repeat(self, end: ChannelEnd, message: Message) -> None:
+    def _repeat(self, end: SimChannelEnd, message: Message) -> None:
         if not end.closed:
             end.pipe.put(message)
 
@@ -325,7 +341,7 @@ class SimWire:
         if self.loop.strike is not None and process.alive:
             self.loop.strike(process, place, process.next_ordinal(place))
 
-    def _reset(self, end: ChannelEnd, how: str) -> None:
+    def _reset(self, end: SimChannelEnd, how: str) -> None:
         back = end.other.pipe
         end.pipe.shut(delay_s=SILENCE_S if how == "half-open there" else 0.0)
         back.shut(lose=0 if how == "lost" else back.length(), delay_s=SILENCE_S if how == "half-open here" else 0.0)
@@ -421,7 +437,7 @@ class SimWire:
         self._lost_endpoints = {endpoint: place for endpoint, place in self._lost_endpoints.items() if place != node}
 
 
-def fail_softly(caller: asyncio.Future[ChannelEnd], error: PlatformError) -> None:
+def fail_softly(caller: asyncio.Future[SimChannelEnd], error: PlatformError) -> None:
     if not caller.done():
         caller.set_exception(error)
 

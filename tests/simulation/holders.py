@@ -19,8 +19,8 @@ from typing import Any
 
 from minray.common.ids import short
 from minray.core_worker.records.pending_task import PUSHED
+from minray.platform.transport.queued_channel import REPLY
 from minray.protocol.actor import DEAD
-from minray.simulation.channel import REPLY
 from minray.simulation.loop import SimProcess
 
 CARRIERS = ("PushTask", "GetObject", "GetObjects")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minray.platform.transport.queued_channel import CALL
 from minray.simulation import SimCluster
-from minray.simulation.channel import CALL
 from minray.simulation.network import NEVER_REPEATED
 
 REPLAY_DELAYS_S = (0.0, 0.02, 0.3, 3.0, 40.0)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import minray
+from minray.platform.transport.queued_channel import CALL
 from minray.simulation import FaultPlan
-from minray.simulation.channel import CALL
 from minray.simulation.trace import SEND, STATE, first_difference
 from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, outcome_of, printed

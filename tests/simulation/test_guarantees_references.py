@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import minray
+from minray.platform.transport.queued_channel import CALL
 from minray.simulation import FaultPlan
-from minray.simulation.channel import CALL
 from tests.simulation import judge
 from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of

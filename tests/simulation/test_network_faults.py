@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minray.platform.base import Buffer, ChannelBroken, ConnectFailed, ConnectRefused, Incoming, PlatformError
-from minray.simulation.channel import ChannelEnd
+from minray.simulation.channel import SimChannelEnd
 from minray.simulation.faults import BREAKS, LONG_DELAYS_S, POSTHUMOUS_S, REPEATS_S, RESETS, FaultPlan, Key, Oracle
 from minray.simulation.loop import ProcessGone, SimLoop, SimProcess
 from minray.simulation.network import MOST_BREAKS, SILENCE_S, SimNetwork, SimWire
@@ -28,7 +28,7 @@ class Pair:
     client: SimProcess
     server: SimProcess
     networks: list[SimNetwork]
-    channel: ChannelEnd = field(init=False)
+    channel: SimChannelEnd = field(init=False)
     heard: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     """``x`` for a reply, ``x!`` for a broken call, with virtual time in whole seconds."""
@@ -45,7 +45,7 @@ class Pair:
         await self.networks[1].listen("sim:server", b"server", self.on_incoming)
         self.channel = await self.connect()
 
-    async def connect(self) -> ChannelEnd:
+    async def connect(self) -> SimChannelEnd:
         return await self.networks[0].connect("sim:server", b"server", b"client", lambda: self.closed_at.append(self.now()))
 
     def ask(self, word: str) -> None:

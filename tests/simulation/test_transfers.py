@@ -15,10 +15,10 @@ import pytest
 
 import minray
 from minray.common.bounds import BOUNDS
+from minray.platform.transport.queued_channel import CALL
 from minray.protocol.base import decode
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT, PinObjects, ReadChunk
 from minray.simulation import FaultPlan
-from minray.simulation.channel import CALL
 from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
 from tests.simulation.roles import Cluster
