@@ -29,6 +29,11 @@ FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
 """Largest pickled function, in bytes (Ray: 95 MiB; here it travels inside one record, which may take 64 MiB)."""
 
 
+LOCAL = "local"
+"""The transport of a cluster inside one process."""
+TRANSPORTS = ("stream", "grpc", LOCAL)
+
+
 class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """The tunable constants of a cluster and its bounds. Times are in seconds unless the name says otherwise."""
 
@@ -159,7 +164,7 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     max_lineage_bytes: int = 1024 * 1024 * 1024
     """Most memory, in bytes, of one process's lineage; beyond it the older half is forgotten (G72)."""
     transport: str = "stream"
-    """Transport of the whole cluster: ``stream`` or ``grpc``."""
+    """Transport of the whole cluster: ``stream`` or ``grpc``; ``local`` for a cluster inside one process (local_mode)."""
 
     @classmethod
     def from_overrides(cls, overrides: dict[str, Any] | None) -> SystemConfig:
@@ -179,8 +184,8 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
         if config.object_spilling_compression not in ("", "zlib"):
             name = config.object_spilling_compression
             raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {shown(name)}")
-        if config.transport not in ("stream", "grpc"):
-            raise ValueError(f"_system_config: transport must be 'stream' or 'grpc', not {shown(config.transport)}")
+        if config.transport not in TRANSPORTS:
+            raise ValueError(f"_system_config: transport must be 'stream', 'grpc' or 'local', not {shown(config.transport)}")
         return config
 
 

@@ -17,12 +17,9 @@ from typing import Any, TypeVar
 
 from minray.common.config import SystemConfig
 from minray.node.discovery import NodeFile
+from minray.node.own_thread import join
 from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.platform.base import PlatformError
-from minray.platform.process.host import RealHost
-from minray.platform.process.processes import PlainProcesses
-from minray.platform.real import io_thread, make_platform
-from minray.platform.threads.user_code import DriverUserCode
 from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.gcs import (
     NODES,
@@ -55,10 +52,7 @@ class ClusterClient:
         Only the transport of ``system_config`` matters. ``address`` is the cluster's name in error messages.
         """
         self.address = address or gcs_endpoint.removeprefix("tcp:")
-        self._thread = io_thread(system_config)
-        identity = secrets.token_bytes(16)
-        user_code = DriverUserCode(self._thread.loop)
-        platform = make_platform("client", identity, system_config, token, PlainProcesses(), user_code, RealHost())
+        self._thread, _, platform = join("client", secrets.token_bytes(16), gcs_endpoint, token, system_config)
         self._platform = platform
         self._peers = Peers(platform, b"", TIMEOUT_S)
         self._gcs = self._peers.at(gcs_endpoint, reconnect_timeout_s=TIMEOUT_S, may_restart=False)
@@ -148,10 +142,7 @@ async def _ask(peer: Peer, answer: Awaitable[T], address: str) -> T:
 
 def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
     """Ask a node of this machine to unregister and end. Return when its raylet has ended, at most FAREWELL_S later."""
-    thread = io_thread(file.system_config)
-    identity = secrets.token_bytes(16)
-    user_code = DriverUserCode(thread.loop)
-    platform = make_platform("client", identity, file.system_config, token, PlainProcesses(), user_code, RealHost())
+    thread, _, platform = join("client", secrets.token_bytes(16), file.gcs_endpoint, token, file.system_config)
 
     async def end() -> None:
         peers = Peers(platform, bytes.fromhex(file.node_id), FAREWELL_S)

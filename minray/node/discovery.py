@@ -219,9 +219,9 @@ def make_session(token: bytes) -> Path:
 
 
 def find_nodes() -> list[NodeFile]:
-    """Return the living nodes of this user on this machine, oldest first."""
+    """Return the living nodes of this user on this machine, oldest first; those inside this process last."""
     files = map(read_node_file, _live_sessions_of_all_roots())
-    return [file for file in files if file is not None]
+    return [file for file in files if file is not None] + local_nodes
 
 
 def _live_sessions_of_all_roots() -> list[str]:
@@ -298,6 +298,16 @@ def given_token(token_file: str | None) -> bytes | None:
         return read_token(Path(token_file))
     text = setting("TOKEN")
     return parse_token(text, "the environment variable MINRAY_TOKEN") if text else None
+
+
+local_nodes: list[NodeFile] = []
+"""The nodes inside this process, oldest first."""
+
+
+def discard_local(file: NodeFile) -> None:
+    """Forget a node that has ended, if it was one inside this process."""
+    with suppress(ValueError):
+        local_nodes.remove(file)
 
 
 own_heads: list[str] = []

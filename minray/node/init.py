@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from minray._version import __version__
 from minray.api import calls as worker
 from minray.api.runtime_environment import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
-from minray.common.config import SystemConfig, WorkerConfig, store_endpoint
+from minray.common.config import LOCAL, SystemConfig, WorkerConfig, store_endpoint
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
 from minray.common.shown import check_encodable, cut, shown
@@ -39,15 +39,14 @@ from minray.exceptions import LocalRayletDiedError
 from minray.node.discovery import NodeFile, candidates, read_node_file, session_token, with_environment
 from minray.node.node import Node, NodeOptions, import_path, start_node
 from minray.node.notebook import CellOutput, running_shell
+from minray.node.own_thread import OwnThread, join
 from minray.node.raylet_restart import when_listening
 from minray.node.worker_output import LinePrinter
 from minray.platform.base import PlatformError
 from minray.platform.process import sigterm
-from minray.platform.process.host import RealHost, raise_file_limit
-from minray.platform.process.processes import PlainProcesses
+from minray.platform.process.host import raise_file_limit
 from minray.platform.process.session import LOGS
-from minray.platform.real import io_thread, make_platform
-from minray.platform.threads.user_code import DriverUserCode, IoThread, LockParker
+from minray.platform.threads.user_code import DriverUserCode, LockParker
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
 from minray.values.object_ref import ObjectRef
@@ -74,7 +73,6 @@ IGNORED_ARGUMENTS = (
     "system_reserved_memory",
     "cgroup_path",
     "proxy_server_url",
-    "local_mode",
     "_node_ip_address",
     "_temp_dir",
     "_plasma_directory",
@@ -126,7 +124,7 @@ class _DriverConnection:
         self,
         node: Node | None,
         file: NodeFile,
-        thread: IoThread,
+        thread: OwnThread,
         user_code: DriverUserCode,
         core: CoreWorker,
         printer: LinePrinter,
@@ -222,6 +220,7 @@ def init(
     runtime_env: dict[str, Any] | None = None,
     log_to_driver: bool | None = None,
     logging_level: int | str = logging.INFO,
+    local_mode: bool = False,
     _system_config: dict[str, Any] | None = None,
     _memory: float | None = None,
     _node_name: str | None = None,
@@ -232,6 +231,8 @@ def init(
     ``address``: "local" starts a cluster that ends with this process. "auto" joins the ``Cluster`` of this process, or the
     newest cluster that ``minray start`` has started. An address or a session directory names one. None means
     ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local".
+
+    ``local_mode`` starts a whole cluster inside this process, in milliseconds, for tests: ``docs/testing.md``.
 
     Options of a node that is started (ValueError when joining): ``num_cpus`` (default: this machine's), ``num_gpus``
     (logical, 0), ``resources``, ``labels``, ``object_store_memory`` (bytes), ``_system_config`` and
@@ -255,6 +256,7 @@ def init(
         return _existing_context(ignore_reinit_error)
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
+    _check_types(local_mode=(local_mode, bool))
     check_labels(labels or {})
     check_encodable("namespace", namespace or "")
     _set_level(logging_level)
@@ -269,6 +271,10 @@ def init(
         "_memory": _memory,
         "_node_name": _node_name,
     }
+    if local_mode:
+        if address not in (None, "local"):
+            raise ValueError(f"local_mode starts a cluster inside this process, so it cannot join {shown(address)}")
+        address, of_the_node["_system_config"] = "local", {**(_system_config or {}), "transport": LOCAL}
     options = _node_options(**of_the_node)
     packed = _packed(runtime_env)
     job = _job_config(namespace, runtime_env)
@@ -352,9 +358,6 @@ def _check_joining(of_the_node: dict[str, Any]) -> None:
 
 
 def _check_arguments(ignored: dict[str, Any]) -> None:
-    for name, value in ignored.items():
-        if name == "local_mode" and value:
-            raise ValueError("local_mode is not supported; use init(num_cpus=1), which starts a cluster in a moment")
     _check_types(_temp_dir=((directory := ignored.get("_temp_dir")), str))
     if directory is not None and not os.path.isabs(directory):
         raise ValueError(f"_temp_dir must be an absolute path or None, not {shown(directory)}")
@@ -407,6 +410,8 @@ def _join_node(
     file: NodeFile, job: JobConfig, packed: PackedEnvironment | None, log_to_driver: bool | None
 ) -> _DriverConnection:
     """Connect this process as a driver to a node, or to the one that has taken its place meanwhile."""
+    if file.system_config.transport == LOCAL:
+        return _connect(None, file, b"", job, packed, log_to_driver)
     while True:
         file = when_listening(file)
         try:
@@ -459,11 +464,11 @@ def _connect(
     return connection
 
 
-def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, CoreWorker]:
+def _make_core(file: NodeFile, token: bytes) -> tuple[OwnThread, DriverUserCode, CoreWorker]:
     """Make a core worker for this process, on a thread of its own; the caller starts it."""
     raise_file_limit()
-    thread = io_thread(file.system_config)
     worker_id = secrets.token_bytes(16)
+    thread, user_code, platform = join("driver", worker_id, file.gcs_endpoint, token, file.system_config)
     config = WorkerConfig(
         worker_id=worker_id,
         node_id=bytes.fromhex(file.node_id),
@@ -476,9 +481,6 @@ def _make_core(file: NodeFile, token: bytes) -> tuple[IoThread, DriverUserCode, 
         is_driver=True,
         system_config=file.system_config,
     )
-    user_code = DriverUserCode(thread.loop)
-    platform = make_platform("driver", worker_id, file.system_config, token, PlainProcesses(), user_code, RealHost())
-
     async def make() -> CoreWorker:
         return CoreWorker(platform, config)
 

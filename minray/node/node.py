@@ -19,10 +19,11 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from minray.common.config import GcsConfig, RayletConfig, SystemConfig
+from minray.common.config import LOCAL, GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.common.shown import check_encodable, shown
@@ -32,14 +33,16 @@ from minray.node.discovery import (
     SOCKETS,
     NodeFile,
     default_spilling_place,
+    discard_local,
+    local_nodes,
     make_session,
     make_token,
     write_node_file,
 )
 from minray.node.node_labels import labels_at_start
-from minray.platform.base import Host, PlatformError, SpawnFailed
+from minray.platform.base import ExitStatus, Host, PlatformError, SpawnFailed
 from minray.platform.process.host import RealHost, raise_file_limit
-from minray.platform.process.processes import OwnedZygote, start_zygote
+from minray.platform.process.processes import ChildEnd, start_zygote
 from minray.platform.process.session import LOGS, make_spill_directories, remove_session
 from minray.platform.real import check_transport
 from minray.platform.storage.external_storage import is_external, split_places
@@ -95,11 +98,53 @@ class NodeOptions:
     system_config: SystemConfig = field(default_factory=SystemConfig)
 
 
+class Supervisor(Protocol):
+    """Starts and watches the processes of one node: ``OwnedZygote``, or in one process ``LocalSupervisor``."""
+
+    pid: int
+    session_dir: str
+
+    @property
+    def ended(self) -> bool: ...
+
+    def spawn(
+        self,
+        role: str,
+        name: str,
+        config: bytes,
+        *,
+        log_path: str = "",
+        ready: bool = False,
+        control: bool = False,
+        essential: bool = False,
+        respawn: bool = False,
+        timeout_s: float = 10.0,
+    ) -> int: ...
+
+    def wait_ready(self, pid: int, timeout_s: float) -> bytes: ...
+
+    def poll_exits(self, timeout_s: float = 0.0) -> list[ChildEnd]: ...
+
+    def living(self) -> dict[int, str]: ...
+
+    def latest(self, name: str) -> int | None: ...
+
+    def status_of(self, pid: int) -> ExitStatus | None: ...
+
+    def wait_end(self, pid: int, timeout_s: float | None) -> None: ...
+
+    def kill(self, pid: int, for_good: bool = False) -> None: ...
+
+    def detach(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Node:
     """A running node, in the process that has started it."""
 
     def __init__(
-        self, zygote: OwnedZygote, file: NodeFile, token: bytes, has_external: bool, gcs: GcsConfig | None
+        self, zygote: Supervisor, file: NodeFile, token: bytes, has_external: bool, gcs: GcsConfig | None
     ) -> None:
         self.zygote = zygote
         self.file = file
@@ -148,6 +193,7 @@ class Node:
             with suppress(PlatformError, OSError):
                 end_gracefully(self.file, self.token, "its program has ended")
         self.zygote.close()
+        discard_local(self.file)
 
 
 # --- starting ----------------------------------------------------------------------------------------------------------
@@ -213,6 +259,8 @@ def start_node(options: NodeOptions) -> Node:
     check_transport(options.system_config)
     resources = node_resources(options, RealHost())
     options.labels = labels_at_start(options.labels, "TPU" in resources, {**os.environ, **options.env_vars})
+    if options.system_config.transport == LOCAL:
+        return _start_local(options, resources)
     files = raise_file_limit()
     if files < FEW_FILES:
         logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)
@@ -230,13 +278,38 @@ def start_node(options: NodeOptions) -> Node:
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
     try:
-        return _boot(options, resources, token, session, zygote)
+        node = _boot(options, resources, token, f"unix:{session / SOCKETS}", zygote)
+        write_node_file(node.file)
+        return node
     except SpawnFailed as error:
         zygote.close()
         raise RuntimeError(f"the node could not be started: {error}") from None
+    except OSError as error:
+        zygote.close()
+        raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
     except BaseException:
         zygote.close()
         raise
+
+
+def _start_local(options: NodeOptions, resources: dict[str, int]) -> Node:
+    """Start a node inside this process. Raises as ``start_node``."""
+    from minray.in_process.supervisor import LocalSupervisor  # Other programs need nothing of that world.
+
+    for name in ("env_vars", "tcp_host"):
+        if getattr(options, name):
+            raise ValueError(f"{name} needs a node with processes of its own, which local_mode does not have")
+    supervisor = LocalSupervisor(options.gcs_endpoint, options.system_config)
+    try:
+        node = _boot(options, resources, b"", supervisor.socket_dir, supervisor)
+    except SpawnFailed as error:
+        supervisor.close()
+        raise RuntimeError(f"the node could not be started: {error}") from None
+    except BaseException:
+        supervisor.close()
+        raise
+    local_nodes.append(node.file)
+    return node
 
 
 def import_path() -> list[str]:
@@ -247,8 +320,10 @@ def import_path() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]
 
 
-def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session: Path, zygote: OwnedZygote) -> Node:
-    socket_dir = f"unix:{session / SOCKETS}"
+def _boot(
+    options: NodeOptions, resources: dict[str, int], token: bytes, socket_dir: str, zygote: Supervisor
+) -> Node:
+    session = Path(zygote.session_dir)
     gcs_endpoint = options.gcs_endpoint
     gcs_address = gcs_endpoint.removeprefix("tcp:")
     gcs = _gcs_config(options, socket_dir, session) if options.head else None
@@ -269,9 +344,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         labels=options.labels,
         is_head=options.head,
         system_config=options.system_config,
-        spill_directories=_spill_directories(
-            session, options.object_spilling_directory or options.system_config.object_spilling_directory
-        ),
+        spill_directories=_spill_directories(options, session),
     )
     encoded = msgspec.msgpack.encode(config)
     restarts = options.head and options.detached
@@ -291,15 +364,14 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, session
         system_config=options.system_config,
         zygote_pid=zygote.pid,
     )
-    try:
-        write_node_file(file)
-    except OSError as error:
-        raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
     return Node(zygote, file, token, any(map(is_external, config.spill_directories)), gcs)
 
 
-def _spill_directories(session: Path, places: str) -> list[str]:
+def _spill_directories(options: NodeOptions, session: Path) -> list[str]:
     """Make the directories for spill files of this session. Raises RuntimeError if one cannot be made."""
+    places = options.object_spilling_directory or options.system_config.object_spilling_directory
+    if options.system_config.transport == LOCAL and not places:
+        return ["spilled"]  # below a directory that is made when something is spilled
     try:
         return make_spill_directories(str(session), split_places(places or default_spilling_place(session)))
     except OSError as error:
@@ -314,13 +386,13 @@ def _gcs_config(options: NodeOptions, socket_dir: str, session: Path) -> GcsConf
     return GcsConfig(endpoints, options.storage, session.name, options.system_config)
 
 
-def _start_gcs(config: GcsConfig, zygote: OwnedZygote) -> None:
+def _start_gcs(config: GcsConfig, zygote: Supervisor) -> None:
     durable = bool(config.storage_path)
     _start_process(zygote, "gcs", msgspec.msgpack.encode(config), essential=not durable, respawn=durable)
 
 
 def _start_process(
-    zygote: OwnedZygote, name: str, config: bytes, *, control: bool = False, essential: bool = False, respawn: bool = False
+    zygote: Supervisor, name: str, config: bytes, *, control: bool = False, essential: bool = False, respawn: bool = False
 ) -> None:
     """Start a process of the node; return when it reports that it is ready. Raises RuntimeError if it reports a failure."""
     log = os.path.join(zygote.session_dir, LOGS, f"{name}.log")

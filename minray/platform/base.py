@@ -117,6 +117,13 @@ class MemoryFailed(PlatformError):
     """No arena could be made or mapped: out of memory or of descriptors, or its creator (the raylet) has ended."""
 
 
+class ProcessGone(BaseException):
+    """Raised out of calls that a process does not survive, where a process is only a part of this interpreter.
+
+    No code of minray catches it. Whatever such a process does afterwards has no effect.
+    """
+
+
 # --- Network -----------------------------------------------------------------------------------------------------------
 
 OnReply = Callable[[PlatformError | None, bytes, Sequence[Buffer]], None]

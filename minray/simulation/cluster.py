@@ -41,13 +41,13 @@ from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GcsServer
 from minray.node.node import NodeOptions, node_resources
 from minray.node.worker_output import LinePrinter, TaskNamedStream
-from minray.platform.base import Platform, PlatformError
+from minray.platform.base import Platform, PlatformError, ProcessGone
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
 from minray.raylet.raylet import Raylet
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
-from minray.simulation.loop import Failure, ProcessGone, SimProcess, current_process, to_ticks
+from minray.simulation.loop import Failure, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.trace import LOG, Trace
 from minray.simulation.user_code import SimUserCode, one_core

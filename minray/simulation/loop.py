@@ -31,6 +31,8 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any, Never, TypeVar, TypeVarTuple
 
+from minray.platform.base import ProcessGone
+
 TICKS_PER_SECOND = 1 << 20
 MAX_STEPS_AT_ONE_INSTANT = 1_000_000
 """The largest number of steps without any time passing; more are a livelock."""
@@ -54,10 +56,6 @@ class Deadlock(Exception):
 
 class NotSimulated(RuntimeError):
     """Simulated code asked for something that has no meaning in the simulated world, such as a thread or a socket."""
-
-
-class ProcessGone(BaseException):
-    """Raised out of calls that a simulated process does not survive. No code of the process catches it."""
 
 
 def to_ticks(seconds: float) -> int:

@@ -20,11 +20,11 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from minray.platform.base import JOURNAL_BYTES, ExitStatus, OnOutput, Platform, SpawnFailed, StorageFailed
+from minray.platform.base import JOURNAL_BYTES, ExitStatus, OnOutput, Platform, ProcessGone, SpawnFailed, StorageFailed
 from minray.simulation.disk import SimDisk
 from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, SPAWNS, SWITCH, SWITCHES_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
-from minray.simulation.loop import Failure, ProcessGone, SimLoop, SimProcess
+from minray.simulation.loop import Failure, SimLoop, SimProcess
 from minray.simulation.memory import SimArena, SimMemory
 from minray.simulation.network import SimNetwork, SimWire
 from minray.simulation.node import SimNode, Table

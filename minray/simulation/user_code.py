@@ -41,12 +41,11 @@ from minray.api import calls
 from minray.common import sequence_ranges
 from minray.common.environment_variables import update_environment
 from minray.common.package import DIRECTORY, HOLDS_LOCKS, has_mark
-from minray.platform.base import WOULD_BLOCK, Buffer
+from minray.platform.base import WOULD_BLOCK, Buffer, ProcessGone
 from minray.simulation.loop import (
     Deadlock,
     Failure,
     NotSimulated,
-    ProcessGone,
     SimFuture,
     SimProcess,
     SimTask,

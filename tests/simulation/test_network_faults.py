@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from minray.platform.base import Buffer, ChannelBroken, ConnectFailed, ConnectRefused, Incoming, PlatformError
+from minray.platform.base import (
+    Buffer,
+    ChannelBroken,
+    ConnectFailed,
+    ConnectRefused,
+    Incoming,
+    PlatformError,
+    ProcessGone,
+)
 from minray.simulation.channel import SimChannelEnd
 from minray.simulation.faults import BREAKS, LONG_DELAYS_S, POSTHUMOUS_S, REPEATS_S, RESETS, FaultPlan, Key, Oracle
-from minray.simulation.loop import ProcessGone, SimLoop, SimProcess
+from minray.simulation.loop import SimLoop, SimProcess
 from minray.simulation.network import MOST_BREAKS, SILENCE_S, SimNetwork, SimWire
 from minray.simulation.trace import Trace
 

@@ -32,6 +32,7 @@ import click
 import msgspec
 
 from minray.common.config import SystemConfig
+from minray.platform.base import ProcessGone
 from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
@@ -52,7 +53,7 @@ from minray.simulation.faults import (
     Key,
 )
 from minray.simulation.interpreter import EPOCH_S
-from minray.simulation.loop import TICKS_PER_SECOND, ProcessGone, SimProcess
+from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed

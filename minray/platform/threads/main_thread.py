@@ -407,7 +407,7 @@ class MainThreadUserCode(LoopBorder):
             applies = self._interrupts.popleft()
             if applies():
                 applying.append(applies)
-        if applying and _is_bad_moment(frame):
+        if applying and is_bad_moment(frame):
             self._interrupts.extend(applying)
             self._deferred = True
         elif applying:
@@ -446,7 +446,7 @@ def _release(lock: _thread.LockType) -> None:
         pass  # It is released already.
 
 
-def _is_bad_moment(frame: FrameType | None) -> bool:
+def is_bad_moment(frame: FrameType | None) -> bool:
     """Whether an exception here would be swallowed, or leave a reference counted that nobody holds."""
     if frame is not None and has_mark(frame, COUNTS_REFERENCES):
         return True

@@ -24,6 +24,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -32,14 +33,18 @@ Work = Callable[..., None]
 
 
 class ThreadsBeside:
-    """Implements ``base.Threads`` with up to ``limit`` threads, begun when all others are busy; they never end."""
+    """Implements ``base.Threads`` with up to ``limit`` threads, begun when all others are busy; they last until ``end``."""
 
-    def __init__(self, post: Callable[..., None], limit: int, on_idle: Callable[[], None]) -> None:
+    def __init__(
+        self, post: Callable[..., None], limit: int, on_idle: Callable[[], None], name: str = "minray-call"
+    ) -> None:
         self._post = post
         """Posts a callback to the loop (``UserCode.post``)."""
         self._on_idle = on_idle
         """Called in a thread that has no work any more."""
         self._limit = limit
+        self._name = name
+        self._is_over = False
         self._works: deque[tuple[Work, Work, tuple[Any, ...]]] = deque()
         self._idle: deque[_thread.LockType] = deque()
         """The locks (bells) on which idle threads wait; the one that ran last is at the end."""
@@ -54,6 +59,13 @@ class ThreadsBeside:
         self._works.append((work, then, args))
         if not self._sought:
             self._wake()
+
+    def end(self) -> None:
+        """From any thread: begin no more work. Idle threads end now, the others after what they do."""
+        self._is_over = True
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop().release()
 
     def _wake(self) -> None:
         try:
@@ -77,7 +89,7 @@ class ThreadsBeside:
 
     def _start(self) -> bool:
         try:
-            threading.Thread(target=self._main, name="minray-call", daemon=True).start()
+            threading.Thread(target=self._main, name=self._name, daemon=True).start()
         except RuntimeError as error:  # The system allows no more threads: the existing ones do the work.
             logger.warning("no more than %d threads for calls can be started: %s", self.count, error)
             if not self.count:
@@ -89,12 +101,14 @@ class ThreadsBeside:
     def _main(self) -> None:
         bell = _thread.allocate_lock()
         bell.acquire()
-        while True:
+        while not self._is_over:
             self._sought = False
-            while self._works:
+            while self._works and not self._is_over:
                 self._run_next()
             self._on_idle()
             self._idle.append(bell)
+            if self._is_over:
+                return
             if self._works:
                 self._wake()
             bell.acquire()

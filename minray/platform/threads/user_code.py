@@ -346,9 +346,17 @@ class DriverUserCode(LoopBorder):
 class IoThread:
     """A daemon thread with a loop of its own."""
 
-    def __init__(self, name: str = "minray-io", is_lasting: bool = False) -> None:
-        """``is_lasting``: several users share the thread. Their ``stop`` does nothing; each ends the tasks it has begun."""
-        self.loop = _new_loop()
+    def __init__(
+        self,
+        name: str = "minray-io",
+        is_lasting: bool = False,
+        make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
+        """``is_lasting``: several users share the thread. Their ``stop`` does nothing; each ends the tasks it has begun.
+
+        ``make_loop`` makes the loop; None: a uvloop where that is installed.
+        """
+        self.loop = (make_loop or _new_loop)()
         self._is_lasting = is_lasting
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         try:
@@ -377,8 +385,12 @@ class IoThread:
         try:
             self.run(_cancel_all(), STOP_S)
         finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(STOP_S)
+            self.halt()
+
+    def halt(self) -> None:
+        """End the thread and close the loop, whose tasks have ended."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(STOP_S)
         if not self._thread.is_alive():
             with warnings.catch_warnings():  # Connections that still wait for their peer's goodbye end here.
                 warnings.simplefilter("ignore", ResourceWarning)

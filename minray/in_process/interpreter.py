@@ -1,0 +1,176 @@
+"""Replaces functions of the standard library while an in-process cluster runs, so that they have their meaning in a worker.
+
+Ray: has no counterpart
+
+Each replacement looks at the process in the caller's context. The program around the cluster gets the real function.
+All replacements are taken back when the last cluster ends.
+
+What escapes: a name that was bound before the cluster began (``from time import sleep``); compiled code; the working
+directory; signal handlers, which Python sets in the program's main thread only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Never
+
+from minray.in_process import user_code
+from minray.in_process.process import LocalProcess, current_process
+from minray.platform.base import ProcessGone
+
+ABORTED = 6
+"""The number of the signal with which ``os.abort`` ends a process."""
+Real = Callable[..., Any]
+
+_living: dict[int, LocalProcess] = {}
+"""The living processes of all clusters, by pid."""
+_before: list[tuple[Any, str, Any]] = []
+"""(owner, attribute, real value) of everything that is replaced now."""
+
+
+def note_start(process: LocalProcess) -> None:
+    """Know a process by its pid. The first one replaces the functions."""
+    if not _living:
+        _replace()
+    _living[process.pid] = process
+    process.on_death.append(lambda: forget(process))
+
+
+def forget(process: LocalProcess) -> None:
+    """Forget a process that has died. With the last one the real functions come back."""
+    if _living.pop(process.pid, None) is not None and not _living:
+        while _before:
+            owner, name, real = _before.pop()
+            setattr(owner, name, real)
+
+
+def _sleep(real: Real, process: LocalProcess, seconds: float) -> None:
+    if process.loop.is_loop_thread():
+        real(seconds)
+    else:
+        user_code.sleep(seconds)
+
+
+def _exit(real: Real, process: LocalProcess, status: int) -> Never:
+    process.exit(status)
+    raise ProcessGone
+
+
+def _getpid(real: Real, process: LocalProcess) -> int:
+    return process.pid
+
+
+def _getppid(real: Real, process: LocalProcess) -> int:
+    return process.parent.pid if process.parent is not None else int(os.getpid())
+
+
+def _kill(real: Real, process: LocalProcess | None, pid: int, number: int) -> None:
+    """Replaces ``os.kill``. Processes of the cluster hear no signal: each one but 0 ends them."""
+    victim = _living.get(pid)
+    if victim is None:
+        real(pid, number)
+    elif number:
+        victim.exit(None, int(number))
+        if victim is process:
+            raise ProcessGone
+
+
+def _raise_signal(real: Real, process: LocalProcess, number: int) -> None:
+    _kill(real, process, process.pid, number)
+
+
+def _abort(real: Real, process: LocalProcess) -> None:
+    _kill(real, process, process.pid, ABORTED)
+
+
+def _start(real: Real, process: LocalProcess, thread: threading.Thread) -> None:
+    """Replaces ``Thread.start``: a thread that a worker's code starts belongs to that worker."""
+    if not process.loop.is_loop_thread():
+        thread.run = partial(_run_in_process, copy_context(), thread.run)  # type: ignore[method-assign]
+        process.user_threads.append(thread)
+    real(thread)
+
+
+def _run_in_process(context: Any, run: Callable[[], None]) -> None:
+    try:
+        context.run(run)
+    except ProcessGone:
+        pass
+
+
+def _set_variable(real: Real, process: LocalProcess, *variable: Any) -> None:
+    """Replaces ``os.putenv`` and ``os.unsetenv``: a worker with variables of its own does not change the program's."""
+    if process.environ is None:
+        real(*variable)
+
+
+class _Environ(MutableMapping[Any, Any]):
+    """Replaces the dict behind ``os.environ``: a worker may have variables of its own."""
+
+    def __init__(self, real: dict[Any, Any]) -> None:
+        self.real = real
+
+    def _data(self) -> dict[Any, Any]:
+        process = current_process.get()
+        return self.real if process is None or process.environ is None else process.environ
+
+    def __getitem__(self, name: Any) -> Any:
+        return self._data()[name]
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        self._data()[name] = value
+
+    def __delitem__(self, name: Any) -> None:
+        del self._data()[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._data())
+
+    def __len__(self) -> int:
+        return len(self._data())
+
+
+MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
+    "time": {"sleep": _sleep},
+    "os": {
+        "_exit": _exit,
+        "abort": _abort,
+        "getpid": _getpid,
+        "getppid": _getppid,
+        "putenv": _set_variable,
+        "unsetenv": _set_variable,
+    },
+    "signal": {"raise_signal": _raise_signal},
+}
+"""Module and function -> its replacement, called with the real function, the calling process and the arguments."""
+
+
+def _dispatch(real: Real, meaning: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatched(*args: Any, **kwargs: Any) -> Any:
+        process = current_process.get()
+        return real(*args, **kwargs) if process is None else meaning(real, process, *args, **kwargs)
+
+    dispatched.__name__ = dispatched.__qualname__ = getattr(real, "__name__", "dispatched")
+    return dispatched
+
+
+def _replace() -> None:
+    for place, functions in MEANINGS.items():
+        module = importlib.import_module(place)
+        for name, meaning in functions.items():
+            if hasattr(module, name):
+                _set(module, name, _dispatch(getattr(module, name), meaning))
+    kill, start = os.kill, threading.Thread.start
+    _set(os, "kill", lambda pid, number: _kill(kill, current_process.get(), pid, number))
+    _set(threading.Thread, "start", lambda thread: _dispatch(start, _start)(thread))
+    _set(os.environ, "_data", _Environ(os.environ._data))  # type: ignore[attr-defined]
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    _before.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, value)

@@ -1,0 +1,92 @@
+"""Memory of the in-process world: arenas that all processes of a world see, since they are in one process of the system.
+
+Ray: has no counterpart
+
+An arena is mapped, not allocated: it is full of zeros at first, and takes memory only where it was written. A disk arena is
+the same, with a limit on what may be reserved: what a full store could not keep is in memory all the same.
+
+Rules
+  * The creator hands an arena out; when that process has ended, no further process can attach.
+  * Views outlive the creator and the cluster. An arena is unmapped when the last view of it is gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from minray.in_process.process import LocalProcess
+from minray.platform.base import DiskFull, MemoryFailed
+
+MOST_FALLBACK_BYTES = 1 << 30
+"""Size of an arena for what does not fit into the store, in bytes."""
+
+
+class LocalArena:
+    """Implements ``base.Arena`` with an anonymous mapping."""
+
+    def __init__(self, arenas: dict[str, LocalArena], endpoint: str, size: int, creator: LocalProcess) -> None:
+        try:
+            self.view = memoryview(mmap.mmap(-1, size))
+        except (OSError, OverflowError, ValueError) as error:
+            raise MemoryFailed(f"no arena of {size} bytes: {error}; choose a smaller object_store_memory") from error
+        self._arenas = arenas
+        self._endpoint = endpoint
+        arenas[endpoint] = self
+        creator.on_death.append(self._withdraw)
+
+    async def close(self) -> None:
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        if self._arenas.get(self._endpoint) is self:
+            del self._arenas[self._endpoint]
+
+
+class LocalDiskArena(LocalArena):
+    """Implements ``base.DiskArena`` in memory, with a limit."""
+
+    _reserved = 0
+    """Bytes that are reserved."""
+
+    def reserve(self, start: int, size: int) -> None:
+        if self._reserved + size > len(self.view):
+            raise DiskFull(f"{size} bytes could not be reserved: {self._reserved} of {len(self.view)} are in use")
+        self._reserved += size
+
+    def release(self, start: int, size: int) -> None:
+        self._reserved -= size
+
+
+class LocalMemory:
+    """Implements ``base.Memory``; one for each process, over the arenas of its world."""
+
+    def __init__(self, arenas: dict[str, LocalArena], process: LocalProcess) -> None:
+        self._arenas = arenas
+        self._process = process
+        self._views: dict[str, memoryview] = {}
+        """The views of attached arenas, by endpoint."""
+        process.on_death.append(self._views.clear)
+
+    async def create_arena(self, endpoint: str, size: int) -> LocalArena:
+        self._check(endpoint)
+        if size <= 0:
+            raise MemoryFailed(f"an arena of {size} bytes: object_store_memory must be positive")
+        return LocalArena(self._arenas, endpoint, size, self._process)
+
+    async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> LocalDiskArena:
+        self._check(endpoint)
+        return LocalDiskArena(self._arenas, endpoint, MOST_FALLBACK_BYTES, self._process)
+
+    def _check(self, endpoint: str) -> None:
+        if not endpoint.startswith("local:") or len(endpoint) == len("local:"):
+            raise MemoryFailed(f"{endpoint}: not an endpoint of this process; those look like local:name")
+        if endpoint in self._arenas:
+            raise MemoryFailed(f"no arena at {endpoint}: another process listens there")
+
+    def attach(self, endpoint: str) -> memoryview:
+        if endpoint not in self._views:
+            arena = self._arenas.get(endpoint)
+            if arena is None:
+                raise MemoryFailed(f"{endpoint}: no process hands out memory there; its raylet has ended")
+            self._views[endpoint] = arena.view
+        return self._views[endpoint]

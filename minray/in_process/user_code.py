@@ -1,0 +1,346 @@
+"""The border between the loop and the threads that run user code, in the in-process world.
+
+Ray: has no counterpart
+
+The driver's threads are the program's own (``LocalDriverCode``). A worker has a thread that stands for its main thread, and
+others for the calls of threaded actors (``LocalUserCode``). Each piece of work runs in a copy of its process's context, so
+that the public API finds the worker that it runs in.
+
+How work is interrupted: Python can raise an exception in another thread, where that thread runs Python code. The loop looks
+at the thread while it holds the interpreter's lock. It raises KeyboardInterrupt there if the interrupt applies and the moment
+is a good one (as in ``platform/threads/main_thread``). Waits of minray and ``time.sleep`` are woken for it. A thread that
+waits in other compiled code, such as a lock or a socket, hears of it when that wait is over.
+
+Rules
+  * When a process dies, ``ProcessGone`` is raised in its threads in the same way, again and again until they have ended.
+  * A thread that cannot be ended (it waits in compiled code) is reported when the cluster ends: ``left_threads``.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import Context
+from types import FrameType
+from typing import Any
+
+from minray.common.clock import Clock
+from minray.common.environment_variables import update_environment
+from minray.in_process.process import LocalLoop, LocalProcess
+from minray.platform.base import Buffer, ProcessGone
+from minray.platform.threads.main_thread import is_bad_moment
+from minray.platform.threads.threads_beside import ThreadsBeside
+from minray.platform.threads.user_code import BorderParker, DriverUserCode, LoopBorder
+
+AGAIN_S = 0.005
+"""Seconds until an interrupt that came at a bad moment is tried again."""
+WITH_LOCKS = ("/logging/__init__.py", "/threading.py", "/queue.py", "/concurrent/futures/_base.py", "<frozen importlib")
+"""Ends or beginnings of files whose code holds locks that all threads share: no exception is raised there."""
+MAIN = "MainThread"
+"""Name of a worker's first thread, for people and for stack dumps."""
+_sleep = time.sleep
+"""The function of ``time``, kept here because it is replaced while a cluster runs."""
+
+
+_waits: dict[int, _thread.LockType] = {}
+"""The lock on which a user thread waits, by the thread's ident: releasing it lets the thread run Python code."""
+
+
+@contextmanager
+def _waiting(lock: _thread.LockType) -> Iterator[None]:
+    """Let an interrupt end what the calling thread waits for on this lock."""
+    ident = threading.get_ident()
+    _waits[ident] = lock
+    try:
+        yield
+    finally:
+        _waits.pop(ident, None)
+
+
+def sleep(seconds: float) -> None:
+    """Sleep in a worker's thread, so that a cancellation can end the sleep; replaces ``time.sleep`` there."""
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    until = Clock.monotonic() + seconds
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    with _waiting(lock):
+        while (rest_s := until - Clock.monotonic()) > 0:
+            lock.acquire(True, min(rest_s, threading.TIMEOUT_MAX))
+
+
+def raise_in_thread(ident: int, kind: type[BaseException]) -> None:
+    """Raise an exception in another thread, as soon as that thread runs Python code."""
+    import ctypes  # Few programs interrupt anything.
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(kind))
+    lock = _waits.get(ident)
+    if lock is not None:
+        with suppress(RuntimeError):  # It has been released just now.
+            lock.release()
+
+
+class LocalParker(BorderParker):
+    """A parker whose wait an interrupt can end."""
+
+    __slots__ = ()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        with _waiting(self._lock):
+            return super().wait(timeout_s)
+
+
+class _InContext(LoopBorder):
+    """A border whose callbacks run in the context of its process, from whatever thread they come."""
+
+    def __init__(self, loop: LocalLoop, process: LocalProcess) -> None:
+        super().__init__(loop)
+        self._context: Context = process.context
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self._drain, context=self._context)
+
+
+class LocalDriverCode(_InContext, DriverUserCode):
+    """Implements ``base.UserCode`` for the program around the cluster."""
+
+    def run_exit_handlers(self) -> None:
+        """Do nothing: they belong to the program."""
+
+
+class LocalUserCode(_InContext):
+    """Implements ``base.UserCode`` for a worker."""
+
+    def __init__(self, loop: LocalLoop, process: LocalProcess, make_directory: Callable[[], object]) -> None:
+        """``make_directory`` makes the directory below which packages are unpacked."""
+        super().__init__(loop, process)
+        self._process = process
+        self._make_directory = make_directory
+        self._busy: dict[int, None] = {}
+        """Idents of the threads in which work runs."""
+        self._main_ident = 0
+        """Ident of the main thread; 0 before it has run anything."""
+        self._groups: list[ThreadsBeside] = []
+        self._main = self._new_group(1, f"{process.name} {MAIN}")
+        self._held: list[tuple[Any, ...]] | None = []
+        """Work that came before ``serve``; None afterwards."""
+        self._interrupts: list[Callable[[], bool]] = []
+        self._event_loops: list[asyncio.AbstractEventLoop] = []
+        process.on_death.append(self._end)
+
+    def _new_group(self, limit: int, name: str) -> ThreadsBeside:
+        group = ThreadsBeside(self.post, limit, _nothing, name)
+        self._groups.append(group)
+        return group
+
+    def serve(self) -> None:
+        """From the loop: begin to run work."""
+        held, self._held = self._held or [], None
+        for work in held:
+            self.run(*work)
+
+    def run(self, work: Callable[..., None], then: Callable[..., None] | None = None, *args: Any) -> None:
+        if self._held is not None:
+            self._held.append((work, then, *args))
+        else:
+            self._main.run(self._in_main, _nothing if then is None else _Then(then), work, args)
+
+    def threads_beside(self, limit: int) -> _Threads:
+        return _Threads(self, self._new_group(limit, f"{self._process.name} call"))
+
+    def _in_main(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self._main_ident = threading.get_ident()
+        self.in_process(work, args)
+
+    def in_process(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Run a piece of work of this process in the calling thread."""
+        ident = threading.get_ident()
+        self._busy[ident] = None
+        try:
+            if self._process.alive:
+                self._process.context.copy().run(work, *args)
+        except ProcessGone:
+            pass
+        except KeyboardInterrupt:  # It came a moment too late, between two tasks: what was lost is not known.
+            self._process.exit(None, 9)
+        finally:
+            self._busy.pop(ident, None)
+
+    # --- what user code may ask for
+
+    def follow(self, then: Callable[..., None], *args: Any) -> None:
+        self.post(then, *args)
+
+    def parker(self) -> LocalParker:
+        self.refuse_on_loop()
+        return LocalParker(self)
+
+    def run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        """Run the event loop as a piece of work that never ends: no other work runs in the main thread beside it."""
+        self.run(lambda: self._run_event_loop(on_open))
+
+    def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        self.threads_beside(1).run(lambda: self._run_event_loop(on_open), _nothing)
+
+    def _run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.call_soon(on_open, loop)
+        self._event_loops.append(loop)
+        try:
+            loop.run_forever()
+        finally:
+            self._busy.pop(threading.get_ident(), None)  # Nothing is raised here any more.
+            _close(loop)
+
+    def collect_later(self) -> None:
+        """Do nothing: the program around the cluster makes objects all the time, so Python's own collector runs."""
+
+    def run_exit_handlers(self) -> None:
+        """Do nothing: exit handlers belong to the program around the cluster."""
+
+    def threads(self) -> list[tuple[str, FrameType | None]]:
+        frames = sys._current_frames()
+        own = [(MAIN if ident == self._main_ident else "minray-call", frames.get(ident)) for ident in list(self._busy)]
+        others = [(thread.name, frames.get(thread.ident or 0)) for thread in self._process.user_threads if thread.is_alive()]
+        return own + others or [(MAIN, None)]
+
+    def has_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def unpack(self, archive: Buffer, directory: str, check: Callable[[], None]) -> None:
+        from minray.platform.storage import packages
+
+        self._make_directory()
+        packages.unpack(archive, directory, check)
+
+    def enter_environment(
+        self, leading: Sequence[str], sys_path: Sequence[str], working_dir: str | None, env_vars: dict[str, str]
+    ) -> None:
+        """Set variables for this process alone. Packages join ``sys.path``, which all processes here share.
+
+        Raises OSError for a working directory other than that of the program: one process of the system has only one.
+        """
+        if working_dir is not None and os.path.realpath(working_dir) != os.path.realpath(os.getcwd()):
+            if not os.path.isdir(working_dir):
+                os.stat(working_dir)
+            raise OSError(f"{working_dir}: with local_mode all tasks run in the program's own directory, {os.getcwd()};"
+                          " use a cluster of processes for another working_dir")
+        added = [entry for entry in (*leading, *sys_path) if entry not in sys.path]
+        sys.path[:0] = [entry for entry in added if entry in leading]
+        sys.path.extend(entry for entry in added if entry not in leading)
+        if env_vars:
+            self._process.environ = real_environ()
+            update_environment(os.environ, env_vars)
+
+    # --- interrupts and the end
+
+    def interrupt(self, applies: Callable[[], bool]) -> None:
+        self._interrupts.append(applies)
+        self._insist()
+
+    def _insist(self) -> None:
+        """Raise KeyboardInterrupt in the main thread, now or at the next good moment, if any interrupt applies.
+
+        Nothing may run in that thread between the look and the exception. The short sleep has the effect that this thread
+        gets the interpreter's lock anew; it then keeps the lock for the switch interval of 5 ms, unless it waits.
+        """
+        _sleep(1e-6)
+        self._interrupts = [applies for applies in self._interrupts if applies()]
+        if not self._interrupts:
+            return
+        frame = sys._current_frames().get(self._main_ident)
+        if frame is not None and self._main_ident in self._busy and not _is_bad(frame):
+            self._interrupts.clear()
+            raise_in_thread(self._main_ident, KeyboardInterrupt)
+        else:
+            self._loop.call_later(AGAIN_S, self._insist)
+
+    def _end(self) -> None:
+        """End the threads, since the process has died. Runs on the loop, in no process."""
+        self.on_closed = ProcessGone  # type: ignore[assignment]  # It is raised, never caught.
+        for group in self._groups:
+            group.end()
+        for parker in list(self.parked):
+            parker.release()
+        for loop in self._event_loops:
+            _stop(loop)
+        if self._idents():
+            self._loop.call_later(AGAIN_S, self._end_threads)
+
+    def _end_threads(self) -> None:
+        frames, idents = sys._current_frames(), self._idents()
+        for ident in idents:
+            frame = frames.get(ident)
+            if frame is not None and ident != threading.get_ident() and not _is_bad(frame):
+                raise_in_thread(ident, ProcessGone)
+        if idents and not self._loop.is_closed():
+            self._loop.call_later(AGAIN_S, self._end_threads)
+
+    def _idents(self) -> list[int]:
+        users = [thread.ident for thread in self._process.user_threads if thread.is_alive() and thread.ident is not None]
+        return [*self._busy, *users]
+
+    def left_threads(self) -> list[tuple[str, FrameType | None]]:
+        """Return the threads that still run although the process has died."""
+        frames = sys._current_frames()
+        return [(self._process.name, frames.get(ident)) for ident in self._idents()]
+
+
+class _Threads:
+    """Implements ``base.Threads`` for a worker."""
+
+    def __init__(self, user_code: LocalUserCode, group: ThreadsBeside) -> None:
+        self._user_code = user_code
+        self._group = group
+
+    def run(self, work: Callable[..., None], then: Callable[..., None], *args: Any) -> None:
+        self._group.run(self._user_code.in_process, _Then(then), work, args)
+
+
+class _Then:
+    """The callback after a piece of work, which ``ThreadsBeside`` calls with the arguments of ``in_process``."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, then: Callable[..., None]) -> None:
+        self._then = then
+
+    def __call__(self, _work: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self._then(*args)
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing after a piece of work."""
+
+
+def _is_bad(frame: FrameType) -> bool:
+    """Whether an exception must not be raised in a thread that is in this frame."""
+    name = frame.f_code.co_filename
+    return name.endswith(WITH_LOCKS[:4]) or name.startswith(WITH_LOCKS[4]) or is_bad_moment(frame)
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        coroutine = task.get_coro()
+        if coroutine is not None:
+            coroutine.close()
+    loop.close()
+
+
+def real_environ() -> dict[Any, Any]:
+    """Return a copy of the variables that the calling thread sees."""
+    data: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
+    return dict(data)
