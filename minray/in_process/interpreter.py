@@ -13,19 +13,24 @@ from __future__ import annotations
 
 import importlib
 import os
+import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Never
+from typing import Any, Never, TypeVar
 
 from minray.in_process import user_code
 from minray.in_process.process import LocalProcess, current_process
 from minray.platform.base import ProcessGone
 
+KILL = 9
+"""The number of SIGKILL, which Windows does not name."""
 ABORTED = 6
 """The number of the signal with which ``os.abort`` ends a process."""
 Real = Callable[..., Any]
+T = TypeVar("T")
 
 _living: dict[int, LocalProcess] = {}
 """The living processes of all clusters, by pid."""
@@ -70,14 +75,16 @@ def _getppid(real: Real, process: LocalProcess) -> int:
 
 
 def _kill(real: Real, process: LocalProcess | None, pid: int, number: int) -> None:
-    """Replaces ``os.kill``. Processes of the cluster hear no signal: each one but 0 ends them."""
+    """Replaces ``os.kill``, for pids of processes of a cluster inside this one."""
     victim = _living.get(pid)
     if victim is None:
         real(pid, number)
+    elif number == KILL:
+        victim.exit(None, KILL)
     elif number:
-        victim.exit(None, int(number))
-        if victim is process:
-            raise ProcessGone
+        victim.on_signal(int(number))
+    if victim is not None and victim is process and not victim.alive:
+        raise ProcessGone
 
 
 def _raise_signal(real: Real, process: LocalProcess, number: int) -> None:
@@ -101,6 +108,37 @@ def _run_in_process(context: Any, run: Callable[[], None]) -> None:
         context.run(run)
     except ProcessGone:
         pass
+
+
+def _set_handler(real: Real, process: LocalProcess, number: int, handler: Any) -> Any:
+    """Replaces ``signal.signal``: a worker's handlers are called for signals from inside this process only."""
+    before = _handler_of(real, process, number)
+    process.signal_handlers[int(number)] = handler
+    return before
+
+
+def _handler_of(_real: Real, process: LocalProcess, number: int) -> Any:
+    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    return process.signal_handlers.get(int(number), default)
+
+
+def _at_exit(real: Real, process: LocalProcess, function: Callable[..., T], *args: Any, **kwargs: Any) -> Callable[..., T]:
+    process.exit_handlers.append(partial(function, *args, **kwargs))
+    return function
+
+
+def _not_at_exit(real: Real, process: LocalProcess, function: Callable[..., Any]) -> None:
+    process.exit_handlers[:] = [handler for handler in process.exit_handlers if handler.func != function]  # type: ignore
+
+
+def _waiter(real: Real, process: LocalProcess) -> Any:
+    """Replaces the lock on which ``Condition.wait`` waits, and with it ``Event``, ``Queue`` and ``Semaphore``."""
+    return real() if process.loop.is_loop_thread() else user_code.WaiterLock()
+
+
+def _simple_queue(real: Real, process: LocalProcess) -> Any:
+    """Replaces ``SimpleQueue`` by the one that is written in Python, whose waits can be interrupted."""
+    return queue._PySimpleQueue()  # type: ignore[attr-defined]
 
 
 def _set_variable(real: Real, process: LocalProcess, *variable: Any) -> None:
@@ -145,7 +183,10 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
         "putenv": _set_variable,
         "unsetenv": _set_variable,
     },
-    "signal": {"raise_signal": _raise_signal},
+    "signal": {"raise_signal": _raise_signal, "signal": _set_handler, "getsignal": _handler_of},
+    "atexit": {"register": _at_exit, "unregister": _not_at_exit},
+    "threading": {"_allocate_lock": _waiter},
+    "queue": {"SimpleQueue": _simple_queue},
 }
 """Module and function -> its replacement, called with the real function, the calling process and the arguments."""
 

@@ -58,6 +58,12 @@ class LocalProcess:
         """Environment variables of its own; None as long as they are those of the program."""
         self.user_threads: list[threading.Thread] = []
         """Threads that user code has started in this process."""
+        self.exit_handlers: list[Callable[[], object]] = []
+        """What user code has registered with ``atexit``, in order."""
+        self.signal_handlers: dict[int, Any] = {}
+        """What user code has set with ``signal.signal``, by the number of the signal."""
+        self.on_signal: Callable[[int], None] = lambda number: self.exit(None, number)
+        """Called, from any thread, when the process is sent a signal other than SIGKILL."""
         self._dying = threading.Lock()
         self.context = Context()
         self.context.run(current_process.set, self)
@@ -142,8 +148,6 @@ class ProcessTimer(asyncio.TimerHandle):
 def run_callback(handle: Any, loop: asyncio.AbstractEventLoop) -> None:
     try:
         handle._context.run(handle._callback, *handle._args)
-    except ProcessGone:
-        pass
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -164,6 +168,10 @@ class LocalLoop(asyncio.SelectorEventLoop):
 
     def is_loop_thread(self) -> bool:
         return self._thread_id == threading.get_ident()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), ProcessGone):  # Otherwise a task has ended with its process.
+            super().call_exception_handler(context)
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None

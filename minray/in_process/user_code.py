@@ -7,9 +7,10 @@ others for the calls of threaded actors (``LocalUserCode``). Each piece of work 
 that the public API finds the worker that it runs in.
 
 How work is interrupted: Python can raise an exception in another thread, where that thread runs Python code. The loop looks
-at the thread while it holds the interpreter's lock. It raises KeyboardInterrupt there if the interrupt applies and the moment
-is a good one (as in ``platform/threads/main_thread``). Waits of minray and ``time.sleep`` are woken for it. A thread that
-waits in other compiled code, such as a lock or a socket, hears of it when that wait is over.
+at the thread while it holds the interpreter's lock. It raises KeyboardInterrupt there if the interrupt applies and the
+moment is a good one (as in ``platform/threads/main_thread``). Waits of minray, ``time.sleep``, conditions and queues of
+``threading`` and waits of asyncio are woken for it. A thread that waits in other compiled code, such as a plain lock or a
+socket, hears of it when that wait is over.
 
 Rules
   * When a process dies, ``ProcessGone`` is raised in its threads in the same way, again and again until they have ended.
@@ -20,7 +21,11 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import concurrent.futures._base
+import logging
 import os
+import queue
+import signal
 import sys
 import threading
 import time
@@ -34,16 +39,19 @@ from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
 from minray.in_process.process import LocalLoop, LocalProcess
 from minray.platform.base import Buffer, ProcessGone
-from minray.platform.threads.main_thread import is_bad_moment
+from minray.platform.threads.main_thread import TERMINATED, is_bad_moment
 from minray.platform.threads.threads_beside import ThreadsBeside
 from minray.platform.threads.user_code import BorderParker, DriverUserCode, LoopBorder
 
 AGAIN_S = 0.005
 """Seconds until an interrupt that came at a bad moment is tried again."""
-WITH_LOCKS = ("/logging/__init__.py", "/threading.py", "/queue.py", "/concurrent/futures/_base.py", "<frozen importlib")
-"""Ends or beginnings of files whose code holds locks that all threads share: no exception is raised there."""
+WITH_LOCKS = tuple(str(module.__file__) for module in (logging, threading, queue, concurrent.futures._base))
+IMPORTING = "<frozen importlib"
+"""Files whose code may hold locks that all threads share, and the beginning of their names: no exception is raised there,
+unless the thread waits."""
 MAIN = "MainThread"
 """Name of a worker's first thread, for people and for stack dumps."""
+logger = logging.getLogger(__name__)
 _sleep = time.sleep
 """The function of ``time``, kept here because it is replaced while a cluster runs."""
 
@@ -75,6 +83,30 @@ def sleep(seconds: float) -> None:
             lock.acquire(True, min(rest_s, threading.TIMEOUT_MAX))
 
 
+class WaiterLock:
+    """A lock on which a worker's thread waits, until it is released or an interrupt ends the wait."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._lock.acquire(False):
+            return True
+        with _waiting(self._lock):
+            return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 def raise_in_thread(ident: int, kind: type[BaseException]) -> None:
     """Raise an exception in another thread, as soon as that thread runs Python code."""
     import ctypes  # Few programs interrupt anything.
@@ -84,6 +116,13 @@ def raise_in_thread(ident: int, kind: type[BaseException]) -> None:
     if lock is not None:
         with suppress(RuntimeError):  # It has been released just now.
             lock.release()
+        return
+    frame = sys._current_frames().get(ident)
+    while frame is not None and frame.f_code is not asyncio.BaseEventLoop._run_once.__code__:  # type: ignore[attr-defined]
+        frame = frame.f_back
+    if frame is not None:  # It waits for the files of an event loop of user code.
+        with suppress(RuntimeError):
+            frame.f_locals["self"].call_soon_threadsafe(_nothing)
 
 
 class LocalParker(BorderParker):
@@ -130,7 +169,6 @@ class LocalUserCode(_InContext):
         self._main = self._new_group(1, f"{process.name} {MAIN}")
         self._held: list[tuple[Any, ...]] | None = []
         """Work that came before ``serve``; None afterwards."""
-        self._interrupts: list[Callable[[], bool]] = []
         self._event_loops: list[asyncio.AbstractEventLoop] = []
         process.on_death.append(self._end)
 
@@ -203,7 +241,33 @@ class LocalUserCode(_InContext):
         """Do nothing: the program around the cluster makes objects all the time, so Python's own collector runs."""
 
     def run_exit_handlers(self) -> None:
-        """Do nothing: exit handlers belong to the program around the cluster."""
+        """Run what this worker's code has registered, the last one first."""
+        while self._process.exit_handlers:
+            try:
+                self._process.exit_handlers.pop()()
+            except Exception:
+                logger.exception("an exit handler of %s failed", self._process.name)
+
+    def end_on_signal(self, is_in_task: Callable[[], bool], end: Callable[[], None]) -> None:
+        """From now on let SIGTERM end this process in an orderly way: ``end`` is called in the main thread."""
+
+        def terminate() -> None:
+            self._main.run(self._in_main, _nothing, end, ())
+            if is_in_task():
+                self._interrupt_with(_Terminated, is_in_task)
+
+        def on_signal(number: int) -> None:
+            handler = self._process.signal_handlers.get(number)
+            if callable(handler):
+                self.post(self.run, handler, None, number, None)
+            elif handler == signal.SIG_IGN:
+                return
+            elif number == signal.SIGTERM:
+                self.post(terminate)
+            else:
+                self._process.exit(None, number)
+
+        self._process.on_signal = on_signal
 
     def threads(self) -> list[tuple[str, FrameType | None]]:
         frames = sys._current_frames()
@@ -242,25 +306,23 @@ class LocalUserCode(_InContext):
     # --- interrupts and the end
 
     def interrupt(self, applies: Callable[[], bool]) -> None:
-        self._interrupts.append(applies)
-        self._insist()
+        if self._process.signal_handlers.get(signal.SIGINT) != signal.SIG_IGN:
+            self._interrupt_with(KeyboardInterrupt, applies)
 
-    def _insist(self) -> None:
-        """Raise KeyboardInterrupt in the main thread, now or at the next good moment, if any interrupt applies.
+    def _interrupt_with(self, kind: type[BaseException], applies: Callable[[], bool]) -> None:
+        """Raise an exception in the main thread, now or at the next good moment, as long as the interrupt applies.
 
         Nothing may run in that thread between the look and the exception. The short sleep has the effect that this thread
         gets the interpreter's lock anew; it then keeps the lock for the switch interval of 5 ms, unless it waits.
         """
         _sleep(1e-6)
-        self._interrupts = [applies for applies in self._interrupts if applies()]
-        if not self._interrupts:
+        if not applies():
             return
         frame = sys._current_frames().get(self._main_ident)
-        if frame is not None and self._main_ident in self._busy and not _is_bad(frame):
-            self._interrupts.clear()
-            raise_in_thread(self._main_ident, KeyboardInterrupt)
+        if frame is not None and self._main_ident in self._busy and not _is_bad(frame, self._main_ident):
+            raise_in_thread(self._main_ident, kind)
         else:
-            self._loop.call_later(AGAIN_S, self._insist)
+            self._loop.call_later(AGAIN_S, self._interrupt_with, kind, applies)
 
     def _end(self) -> None:
         """End the threads, since the process has died. Runs on the loop, in no process."""
@@ -278,7 +340,7 @@ class LocalUserCode(_InContext):
         frames, idents = sys._current_frames(), self._idents()
         for ident in idents:
             frame = frames.get(ident)
-            if frame is not None and ident != threading.get_ident() and not _is_bad(frame):
+            if frame is not None and ident != threading.get_ident() and not _is_bad(frame, ident):
                 raise_in_thread(ident, ProcessGone)
         if idents and not self._loop.is_closed():
             self._loop.call_later(AGAIN_S, self._end_threads)
@@ -304,6 +366,13 @@ class _Threads:
         self._group.run(self._user_code.in_process, _Then(then), work, args)
 
 
+class _Terminated(SystemExit):
+    """What is raised in a task when its process is told to end."""
+
+    def __init__(self) -> None:
+        super().__init__(TERMINATED)
+
+
 class _Then:
     """The callback after a piece of work, which ``ThreadsBeside`` calls with the arguments of ``in_process``."""
 
@@ -320,10 +389,11 @@ def _nothing(*_: object) -> None:
     """Do nothing after a piece of work."""
 
 
-def _is_bad(frame: FrameType) -> bool:
+def _is_bad(frame: FrameType, ident: int) -> bool:
     """Whether an exception must not be raised in a thread that is in this frame."""
     name = frame.f_code.co_filename
-    return name.endswith(WITH_LOCKS[:4]) or name.startswith(WITH_LOCKS[4]) or is_bad_moment(frame)
+    may_hold_lock = ident not in _waits and (name.endswith(WITH_LOCKS) or name.startswith(IMPORTING))
+    return may_hold_lock or is_bad_moment(frame)
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:

@@ -40,6 +40,7 @@ from minray.platform.storage.disk import RealDisk
 from minray.platform.storage.external_storage import ExternalDisk, is_external
 from minray.platform.storage.private_paths import remove_tree
 from minray.platform.storage.storage import open_storage
+from minray.platform.threads.main_thread import TERMINATED
 from minray.platform.threads.user_code import IoThread
 from minray.raylet.raylet import Raylet
 
@@ -182,6 +183,8 @@ class World:
             except PlatformError:
                 return 0
             process.context.run(calls.connect_context, UserApi(core.user_port()))
+            executor = core.execution.executor
+            user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))
             user_code.serve()
             await asyncio.get_running_loop().create_future()
             raise AssertionError("a worker ends by exit alone")
