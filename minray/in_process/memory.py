@@ -50,11 +50,13 @@ class LocalDiskArena(LocalArena):
 
     def reserve(self, start: int, size: int) -> None:
         if self._reserved + size > len(self.view):
-            raise DiskFull(f"{size} bytes could not be reserved: {self._reserved} of {len(self.view)} are in use")
+            used = f"{self._reserved} of {len(self.view)} are in use"
+            raise DiskFull(f"{size} bytes could not be reserved in this process, where a store has its fallback memory: {used}")
         self._reserved += size
 
     def release(self, start: int, size: int) -> None:
         self._reserved -= size
+        self.view[start : start + size] = bytes(size)
 
 
 class LocalMemory:

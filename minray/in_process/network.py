@@ -6,7 +6,8 @@ Messages are the very records that sockets would carry, encoded, and buffers are
 is no token: whoever can reach an endpoint here runs in the same interpreter.
 
 Rules
-  * Messages of a channel arrive in order, those with large buffers too.
+  * Messages of a channel arrive in order. One with large buffers takes a turn of the loop for each chunk of them, and later
+    messages overtake it.
   * What a process had sent before it died still arrives; then its channels end.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable
 
 from minray.in_process.process import LocalProcess
 from minray.platform.base import (
+    CHUNK_BYTES,
     ConnectRefused,
     Counters,
     Incoming,
@@ -95,7 +97,8 @@ class LocalNetwork:
         other = self._others.pop(end, None) if message.kind == CLOSE else self._others.get(end)
         if other is not None and self.process.alive:
             self.counters.frames += 1
-            other.network.process.call_soon(other.receive, message)
+            turns = sum(buffer.nbytes for buffer in message.buffers) // CHUNK_BYTES
+            other.network.process.call_soon(_deliver, other, message, turns)
 
     def shut(self, end: ChannelEnd) -> None:
         other = self._others.pop(end, None)
@@ -113,6 +116,14 @@ class LocalNetwork:
             end.forget()
         self.ends.clear()
         self._others.clear()
+
+
+def _deliver(end: ChannelEnd, message: Message, turns: int) -> None:
+    """Hand a message over after so many turns of the loop."""
+    if turns:
+        end.network.process.call_soon(_deliver, end, message, turns - 1)
+    else:
+        end.receive(message)
 
 
 def _refuse(incoming: Incoming) -> None:

@@ -25,6 +25,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from minray.in_process.memory import LocalArena, LocalMemory
+from minray.in_process.process import LocalLoop, LocalProcess
 from minray.platform.base import Arena, DiskArena, DiskFull, Memory, MemoryFailed
 from minray.platform.storage import memory as real_memory
 from minray.platform.storage.memory import RealMemory
@@ -96,11 +98,21 @@ def simulated(directory: Path) -> Iterator[World]:
     assert loop.failures == []
 
 
+@contextmanager
+def in_process(directory: Path) -> Iterator[World]:
+    loop = LocalLoop()
+    arenas: dict[str, LocalArena] = {}
+    raylet, client, another = (LocalMemory(arenas, LocalProcess(loop, name, "node")) for name in ("a", "b", "c"))
+    yield World(raylet, client, another, "local:arena", loop.run_until_complete, attach_here)
+    loop.close()
+
+
 WORLDS: dict[str, Callable[[Path], AbstractContextManager[World]]] = {
     "real": partial(real, run=uvloop.run),
     "real-asyncio": partial(real, run=run_asyncio),
     "real-without-memfd": real_without_memfd,
     "simulated": simulated,
+    "in-process": in_process,
 }
 
 

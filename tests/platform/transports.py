@@ -20,6 +20,8 @@ from typing import Any
 import uvloop
 from grpc import ssl_channel_credentials, ssl_server_credentials
 
+from minray.in_process.network import LocalListener, LocalNetwork
+from minray.in_process.process import LocalLoop, LocalProcess
 from minray.platform.base import Buffer, Channel, Incoming, Listener, Network, PlatformError
 from minray.platform.transport.grpc_transport import GrpcNetwork
 from minray.platform.transport.lanes import Lane
@@ -134,6 +136,15 @@ def simulated(directory: Path) -> Iterator[Transport]:
     assert loop.failures == []
 
 
+@contextmanager
+def in_process(directory: Path) -> Iterator[Transport]:
+    loop = LocalLoop()
+    listeners: dict[str, LocalListener] = {}
+    networks = [LocalNetwork(listeners, LocalProcess(loop, name, "node")) for name in "ab"]
+    yield Transport(networks[0], networks[1], "local:listener", loop.run_until_complete, None)
+    loop.close()
+
+
 TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
     "stream-unix": partial(stream, scheme="unix", run=uvloop.run),
     "stream-tcp": partial(stream, scheme="tcp", run=uvloop.run),
@@ -147,6 +158,7 @@ TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
     "grpc-tcp": partial(grpc, scheme="tcp"),
     "grpc-tls": partial(grpc, scheme="tls"),
     "simulated": simulated,
+    "in-process": in_process,
 }
 
 
