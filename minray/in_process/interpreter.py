@@ -141,6 +141,14 @@ def _simple_queue(real: Real, process: LocalProcess) -> Any:
     return queue._PySimpleQueue()  # type: ignore[attr-defined]
 
 
+def _fork(real: Real, process: LocalProcess) -> Never:
+    """Replaces ``os.fork``: the child would be a copy of the whole program, its cluster and its test."""
+    raise RuntimeError(
+        "os.fork() in a task or actor of local_mode would copy the whole program; use subprocess, or multiprocessing with"
+        " the start method 'spawn', or a cluster of processes (init() without local_mode)"
+    )
+
+
 def _set_variable(real: Real, process: LocalProcess, *variable: Any) -> None:
     """Replaces ``os.putenv`` and ``os.unsetenv``: a worker with variables of its own does not change the program's."""
     if process.environ is None:
@@ -178,6 +186,8 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
     "os": {
         "_exit": _exit,
         "abort": _abort,
+        "fork": _fork,
+        "forkpty": _fork,
         "getpid": _getpid,
         "getppid": _getppid,
         "putenv": _set_variable,

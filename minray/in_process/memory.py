@@ -51,7 +51,7 @@ class LocalDiskArena(LocalArena):
     def reserve(self, start: int, size: int) -> None:
         if self._reserved + size > len(self.view):
             used = f"{self._reserved} of {len(self.view)} are in use"
-            raise DiskFull(f"{size} bytes could not be reserved in this process, where a store has its fallback memory: {used}")
+            raise DiskFull(f"{size} bytes could not be reserved in this process, where fallback memory is: {used}")
         self._reserved += size
 
     def release(self, start: int, size: int) -> None:

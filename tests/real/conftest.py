@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +13,17 @@ import pytest
 
 import minray
 from tests.helpers import wait_for_condition
+from tests.real.not_local import reason_for
 from tests.real.support import ON_RAY, Files, left_in_driver
 
 CPUS = 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("MINRAY_TRANSPORT") == "local":
+        for item in items:
+            if reason := reason_for(item.nodeid):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="module")

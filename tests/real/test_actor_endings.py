@@ -7,13 +7,12 @@ import os
 import sys
 from typing import Any
 
-import psutil
 import pytest
 
 import minray as ray
 from minray.util.state import list_actors
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, Journal, Signal, run_driver
+from tests.real.support import Files, Journal, Signal, is_alive, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -46,7 +45,7 @@ def test_g24_g27_an_actor_without_handles_cleans_up_after_its_last_call(files: F
     calls = [guest.work.remote() for _ in range(3)]
     del guest
     ray.get(calls)
-    wait_for_condition(lambda: not psutil.pid_exists(pid))
+    wait_for_condition(lambda: not is_alive(pid))
     assert journal.lines() == ["work"] * 3 + ["shutdown", "atexit", "deleted"]
 
 
@@ -57,7 +56,7 @@ def test_g27_g29_a_killed_actor_cleans_up_nothing(files: Files) -> None:
     ray.kill(guest)
     with pytest.raises(ray.exceptions.ActorDiedError, match=r"killed by minray\.kill"):
         ray.get(guest.work.remote())
-    wait_for_condition(lambda: not psutil.pid_exists(pid))
+    wait_for_condition(lambda: not is_alive(pid))
     assert journal.lines() == []
 
 

@@ -7,13 +7,12 @@ import os
 import threading
 from typing import Any
 
-import psutil
 import pytest
 
 import minray as ray
 from minray.exceptions import RayActorError
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, Journal, Signal
+from tests.real.support import Files, Journal, Signal, is_alive
 
 pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"_system_config": {"actor_graceful_shutdown_timeout_ms": 500}}
@@ -108,5 +107,5 @@ def test_c2_g28_g29_an_actor_ends_although_a_call_never_does(kind: str, end: str
     for ref in (actor.pid.remote(), hanging):
         with pytest.raises(RayActorError):
             ray.get(ref, timeout=20)
-    wait_for_condition(lambda: not psutil.pid_exists(pid))
+    wait_for_condition(lambda: not is_alive(pid))
     assert journal.lines() == expected

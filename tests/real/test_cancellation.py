@@ -16,7 +16,7 @@ import minray as ray
 from minray.exceptions import RayError, RayTaskError, TaskCancelledError, WorkerCrashedError
 from minray.util.placement_group import placement_group
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, Journal, Signal, core, echo, hold
+from tests.real.support import Files, Journal, Signal, core, echo, hold, is_alive
 
 pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"resources": {"one": 1}, "_system_config": {"cancellation_retry_ms": 200}}
@@ -320,7 +320,7 @@ def test_g42_c4_force_ends_the_worker(files: Files, holding_the_gil: bool) -> No
     ray.cancel(task, force=True)
     assert isinstance(outcome(task), CANCELLED)
     (pid,) = map(int, journal.lines())
-    wait_for_condition(lambda: not os.path.exists(f"/proc/{pid}"), message="the worker is gone")
+    wait_for_condition(lambda: not is_alive(pid), message="the worker is gone")
 
 
 def test_g42_force_follows_a_cancel_that_was_ignored(files: Files) -> None:
@@ -443,7 +443,7 @@ def test_g46_force_with_recursive_ends_the_childrens_workers(files: Files) -> No
     ray.cancel(task, force=True)
     assert isinstance(outcome(task), CANCELLED)
     (pid,) = map(int, journal.lines())
-    wait_for_condition(lambda: not os.path.exists(f"/proc/{pid}"), message="the child's worker is gone")
+    wait_for_condition(lambda: not is_alive(pid), message="the child's worker is gone")
 
 
 def test_g47_cancelling_may_be_repeated(files: Files) -> None:

@@ -17,7 +17,7 @@ import minray as ray
 from minray.exceptions import LocalRayletDiedError, OwnerDiedError
 from tests.helpers import wait_for_condition
 from tests.real.conftest import all_resources_are_free
-from tests.real.support import Files, driver_command, echo, hold, run_driver, start_driver
+from tests.real.support import Files, driver_command, echo, hold, is_alive, run_driver, start_driver
 
 FORKS = pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="a child has gRPC's sockets, no threads")
 JOIN = "ray.init(address=sys.argv[1], logging_level='ERROR')\n"
@@ -382,7 +382,7 @@ print(*set(ray.get([pid.remote() for _ in range(20)])))
         ours = set(ray.get([pid.remote() for _ in range(20)]))
         first, second = (set(map(int, run_driver(text, node["session_dir"]).stdout.split())) for _ in range(2))
         assert first and second and not ours & first and not ours & second and not first & second
-        wait_for_condition(lambda: not any(psutil.pid_exists(one) for one in first | second))
+        wait_for_condition(lambda: not any(is_alive(one) for one in first | second))
 
     def test_a_busy_driver_does_not_starve_another(self, node: Any) -> None:
         @ray.remote

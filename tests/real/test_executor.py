@@ -21,7 +21,7 @@ from minray.util import Executor
 from minray.util.state import list_actors
 from tests.helpers import wait_for_condition, without_garbage_collection
 from tests.real.conftest import CPUS
-from tests.real.support import Files, Signal, hold, run_driver
+from tests.real.support import Files, Signal, hold, is_alive, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -396,7 +396,7 @@ def test_shutdown_may_cancel_what_waits(blocked: Blocked) -> None:
 def test_the_workers_end_with_their_executor() -> None:
     with Executor(2) as executor:
         pids = set(executor.map(lambda _: os.getpid(), range(4)))
-    wait_for_condition(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    wait_for_condition(lambda: not any(is_alive(pid) for pid in pids))
 
 
 def test_an_executor_that_nobody_refers_to_finishes_its_work_and_ends(blocked: Blocked) -> None:
@@ -405,7 +405,7 @@ def test_an_executor_that_nobody_refers_to_finishes_its_work_and_ends(blocked: B
     gc.collect()
     blocked.release.set()
     pid = waiting.result()
-    wait_for_condition(lambda: not os.path.exists(f"/proc/{pid}"))
+    wait_for_condition(lambda: not is_alive(pid))
 
 
 def test_an_executor_that_has_ended_is_not_kept_by_its_own_thread() -> None:

@@ -18,7 +18,7 @@ from minray.exceptions import ActorDiedError
 from minray.util.multiprocessing import Pool, TimeoutError
 from minray.util.state import list_actors
 from tests.helpers import wait_for_condition, without_garbage_collection
-from tests.real.support import Files, Signal, run_driver
+from tests.real.support import Files, Signal, is_alive, run_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -348,7 +348,7 @@ def test_terminate_ends_what_runs_and_what_waits(files: Files) -> None:
     for result in results:
         with pytest.raises(ActorDiedError, match="terminated"):
             result.get(timeout=30)
-    wait_for_condition(lambda: not os.path.exists(f"/proc/{own}"))
+    wait_for_condition(lambda: not is_alive(own))
     with pytest.raises(ValueError, match="not running"), pool:
         pass
 

@@ -8,13 +8,12 @@ import signal
 import sys
 from typing import Any
 
-import psutil
 import pytest
 
 import minray as ray
 from minray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashedError
 from tests.helpers import wait_for_condition, without_checkout
-from tests.real.support import Files, Journal, core, echo
+from tests.real.support import Files, Journal, core, echo, is_alive
 
 pytestmark = pytest.mark.usefixtures("cluster")
 INIT = {"resources": {"one": 1}}
@@ -265,7 +264,7 @@ def test_g23_a_worker_takes_max_calls_and_exits(max_calls: int) -> None:
 
     pids = ray.get([pid.remote() for _ in range(12)])
     assert max(map(pids.count, pids)) <= max_calls
-    wait_for_condition(lambda: not any(map(psutil.pid_exists, set(pids[:-2]))), message="used-up workers are gone")
+    wait_for_condition(lambda: not any(map(is_alive, set(pids[:-2]))), message="used-up workers are gone")
 
 
 def test_g23_calls_that_fail_count(files: Files) -> None:
@@ -297,9 +296,9 @@ def test_g23_a_used_up_worker_stays_while_its_objects_are_needed() -> None:
 
     pid, [inner] = ray.get(make.remote())
     ray.get(make.remote())
-    assert psutil.pid_exists(pid) and ray.get(inner) == "precious"
+    assert is_alive(pid) and ray.get(inner) == "precious"
     del inner
-    wait_for_condition(lambda: not psutil.pid_exists(pid), message="the worker is gone with its last object")
+    wait_for_condition(lambda: not is_alive(pid), message="the worker is gone with its last object")
 
 
 def test_c5_max_calls_is_for_the_decorator_and_gpu_tasks_have_one() -> None:
