@@ -16,7 +16,7 @@ import pickle
 import reprlib
 import types
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import cloudpickle
 from cloudpickle import list_registry_pickle_by_value, load, loads, register_pickle_by_value, unregister_pickle_by_value
@@ -53,6 +53,13 @@ class CloudPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """``CloudPickler(file, protocol=None, buffer_callback=None)``, as in the package."""
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({types.CodeType: _reduce_code})
+    in_one_process: ClassVar[Callable[[Any, Any], Any] | None] = None
+    """Reduces functions and classes while the cluster is inside this process, or returns NotImplemented; None otherwise."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduce = CloudPickler.in_one_process
+        reduced = NotImplemented if reduce is None else reduce(self, obj)
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 
 Pickler = CloudPickler

@@ -21,7 +21,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Never, TypeVar
 
-from minray.in_process import user_code
+from minray.exceptions import AsyncioActorExit
+from minray.in_process import definitions, user_code
 from minray.in_process.process import LocalProcess, current_process
 from minray.platform.base import ProcessGone
 
@@ -49,6 +50,7 @@ def note_start(process: LocalProcess) -> None:
 def forget(process: LocalProcess) -> None:
     """Forget a process that has died. With the last one the real functions come back."""
     if _living.pop(process.pid, None) is not None and not _living:
+        definitions.unshare()
         while _before:
             owner, name, real = _before.pop()
             setattr(owner, name, real)
@@ -106,8 +108,8 @@ def _start(real: Real, process: LocalProcess, thread: threading.Thread) -> None:
 def _run_in_process(context: Any, run: Callable[[], None]) -> None:
     try:
         context.run(run)
-    except ProcessGone:
-        pass
+    except (ProcessGone, AsyncioActorExit, SystemExit):
+        pass  # The process has ended, or this thread has asked for the end of its actor or of itself.
 
 
 def _set_handler(real: Real, process: LocalProcess, number: int, handler: Any) -> Any:
@@ -197,6 +199,7 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
     "atexit": {"register": _at_exit, "unregister": _not_at_exit},
     "threading": {"_allocate_lock": _waiter},
     "queue": {"SimpleQueue": _simple_queue},
+    "cloudpickle.cloudpickle": {"_lookup_class_or_track": definitions.class_of},
 }
 """Module and function -> its replacement, called with the real function, the calling process and the arguments."""
 
@@ -211,6 +214,7 @@ def _dispatch(real: Real, meaning: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace() -> None:
+    definitions.share()
     for place, functions in MEANINGS.items():
         module = importlib.import_module(place)
         for name, meaning in functions.items():

@@ -3,7 +3,7 @@
 Ray: has no counterpart
 
 Messages are the very records that sockets would carry, encoded, and buffers are copied, so that no object is shared. There
-is no token: whoever can reach an endpoint here runs in the same interpreter.
+is no token: only code of the same interpreter can reach an endpoint.
 
 Rules
   * Messages of a channel arrive in order. One with large buffers takes a turn of the loop for each chunk of them, and later
@@ -119,7 +119,7 @@ class LocalNetwork:
 
 
 def _deliver(end: ChannelEnd, message: Message, turns: int) -> None:
-    """Hand a message over after so many turns of the loop."""
+    """Hand a message over after this number of turns of the loop."""
     if turns:
         end.network.process.call_soon(_deliver, end, message, turns - 1)
     else:

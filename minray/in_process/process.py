@@ -58,10 +58,12 @@ class LocalProcess:
         """Environment variables of its own; None as long as they are those of the program."""
         self.user_threads: list[threading.Thread] = []
         """Threads that user code has started in this process."""
+        self.classes: dict[str, Any] = {}
+        """The process's copies of classes that are pickled by value, by cloudpickle's name of them."""
         self.exit_handlers: list[Callable[[], object]] = []
-        """What user code has registered with ``atexit``, in order."""
+        """The functions that user code has registered with ``atexit``, in order."""
         self.signal_handlers: dict[int, Any] = {}
-        """What user code has set with ``signal.signal``, by the number of the signal."""
+        """The handlers that user code has set with ``signal.signal``, by the number of the signal."""
         self.on_signal: Callable[[int], None] = lambda number: self.exit(None, number)
         """Called, from any thread, when the process is sent a signal other than SIGKILL."""
         self._dying = threading.Lock()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -73,7 +73,7 @@ class LocalSupervisor:
         if self.ended:
             raise SpawnFailed("the node has ended")
         process, failure = self.world.thread.run(self._start(name, config), timeout_s)
-        self._started[process.pid] = _Started(name, config, process, respawn, essential)
+        self._started[process.pid] = _Started(name, config, process, respawns=respawn, is_essential=essential)
         if failure:
             self._failures[process.pid] = failure
         else:
@@ -113,7 +113,7 @@ class LocalSupervisor:
 
     async def _start_again(self, old: _Started) -> None:
         process, failure = await self._start(old.name, old.config)
-        new = _Started(old.name, old.config, process, old.respawns, old.is_essential)
+        new = replace(old, process=process, is_reported=False)
         self._started[process.pid] = new
         if failure:
             self.world.loop.call_later(RESPAWN_S, self._respawn, new)

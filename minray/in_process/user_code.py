@@ -22,6 +22,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import concurrent.futures._base
+import errno
 import logging
 import os
 import queue
@@ -294,8 +295,8 @@ class LocalUserCode(_InContext):
         if working_dir is not None and os.path.realpath(working_dir) != os.path.realpath(os.getcwd()):
             if not os.path.isdir(working_dir):
                 os.stat(working_dir)
-            raise OSError(f"{working_dir}: with local_mode all tasks run in the program's own directory, {os.getcwd()};"
-                          " use a cluster of processes for another working_dir")
+            reason = f"with local_mode all tasks run in the program's own directory, {os.getcwd()}; use processes for this"
+            raise OSError(errno.ENOTSUP, reason, working_dir)
         added = [entry for entry in (*leading, *sys_path) if entry not in sys.path]
         sys.path[:0] = [entry for entry in added if entry in leading]
         sys.path.extend(entry for entry in added if entry not in leading)
@@ -367,7 +368,7 @@ class _Threads:
 
 
 class _Terminated(SystemExit):
-    """What is raised in a task when its process is told to end."""
+    """Raised in a task when its process is told to end."""
 
     def __init__(self) -> None:
         super().__init__(TERMINATED)

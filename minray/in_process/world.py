@@ -14,9 +14,10 @@ import os
 import secrets
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ from minray.in_process.network import LocalListener, LocalNetwork
 from minray.in_process.process import LocalLoop, LocalProcess, current_process
 from minray.in_process.processes import MARK_BYTES, LocalProcesses
 from minray.in_process.user_code import LocalDriverCode, LocalUserCode
-from minray.platform.base import Disk, Platform, PlatformError
+from minray.platform.base import Disk, Platform, PlatformError, Storage
 from minray.platform.process.host import RealHost
 from minray.platform.storage.compressed_disk import CompressedDisk
 from minray.platform.storage.disk import RealDisk
@@ -135,9 +136,9 @@ class World:
             processes=LocalProcesses(process, marks, journal, self._start_worker),
             user_code=user_code,
             host=host(),
-            open_storage=open_storage,
+            open_storage=partial(self._open_storage, process),
             memory=LocalMemory(self._arenas, process),
-            open_disk=self._open_disk,
+            open_disk=partial(self._open_disk, process),
         )
 
     def plain_platform(self, process: LocalProcess, identity: bytes) -> Platform:
@@ -202,12 +203,18 @@ class World:
                 self._has_directory = True
             return self.session_dir
 
-    def _open_disk(self, path: str) -> Disk:
+    def _open_storage(self, process: LocalProcess, path: str) -> Storage:
+        storage = open_storage(path)
+        process.on_death.append(storage.close)
+        return storage
+
+    def _open_disk(self, process: LocalProcess, path: str) -> Disk:
         disk: Disk
         if is_external(path):
             disk = ExternalDisk(path)
         else:
             disk = _DiskInWorld(self, path, self.system_config.local_fs_capacity_threshold)
+        process.on_death.append(lambda: self.begin_in_no_process(disk.close()))
         return CompressedDisk(disk) if self.system_config.object_spilling_compression else disk
 
     # --- the end
@@ -218,6 +225,10 @@ class World:
             return
         self.is_closed = True
         self.thread.run(self._end_all(), None)
+        for name, frame in self.left_threads():
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown place"
+            how = "it waits in compiled code, so it cannot be ended; let it wait with a timeout, or use processes"
+            warnings.warn(f"a thread of {name} outlives the cluster, at {place}: {how}", RuntimeWarning, stacklevel=2)
         self.thread.halt()
         if self._has_directory:
             remove_tree(self.session_dir)

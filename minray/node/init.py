@@ -272,9 +272,7 @@ def init(
         "_node_name": _node_name,
     }
     if local_mode:
-        if address not in (None, "local"):
-            raise ValueError(f"local_mode starts a cluster inside this process, so it cannot join {shown(address)}")
-        address, of_the_node["_system_config"] = "local", {**(_system_config or {}), "transport": LOCAL}
+        address, of_the_node["_system_config"] = _local(address, _system_config)
     options = _node_options(**of_the_node)
     packed = _packed(runtime_env)
     job = _job_config(namespace, runtime_env)
@@ -285,6 +283,13 @@ def init(
     else:
         _connection = _start(options, job, packed, log_to_driver)
     return RayContext(_address_info_of_driver(_connection.file))
+
+
+def _local(address: str | None, system_config: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """Return address and system config for local mode; raise ValueError for the address of another cluster."""
+    if address not in (None, "local"):
+        raise ValueError(f"local_mode starts a cluster inside this process, so it cannot join {shown(address)}")
+    return "local", {**(system_config or {}), "transport": LOCAL}
 
 
 def _check_types(**arguments: tuple[Any, type]) -> None:

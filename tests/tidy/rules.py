@@ -29,7 +29,7 @@ BEHIND_THE_PORCH = GROUND | {
     "core_worker.user_threads", "core_worker.records", "core_worker.introspection", "observability",
 }  # fmt: skip
 """How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
-COMPOSE = {"__main__", "cli", "simulation", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__"}
+COMPOSE = {"__main__", "cli", "simulation", "in_process", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__"}
 """Rooms that put processes together."""
 EVERYTHING = None
 
@@ -105,6 +105,13 @@ EXCEPTIONS = {
     ("minray/node/node.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/raylet_restart.py", "time.monotonic"): "the caller's thread waits for a raylet, without a loop",
     ("minray/node/raylet_restart.py", "time.sleep"): "the caller's thread waits for a raylet, without a loop",
+    ("minray/in_process/interpreter.py", "threading.Thread"): "replaces what a worker's code calls",
+    ("minray/in_process/process.py", "threading.Thread"): "names the threads of a worker's code",
+    ("minray/in_process/supervisor.py", "subprocess"): "raises its exception, as a process would",
+    ("minray/in_process/supervisor.py", "time.monotonic"): "the caller's thread waits for a process, without a loop",
+    ("minray/in_process/supervisor.py", "time.sleep"): "the caller's thread waits for a process, without a loop",
+    ("minray/in_process/user_code.py", "time.sleep"): "keeps the function that it replaces",
+    ("minray/in_process/world.py", "secrets"): "names the directory of a world",
     ("minray/node/discovery.py", "secrets"): "makes tokens and names of sessions",
     ("minray/node/discovery.py", "os.open"): "writes tokens that nobody else may read",
 }
