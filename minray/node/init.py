@@ -256,10 +256,9 @@ def init(
         return _existing_context(ignore_reinit_error)
     _check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     _check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
-    _check_types(local_mode=(local_mode, bool))
-    check_labels(labels or {})
-    check_encodable("namespace", namespace or "")
+    _check_words(labels or {}, namespace or "")
     _set_level(logging_level)
+    address, _system_config = _local(address, local_mode, _system_config)
     of_the_node: dict[str, Any] = {
         "num_cpus": num_cpus,
         "num_gpus": num_gpus,
@@ -271,13 +270,10 @@ def init(
         "_memory": _memory,
         "_node_name": _node_name,
     }
-    if local_mode:
-        address, of_the_node["_system_config"] = _local(address, _system_config)
     options = _node_options(**of_the_node)
     packed = _packed(runtime_env)
     job = _job_config(namespace, runtime_env)
-    files = candidates(address)
-    if files:
+    if files := candidates(address):
         _check_joining(of_the_node)
         _connection = _join(files, job, packed, log_to_driver)
     else:
@@ -285,8 +281,21 @@ def init(
     return RayContext(_address_info_of_driver(_connection.file))
 
 
-def _local(address: str | None, system_config: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """Return address and system config for local mode; raise ValueError for the address of another cluster."""
+def _check_words(labels: dict[str, str], namespace: str) -> None:
+    check_labels(labels)
+    check_encodable("namespace", namespace)
+
+
+def _local(
+    address: str | None, local_mode: bool, system_config: dict[str, Any] | None
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Return address and system config, for local mode those of a cluster inside this process.
+
+    Raises ValueError for the address of another cluster, TypeError for a ``local_mode`` that is no bool.
+    """
+    _check_types(local_mode=(local_mode, bool))
+    if not local_mode:
+        return address, system_config
     if address not in (None, "local"):
         raise ValueError(f"local_mode starts a cluster inside this process, so it cannot join {shown(address)}")
     return "local", {**(system_config or {}), "transport": LOCAL}

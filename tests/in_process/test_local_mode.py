@@ -40,7 +40,7 @@ def local() -> Iterator[Any]:
 
 
 def descriptors() -> list[str]:
-    """What this process has open, but for what pytest captures."""
+    """Return the descriptors that this process has open."""
     return sorted(path.name for path in DESCRIPTORS.iterdir()) if DESCRIPTORS.is_dir() else []
 
 

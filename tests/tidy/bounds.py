@@ -15,9 +15,9 @@ from tests.tidy import rules
 WORDS = "MAX|MOST|[A-Z_]*(?:LIMIT|IN_FLIGHT|AT_ONCE|KEPT|CAPACITY)"
 NAME = re.compile(rf"^_?(?:{WORDS})(?:_[A-Z_]*)?(?: *: *[^=]+)? = (?!\")", re.M)
 """The head of a line that gives a module a constant, not a string, whose name is that of a bound."""
-ELSEWHERE = tuple(f"minray/{room}/" for room in ("simulation", "util", "in_rays_place", "cli", "platform", "node"))
-"""Folders without protocol: the simulation itself, what uses minray's API, and the real side of the seam. A simulation has
-none of the latter, and tests of real processes reach these bounds."""
+ELSEWHERE = tuple(f"minray/{room}/" for room in ("simulation", "in_process", "util", "in_rays_place", "cli", "platform", "node"))
+"""Folders without protocol: the other sides of the seam, and what uses minray's API. A simulation has none of the real side,
+and tests of real processes reach these bounds."""
 
 EARLY = "if it is forgotten too early, a late message about it counts as new (G112); only age makes forgetting safe"
 READ = "bounds text, or a list, that people read; no other code depends on it"
