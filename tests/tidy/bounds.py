@@ -16,7 +16,7 @@ WORDS = "MAX|MOST|[A-Z_]*(?:LIMIT|IN_FLIGHT|AT_ONCE|KEPT|CAPACITY)"
 NAME = re.compile(rf"^_?(?:{WORDS})(?:_[A-Z_]*)?(?: *: *[^=]+)? = (?!\")", re.M)
 """The head of a line that gives a module a constant, not a string, whose name is that of a bound."""
 ELSEWHERE = tuple(f"minray/{room}/" for room in ("simulation", "in_process", "util", "in_rays_place", "cli", "platform", "node"))
-"""Folders without protocol: the other sides of the seam, and what uses minray's API. A simulation has none of the real side,
+"""Folders without protocol: the other sides of the seam, and what uses minray's API. A simulation has no real side,
 and tests of real processes reach these bounds."""
 
 EARLY = "if it is forgotten too early, a late message about it counts as new (G112); only age makes forgetting safe"
