@@ -39,7 +39,7 @@ help:
 	@echo "make coverage        the lines that the unit tests run; workers and nodes of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
-	@echo "make bench           five documents' workloads beside Ray and Dask, in an environment of their own"
+	@echo "make bench           six documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
 	@echo "make examples-on-both  the examples on minray and on Ray, with nothing changed but the import"

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run the workloads of five documents on minray and its peers, in turn, in one run.
+"""``python -m benchmarks``: run the workloads of six documents on minray and its peers, in turn, in one run.
 
     python -m benchmarks [--quick] [--only WORD ...] [--rounds N] [--output FOLDER]
 

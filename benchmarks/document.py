@@ -1,6 +1,6 @@
 """The nouns of the benchmarks: a document has parts, a process measures a part on one system, and samples fill tables.
 
-A *document* is one of the five texts whose workloads are repeated here. A *part* is the workload that one process measures
+A *document* is one of the six texts whose workloads are repeated here. A *part* is the workload that one process measures
 on one *system* (minray, Ray, Dask, ...). It yields samples, and each sample belongs to a row of a *table*. A table with an
 axis has one row for each line of its plot, and each sample has a place on the axis.
 """
@@ -94,7 +94,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Document:
-    """One of the five documents whose workloads are repeated."""
+    """One of the six documents whose workloads are repeated."""
 
     title: str
     source: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import dask_benchmarks, grpc_article, memory_article, small_buffers, transfer_slides
+from benchmarks import dask_benchmarks, grpc_article, memory_article, small_buffers, task_bench, transfer_slides
 from benchmarks.document import Document, Part
 
 DOCUMENTS: list[Document] = [
@@ -11,5 +11,6 @@ DOCUMENTS: list[Document] = [
     memory_article.DOCUMENT,
     transfer_slides.DOCUMENT,
     small_buffers.DOCUMENT,
+    task_bench.DOCUMENT,
 ]
 PARTS: dict[str, Part] = {part.name: part for document in DOCUMENTS for part in document.parts}
