@@ -44,11 +44,13 @@ class Value(Record, frozen=True):
 
 
 class Argument(Record, frozen=True):
-    """A top-level argument that was a reference: its value if small, else the owner to ask (G11)."""
+    """A top-level argument that was a reference: its value if small, else its place, or the owner to ask (G11)."""
 
     value: Value | None
     object_id: bytes
     owner: Address
+    place: Place | None = None
+    """Place in the object store as the caller knows it, if the value has no references inside; it may be out of date."""
 
 
 class PushTaskReply(Record, frozen=True):

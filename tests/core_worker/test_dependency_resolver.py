@@ -23,6 +23,8 @@ from tests.core_worker.parts import OWN, address, object_id, pending, prepare, s
 A, B = object_id("a"), object_id("b")
 OTHER = address("other")
 LARGE = stored(b"x" * (MAX_DIRECT_CALL_OBJECT_SIZE + 1))
+THERE = StoredObject(b"", (), False, (), Place(0, 200_000, OWN))
+"""Entry of a value that is in the object store."""
 
 
 class Scene:
@@ -170,9 +172,26 @@ def test_g1_an_argument_that_has_failed_already_fails_the_task_at_once(scene: Sc
 
 
 def test_g76_large_arguments_stay_references(scene: Scene) -> None:
-    scene.store.put(A, LARGE)
+    scene.store.put(A, THERE)
     task = scene.resolve((A, OWN))
-    assert task.arguments == (Argument(None, A, OWN),)
+    assert task.arguments == (Argument(None, A, OWN, THERE.place),), "its place saves the worker a question to the owner"
+
+
+def test_the_owner_lends_the_references_inside_a_large_argument_so_it_must_be_asked(scene: Scene) -> None:
+    scene.store.put(A, StoredObject(b"", (), False, (RefInfo(B, OWN, b"ticket"),), THERE.place))
+    assert scene.resolve((A, OWN)).arguments == (Argument(None, A, OWN),)
+
+
+def test_g66_a_large_argument_is_waited_for_again_although_the_task_carries_its_place(scene: Scene) -> None:
+    scene.store.put(A, THERE)
+    task = scene.resolve((A, OWN))
+    scene.store.delete([A])
+    task.state = WAITING
+    scene.resolver.resolve(task)
+    assert not scene.resolver.is_resolved(task) and scene.ready == [task]
+    newer = StoredObject(b"", (), False, (), Place(1, 200_000, OWN))
+    scene.store.put(A, newer)
+    assert scene.ready == [task, task] and task.arguments == (Argument(None, A, OWN, newer.place),)
 
 
 def test_g76_c9_the_limit_itself_still_travels_inline(scene: Scene) -> None:

@@ -25,6 +25,7 @@ from minray.core_worker.execution.task_receiver import TaskReceiver
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.large_object import LargeObject
 from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import describe_packed, unpack_exception
@@ -119,6 +120,8 @@ class Worker(WorkQueue):
         self.fetches: list[tuple[bytes, Callable[[], None]]] = []
         self.misses: list[Callable[[], None]] = []
         """Callbacks of the same fetches, which say that an argument is being made again."""
+        self.wanted: list[LargeObject] = []
+        """Large arguments that the intake has asked for."""
         self.function_fetches: list[Callable[[], None]] = []
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.environment: Any = self.loop.create_future()
@@ -282,10 +285,11 @@ class Worker(WorkQueue):
 
     def fetch_arguments(
         self,
-        objects: list[tuple[bytes, Address]],
+        objects: list[LargeObject],
         on_fetched: Callable[[list[StoredObject | None]], None],
         waits: bool = False,
     ) -> None:
+        self.wanted += objects
         self.on_fetched = on_fetched
 
     def argument_comes(self, value: StoredObject) -> None:
@@ -643,6 +647,22 @@ def test_a_task_begins_when_its_large_arguments_have_come(worker: Worker) -> Non
     worker.act(lambda: worker.on_fetched([stored(pickle.dumps(5))]))
     worker.run_all()
     assert asked.status == OK and worker.log == [("a", 5)]
+
+
+def test_a_large_argument_that_comes_with_its_place_is_read_without_a_question_to_its_owner(worker: Worker) -> None:
+    place = Place(0, 1000, OWNER)
+    asked = worker.push("a", arguments=[Argument(None, object_id("x"), OWNER, place)])
+    assert worker.fetches == [] and worker.wanted == [LargeObject(object_id("x"), OWNER, (), place.attempt)]
+    worker.act(lambda: worker.on_fetched([stored(pickle.dumps(5))]))
+    worker.run_all()
+    assert asked.status == OK and worker.log == [("a", 5)]
+
+
+def test_what_this_worker_knows_of_an_argument_counts_more_than_the_place_that_comes_with_it(worker: Worker) -> None:
+    worker.store.put(object_id("x"), stored(pickle.dumps(6)))
+    worker.push("a", arguments=[Argument(None, object_id("x"), OWNER, Place(0, 1000, OWNER))])
+    worker.run_all()
+    assert worker.log == [("a", 6)] and worker.wanted == []
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])

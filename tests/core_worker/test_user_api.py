@@ -229,7 +229,7 @@ def test_an_awaited_task_that_has_raised_stop_iteration_has_not_returned(driver:
 
     with pytest.raises(RayTaskError, match="fail failed") as error:
         driver.do(story())
-    assert type(error.value) is RayTaskError and error.value.args == ("no value",)
+    assert type(error.value) is RayTaskError and error.value.args == (error.value.cause,)
     assert isinstance(error.value.cause, StopIteration) and error.value.__cause__ is error.value.cause
 
 

@@ -489,7 +489,7 @@ def test_g49_a_call_with_a_place_in_an_order_waits(owner: Address) -> None:
 @pytest.mark.parametrize(("waits", "purpose"), [(False, TASK_ARGUMENTS), (True, GET)])
 def test_large_arguments_are_fetched_with_their_errors(waits: bool, purpose: int) -> None:
     async def story(home: Home) -> None:
-        home.fetcher.fetch_arguments([(A, OWNER), (B, OWNER), (C, OWNER)], home.results.append, waits)
+        home.fetcher.fetch_arguments(home.known(A, B, C), home.results.append, waits)
         question = home.take()
         assert (question.asked, question.purpose) == ([(A, 1), (B, 1), (C, 1)], purpose)
         question.answer([VALUE, None, LOST])
@@ -499,10 +499,15 @@ def test_large_arguments_are_fetched_with_their_errors(waits: bool, purpose: int
     tell(story)
 
 
+@pytest.mark.parametrize("came_with_the_task", [False, True])
 @pytest.mark.parametrize("is_there", [False, True])
-def test_an_argument_that_has_changed_is_missing_unless_its_owner_has_another_now(is_there: bool) -> None:
+def test_an_argument_that_has_changed_is_missing_unless_its_owner_has_another_now(
+    is_there: bool, came_with_the_task: bool
+) -> None:
     async def story(home: Home) -> None:
         home.want(A, purpose=TASK_ARGUMENTS)
+        if came_with_the_task:
+            home.store.delete([A])
         home.take().answer([CHANGED_VALUE])
         await turns()
         ((_, on_pending),) = home.looks

@@ -22,6 +22,7 @@ from minray.common.task_set import TaskSet
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.large_object import LargeObject
 from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.records.values import from_value, to_values
@@ -36,6 +37,7 @@ from minray.protocol.core_worker import (
     ENVIRONMENT_FAILED,
     NOT_STARTED,
     OK,
+    Argument,
     PushTask,
     PushTaskReply,
     RefInfo,
@@ -61,7 +63,7 @@ class Fetcher(Protocol):
 
     def fetch_arguments(
         self,
-        objects: list[tuple[bytes, Address]],
+        objects: list[LargeObject],
         on_fetched: Callable[[list[StoredObject | None]], None],
         waits: bool = False,
     ) -> None:
@@ -135,8 +137,7 @@ class TaskIntake:
         missing: list[tuple[bytes, Address]] = []
         slots: list[StoredObject] = []
         for argument in request.arguments:
-            inline = argument.value
-            stored = self._store.objects.get(argument.object_id) if inline is None else from_value(inline, ())
+            stored = self._known(argument)
             if stored is not None:
                 slots.append(stored)
             else:
@@ -177,7 +178,9 @@ class TaskIntake:
             task.slots = slots
             task.fetching = None
             return
-        task.fetching = [(request.arguments[index].object_id, request.arguments[index].owner) for index in large]
+        wanted = [(request.arguments[index], slots[index]) for index in large]
+        task.fetching = [(argument.object_id, argument.owner) for argument, _ in wanted]
+        objects = [LargeObject.known(argument.object_id, argument.owner, stored) for argument, stored in wanted]
 
         def on_fetched(values: list[StoredObject | None]) -> None:
             if task.is_claimed():
@@ -194,7 +197,14 @@ class TaskIntake:
             task.fetching = None
             on_ready()
 
-        self._fetcher.fetch_arguments(task.fetching, on_fetched, task.keeps_place)
+        self._fetcher.fetch_arguments(objects, on_fetched, task.keeps_place)
+
+    def _known(self, argument: Argument) -> StoredObject | None:
+        """Return an argument's value or place, which came with the task or is known here; None: its owner must be asked."""
+        if argument.value is not None:
+            return from_value(argument.value, ())
+        stored = self._store.objects.get(argument.object_id)
+        return stored if stored or argument.place is None else StoredObject(b"", (), False, (), place=argument.place)
 
     # --- tasks that will not run
 

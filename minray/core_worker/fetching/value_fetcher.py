@@ -255,15 +255,13 @@ class ValueFetcher:
 
     def fetch_arguments(
         self,
-        objects: list[tuple[bytes, Address]],
+        objects: list[LargeObject],
         on_fetched: Callable[[list[StoredObject | None]], None],
         waits: bool = False,
     ) -> None:
         """Bring a task's large arguments, whose places are known, to this node; None for one that is being made again."""
-        stored = [self._store.objects[object_id] for object_id, _ in objects]
-        wanted = [LargeObject.known(id_, owner, one) for (id_, owner), one in zip(objects, stored, strict=True)]
 
         def on_here(values: list[Fetched]) -> None:
             on_fetched([None if value is None else self.as_stored(value) for value in values])
 
-        self.fetch(wanted, on_here, purpose=GET if waits else TASK_ARGUMENTS)
+        self.fetch(objects, on_here, purpose=GET if waits else TASK_ARGUMENTS)

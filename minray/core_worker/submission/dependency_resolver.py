@@ -148,7 +148,7 @@ class DependencyResolver:
                 value = Value(stored.data, False, tuple(map(bytes, stored.buffers)), 0, tuple(stored.nested))
                 arguments.append(Argument(value, object_id, owner))
             else:
-                arguments.append(Argument(None, object_id, owner))
+                arguments.append(Argument(None, object_id, owner, None if stored.nested else stored.place))
         task.arguments = tuple(arguments)
         task.dependencies = tuple(dependencies.values())
         self._on_ready(task)
