@@ -43,7 +43,11 @@ _Own = dict[str, Any] | None
 
 
 class RayTaskError(RayError):
-    """A task raised. `get` raises a subclass of this and of the exception's own type, if that can be subclassed."""
+    """A task raised. `get` raises a subclass of this and of the exception's own type, if that can be subclassed.
+
+    `args` is a tuple of the original, as in Ray, whose programs find it there. Its own arguments are `cause.args`; its
+    attributes, and fields such as `errno`, are those of this error as well.
+    """
 
     __module__ = PUBLIC_MODULE
 
@@ -255,7 +259,7 @@ def _make_task_error(failure: TaskFailure, cause: BaseException, attributes: _Ow
     user_attributes = dict(vars(cause) if attributes is None else attributes)
     if isinstance(user_attributes.get("__notes__"), list):
         user_attributes["__notes__"] = user_attributes["__notes__"].copy()
-    ARGS.__set__(error, ARGS.__get__(cause))
+    ARGS.__set__(error, (cause,))
     vars(error).update(user_attributes, _minray_failure=failure, _minray_cause=cause)
     object.__setattr__(error, "__cause__", cause)
     return error

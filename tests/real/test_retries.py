@@ -201,7 +201,7 @@ def test_g18_other_exceptions_are_not(files: Files) -> None:
 def test_g18_the_last_exception_is_the_one_raised(files: Files) -> None:
     journal = files.journal()
     error = error_of(fail_until.options(retry_exceptions=True, max_retries=2).remote(journal, 99))
-    assert error.args == ("attempt 3",) and len(journal.lines()) == 3
+    assert error.cause.args == ("attempt 3",) and len(journal.lines()) == 3
 
 
 def test_g18_a_class_of_the_users_own_and_its_subclasses_are_retried(files: Files) -> None:
@@ -224,7 +224,7 @@ def test_g18_exceptions_and_deaths_draw_on_one_budget(files: Files) -> None:
             die("exit")
         raise ValueError(f"attempt {attempt}")
 
-    assert error_of(struggle.remote()).args == ("attempt 3",)
+    assert error_of(struggle.remote()).cause.args == ("attempt 3",)
     assert len(journal.lines()) == 3
 
 
@@ -272,7 +272,7 @@ def test_g23_calls_that_fail_count(files: Files) -> None:
     def fail() -> None:
         raise ValueError(os.getpid())
 
-    pids = [error_of(fail.remote()).args[0] for _ in range(3)]
+    pids = [error_of(fail.remote()).cause.args[0] for _ in range(3)]
     assert len(set(pids)) == 3
 
 

@@ -196,7 +196,7 @@ def test_workers_import_the_drivers_modules(tmp_path: Path) -> None:
         "try:\n"
         "    ray.get(fail.remote())\n"
         "except Mine as error:\n"
-        "    print(error.args)\n"
+        "    print(error.cause.args)\n"
     )
     text = "import runpy; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[1] + '/program.py', run_name='__main__')"
     done = run_driver(text, str(tmp_path))

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import minray as ray
-from minray.api.calls import current_api
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, core, echo, hold
+from tests.real.support import Files, api, core, echo, hold
 
 pytestmark = pytest.mark.usefixtures("cluster")
 Point = namedtuple("Point", "x y")
@@ -220,7 +219,7 @@ def test_an_exception_may_be_large() -> None:
 
     with pytest.raises(ValueError) as caught:
         ray.get(fail.remote())
-    assert len(caught.value.args[0]) == 70_000_000
+    assert len(caught.value.cause.args[0]) == 70_000_000
 
 
 def test_many_small_buffers() -> None:
@@ -283,14 +282,14 @@ def test_g15_rebinding_globals_does_not_change_what_workers_run() -> None:
 
 def test_g15_a_definition_is_exported_once() -> None:
     exports = []
-    api: Any = current_api()
-    original = api._export
+    connected: Any = api()
+    original = connected._export
 
     def export(*arguments: Any) -> None:
         exports.append(arguments[1])
         original(*arguments)
 
-    api._export = export
+    connected._export = export
     try:
 
         @ray.remote
@@ -299,7 +298,7 @@ def test_g15_a_definition_is_exported_once() -> None:
 
         ray.get([work.remote(1), work.options(num_cpus=0.5).remote(2), work.options(name="x").remote(3)])
     finally:
-        api._export = original
+        connected._export = original
     assert len(exports) == 1
 
 
