@@ -117,6 +117,14 @@ def test_the_tests_that_differ_on_ray_exist() -> None:
     assert known and [name for name in known if f"def {name}(" not in text] == []
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_tests_for_both_imports_only_what_ray_has(name: str) -> None:
+    """Tests may look inside minray by ``support.core`` and ``support.api``, which skip them on Ray."""
+    imports = re.findall(r"^(?:from|import) minray\.(\w+)", (ROOT / "tests" / "real" / f"test_{name}.py").read_text(), re.M)
+    public = {known.partition(".")[0] for known in rows("yes")}
+    assert set(imports) <= public, "on Ray no test of this file would run"
+
+
 def test_every_example_runs_on_both_or_says_why_not() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert names == SAYS.keys() | ONLY_MINRAY.keys()

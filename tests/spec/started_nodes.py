@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,8 @@ class Strikes(UntilStopped):
         self.count: Counter[str] = Counter()
         self.last_at = 0.0
         """When the head was last struck, or was still stopped."""
+        self.history: list[tuple[float, str]] = []
+        """All that was struck and started again, with its time; for the message about a wrong answer."""
         self.trouble: list[str] = []
         self._nodes = nodes
         self._dice = dice
@@ -133,7 +136,16 @@ class Strikes(UntilStopped):
 
     def _mend(self) -> None:
         for what in self._nodes.mend():
-            self.count[f"{what} started again"] += 1
+            self._note(f"{what} started again")
+
+    def _note(self, what: str) -> None:
+        self.count[what] += 1
+        self.history.append((time.monotonic(), what))
+
+    def lately(self) -> str:
+        """Return the last strikes, each with the seconds since then."""
+        now = time.monotonic()
+        return ", ".join(f"{what} {now - at:.0f} s ago" for at, what in self.history[-5:])
 
     def _strike(self) -> None:
         node = self._dice.choice(["head", "head", "second", "third"])
@@ -144,7 +156,7 @@ class Strikes(UntilStopped):
         pid, how = self._dice.choice(pids), self._dice.choice(["kill", "terminate", "stop"])
         if node == "head":
             self.last_at = time.monotonic()
-        self.count[f"{node}: {role} {how}"] += 1
+        self._note(f"{node}: {role} {how}")
         with suppress(ProcessLookupError, psutil.Error):
             if how == "stop":
                 process = psutil.Process(pid)
@@ -188,7 +200,8 @@ class Programs(UntilStopped):
             self.count[kind] += 1
             was_struck = self._strikes.last_at > begun - 10
             if not (was_struck and EXPLAINED_PROGRAM.search(done.stderr)):
-                self.wrong.append(f"program {number}{'' if was_struck else ', without a strike'}: {error}")
+                lasted = f"program {number} (of {time.monotonic() - begun:.0f} s; {self._strikes.lately()})"
+                self.wrong.append(f"{lasted}{'' if was_struck else ', without a strike'}: {error}")
 
 
 def work(nodes: Nodes, strikes: Strikes, dice: Random, until: float, outcomes: Counter[str]) -> list[str]:
@@ -217,14 +230,19 @@ def work(nodes: Nodes, strikes: Strikes, dice: Random, until: float, outcomes: C
 @click.option("--seconds", default=600.0, help="How long work is made.")
 @click.option("--seed", default=1, help="Decides what is struck when; not what then happens.")
 def main(seconds: float, seed: int) -> None:
-    """Exit code 1 if an answer was wrong, or the cluster did not come to rest, or left something."""
-    with tempfile.TemporaryDirectory(prefix="mrc-", dir="/tmp") as directory:
-        os.environ["MINRAY_TMPDIR"] = directory
-        wrong = _run(seconds, seed)
-        left = leaks.describe(Path(directory))
+    """Exit code 1 if an answer was wrong, or the cluster did not come to rest, or left something.
+
+    The logs of all nodes are kept then, and the last line says where.
+    """
+    directory = tempfile.mkdtemp(prefix="mrc-", dir="/tmp")
+    os.environ["MINRAY_TMPDIR"] = directory
+    wrong = _run(seconds, seed)
+    left = leaks.describe(Path(directory))
     for line in [*wrong, *left]:
         print(line, file=sys.stderr)
-    sys.exit(1 if wrong or left else 0)
+    if wrong or left:
+        sys.exit(f"the logs of this run are in {directory}; delete it when you have read them")
+    shutil.rmtree(directory)
 
 
 def _run(seconds: float, seed: int) -> list[str]:
