@@ -53,6 +53,8 @@ class Executor(futures.Executor):
         _check_positive("max_workers", max_workers)
         _check_positive("max_tasks_per_child", max_tasks_per_child)
         self._crew = Crew(max_workers, initializer, initargs, max_tasks_per_child, breaks=True, remote_args=remote_args)
+        self._max_workers = self._crew.size
+        """Largest number of processes. Dask and others read it of any executor, and submit as many calls at a time."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> futures.Future[T]:
         """Submit ``fn(*args, **kwargs)`` and return its future. Raises RuntimeError after ``shutdown``, BrokenExecutor after

@@ -12,6 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, as_comp
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+import dask
+import dask.base
 import numpy as np
 import pytest
 
@@ -84,6 +86,13 @@ def test_by_default_there_is_a_worker_for_each_cpu(files: Files) -> None:
             signal.wait()
         assert not futures[2].running() and [future.running() for future in futures[:2]] == [True, True]
         files.signal("go").set()
+
+
+@pytest.mark.parametrize(("asked", "number"), [(None, CPUS), (CPUS + 3, CPUS + 3)])
+def test_dask_gives_each_worker_a_task(asked: int | None, number: int) -> None:
+    """Dask reads the number where the standard library's executors have it; else it takes that of this machine's CPUs."""
+    with Executor(asked) as executor:
+        assert dask.base.get_scheduler(scheduler=executor).args[1] == number
 
 
 def test_a_reference_among_the_arguments_arrives_as_its_value() -> None:
