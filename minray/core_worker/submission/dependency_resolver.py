@@ -3,7 +3,7 @@
 Ray: src/ray/core_worker/task_submission/dependency_resolver.h
 
 G10: a task never starts before its arguments are computed. G1: if one of them is an error, the task ends with that error
-and its body does not run. Large arguments stay references; the executing worker asks their owner for them. A function that
+and its body does not run. Large arguments stay references, with their places. A function that
 the gcs does not know yet counts as one more argument to wait for. A task may come again because an argument, or one of its
 own results, was lost. It then keeps the values that it carries and waits for the other arguments.
 
