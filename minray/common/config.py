@@ -31,7 +31,6 @@ FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
 
 LOCAL = "local"
 """The transport of a cluster inside one process."""
-TRANSPORTS = ("stream", "grpc", LOCAL)
 
 
 class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
@@ -165,6 +164,10 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Most memory, in bytes, of one process's lineage; beyond it the older half is forgotten (G72)."""
     transport: str = "stream"
     """Transport of the whole cluster: ``stream`` or ``grpc``; ``local`` for a cluster inside one process (local_mode)."""
+    arena: str = ""
+    """Memory of the object stores: ``memfd`` (files without names), ``shared_memory`` (segments of ``multiprocessing``).
+
+    Empty: on each node ``memfd`` if its system has that, else ``shared_memory``."""
 
     @classmethod
     def from_overrides(cls, overrides: dict[str, Any] | None) -> SystemConfig:
@@ -181,14 +184,19 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
             value, least = getattr(config, name), LEAST.get(name, 0)
             if not isinstance(value, str) and not least <= value:
                 raise ValueError(f"_system_config: {name} must be a number from {least}, not {value}")
-        if config.object_spilling_compression not in ("", "zlib"):
-            name = config.object_spilling_compression
-            raise ValueError(f"_system_config: object_spilling_compression must be '' or 'zlib', not {shown(name)}")
-        if config.transport not in TRANSPORTS:
-            raise ValueError(f"_system_config: transport must be 'stream', 'grpc' or 'local', not {shown(config.transport)}")
+        for name, choices in CHOICES.items():
+            if getattr(config, name) not in choices:
+                words = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+                raise ValueError(f"_system_config: {name} must be {words}, not {shown(getattr(config, name))}")
         return config
 
 
+CHOICES = {
+    "object_spilling_compression": ("", "zlib"),
+    "transport": ("stream", "grpc", LOCAL),
+    "arena": ("", "memfd", "shared_memory"),
+}
+"""Valid words of entries that are one of few words."""
 LEAST = {
     "max_pending_lease_requests_per_scheduling_category": -1,
     "num_prestart_workers": -1,

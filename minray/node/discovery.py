@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 import secrets
 import time
 from contextlib import suppress
@@ -34,11 +33,11 @@ import msgspec
 from minray.common.config import SystemConfig
 from minray.common.decoding import MALFORMED
 from minray.node.config_of_ray import without_entries_of_ray
-from minray.platform.process.session import LOGS, live_sessions, sweep_sessions
+from minray.platform.process.session import LOGS, SOCKETS, live_sessions, sweep_sessions
 from minray.platform.storage.private_paths import make_private, remove_tree
-from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES
+from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES, check_unix_sockets
 
-NODE_FILE, TOKEN_FILE, SOCKETS = "node.json", "token", "sockets"
+NODE_FILE, TOKEN_FILE = "node.json", "token"
 TABLES_FILE = "gcs.sqlite"
 HEAD_PATTERN = "head_*"
 LOGIN_DIRECTORIES, LINGERING_USERS = "/run/user", "/var/lib/systemd/linger"
@@ -136,8 +135,9 @@ def runtime_root() -> Path:
     """Return the directory for this user's new sessions, making it if necessary.
 
     It is the first of ``_root_paths`` that only this user can write to. Raises RuntimeError if there is none; the message
-    says why the first one cannot be used.
+    says why the first one cannot be used. Raises RuntimeError on a system without unix sockets, too.
     """
+    check_unix_sockets()
     trouble = ""
     for path in _root_paths():
         try:
@@ -182,6 +182,8 @@ def _goes_at_logout(directory: str) -> bool:
     """Return whether systemd removes this directory when the user logs out: not with ``loginctl enable-linger``."""
     if os.path.normpath(directory) != f"{LOGIN_DIRECTORIES}/{os.geteuid()}":
         return False
+    import pwd
+
     try:
         return not os.path.exists(os.path.join(LINGERING_USERS, pwd.getpwuid(os.geteuid()).pw_name))
     except KeyError:

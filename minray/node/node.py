@@ -30,7 +30,6 @@ from minray.common.shown import check_encodable, shown
 from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import (
     NODE_FILE,
-    SOCKETS,
     NodeFile,
     default_spilling_place,
     discard_local,
@@ -43,10 +42,11 @@ from minray.node.node_labels import labels_at_start
 from minray.platform.base import ExitStatus, Host, PlatformError, SpawnFailed
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import ChildEnd, start_zygote
-from minray.platform.process.session import LOGS, make_spill_directories, remove_session
+from minray.platform.process.session import LOGS, SOCKETS, make_spill_directories, remove_session
 from minray.platform.real import check_transport
 from minray.platform.storage.external_storage import is_external, split_places
-from minray.platform.transport.endpoints import free_port
+from minray.platform.storage.memory import check_arena, most_arena_bytes
+from minray.platform.transport.endpoints import check_unix_sockets, free_port
 
 START_TIMEOUT_S = 30.0
 """Seconds that the gcs, and then the raylet, has to start."""
@@ -212,7 +212,7 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     amounts: dict[str, float] = dict(options.resources)
     amounts[CPU] = host.cpu_count if options.num_cpus is None else options.num_cpus
     amounts[GPU] = options.num_gpus or 0
-    amounts[OBJECT_STORE_MEMORY] = _store_bytes(options.object_store_memory, host)
+    amounts[OBJECT_STORE_MEMORY] = _store_bytes(options, host)
     amounts[MEMORY] = options.memory or int(host.memory_bytes * 0.7)
     amounts[f"node:{options.node_ip}"] = 1
     for name, amount in amounts.items():
@@ -223,9 +223,11 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
     return resource_set(amounts)
 
 
-def _store_bytes(given: float | None, host: Host) -> float:
+def _store_bytes(options: NodeOptions, host: Host) -> float:
+    given = options.object_store_memory
     if given is None:
-        return int(host.memory_bytes * 0.3)
+        bounds = [int(host.memory_bytes * 0.3), most_arena_bytes(options.system_config.arena)]
+        return max(LEAST_STORE_BYTES, min(bound for bound in bounds if bound is not None))
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise TypeError(f"object_store_memory must be a number of bytes, not {shown(given)}")
     if not LEAST_STORE_BYTES <= given <= host.memory_bytes:
@@ -253,7 +255,8 @@ def _check_texts(options: NodeOptions) -> None:
 def start_node(options: NodeOptions) -> Node:
     """Start a node's gcs (head only) and raylet; return when the raylet is registered.
 
-    Raises RuntimeError if they cannot be started, TypeError and ValueError for wrong options.
+    Raises RuntimeError if they cannot be started, or if this system lacks what they need; TypeError and ValueError for wrong
+    options.
     """
     _check_texts(options)
     check_transport(options.system_config)
@@ -261,6 +264,8 @@ def start_node(options: NodeOptions) -> Node:
     options.labels = labels_at_start(options.labels, "TPU" in resources, {**os.environ, **options.env_vars})
     if options.system_config.transport == LOCAL:
         return _start_local(options, resources)
+    check_unix_sockets()
+    check_arena(options.system_config.arena)
     files = raise_file_limit()
     if files < FEW_FILES:
         logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)

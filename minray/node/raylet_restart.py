@@ -25,9 +25,9 @@ import msgspec
 
 from minray.common.config import RayletConfig
 from minray.common.ids import UNIQUE_ID_BYTES, short
-from minray.node.discovery import SOCKETS, NodeFile, read_node_file, write_node_file
+from minray.node.discovery import NodeFile, read_node_file, write_node_file
 from minray.platform.base import PlatformError
-from minray.platform.process.session import renew_spill_directories
+from minray.platform.process.session import SOCKETS, renew_spill_directories
 from minray.platform.storage.external_storage import is_external
 from minray.platform.transport.endpoints import UnixEndpoint, is_listening, make_room
 

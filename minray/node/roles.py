@@ -45,6 +45,7 @@ from minray.platform.process.title import ProcessTitle
 from minray.platform.process.zygote import serve
 from minray.platform.process.zygote_child import ChildEnds
 from minray.platform.real import make_platform
+from minray.platform.storage import memory
 from minray.platform.threads.main_thread import TERMINATED, MainThreadUserCode
 from minray.platform.threads.user_code import DriverUserCode
 from minray.platform.transport.endpoints import UnixEndpoint, make_room, parse
@@ -230,6 +231,7 @@ def prepare_children() -> None:
     """Do once in the zygote what each child would do: it takes time, and pages that a child writes to are not shared."""
     for name in minray.__all__:  # some of these names import their modules at their first use
         getattr(minray, name)
+    memory.prepare_children()
     prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
     _log_through(_StandardError())
     asyncio.new_event_loop().close()  # the first loop of a process sets up what all later ones need

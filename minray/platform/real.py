@@ -59,7 +59,7 @@ def make_platform(
         disk: Disk = ExternalDisk(path) if external else RealDisk(path, system_config.local_fs_capacity_threshold)
         return CompressedDisk(disk) if system_config.object_spilling_compression else disk
 
-    memory = RealMemory()
+    memory = RealMemory(system_config.arena)
     return Platform(
         name=name,
         identity=identity,

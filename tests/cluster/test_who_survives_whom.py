@@ -53,10 +53,15 @@ class Driver:
         return err
 
 
-@pytest.fixture
-def own(minray_command: CommandLine, tmp_path: Path) -> Generator[Driver, None, None]:
-    """A program with a cluster of its own."""
+@pytest.fixture(params=["memfd", "shared_memory"])
+def own(
+    request: pytest.FixtureRequest, minray_command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[Driver, None, None]:
+    """A program with a cluster of its own, whose memory is of either kind."""
+    before = leaks.shared_memory()
+    monkeypatch.setenv("MINRAY_ARENA", request.param)
     driver = Driver("local", tmp_path)
+    assert len(leaks.shared_memory() - before) == (request.param == "shared_memory")
     try:
         yield driver
     finally:
@@ -110,6 +115,24 @@ def test_init_everything_ends_with_a_killed_zygote_or_gcs(own: Driver, minray_co
     wait_for_condition(lambda: not leaks.files(minray_command.root), END_S)
     assert "LocalRayletDiedError" in own.end()
     minray_command.wait_until_nothing_is_left()
+
+
+@pytest.mark.parametrize("own", ["shared_memory"], indirect=True)
+def test_init_the_next_start_removes_the_memory_of_a_cluster_whose_processes_were_all_killed(
+    own: Driver, minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_memory = leaks.shared_memory()
+    processes = leaks.processes(minray_command.root)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            process.send_signal(number)
+    own.end()
+    wait_for_condition(lambda: not any(process.is_running() for process in processes), END_S)
+    assert leaks.shared_memory() == shared_memory
+    monkeypatch.delenv("MINRAY_ARENA")
+    minray.init("local", num_cpus=1)
+    assert len(shared_memory - leaks.shared_memory()) == 1
+    minray.shutdown()
 
 
 # --- A cluster of minray start --------------------------------------------------------------------------------------------
@@ -194,10 +217,14 @@ def a_task_fails_with_its_raylet() -> bool:
     return False
 
 
-@pytest.mark.parametrize("storage", [[], ["--storage="]], ids=["file", "memory"])
+@pytest.mark.parametrize(
+    ("storage", "arena"), [([], "memfd"), (["--storage="], "shared_memory")], ids=["file", "memory, shared_memory"]
+)
 def test_start_the_raylet_of_a_head_is_started_again_as_another_node(
-    minray_command: CommandLine, storage: list[str]
+    minray_command: CommandLine, storage: list[str], arena: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = leaks.shared_memory()
+    monkeypatch.setenv("MINRAY_ARENA", arena)
     head = minray_command.start_head(*storage)
     minray.init(head.gcs_address)
     try:
@@ -213,6 +240,7 @@ def test_start_the_raylet_of_a_head_is_started_again_as_another_node(
         assert states() == {head.node_id: False, again: True} and again == find_nodes()[0].node_id
         large = minray.remote(lambda: bytes(10_000_000)).remote()
         assert len(minray.get(large, timeout=10)) == 10_000_000
+        assert len(leaks.shared_memory() - before) == (arena == "shared_memory"), "that of the first raylet is gone"
         wait_for_condition(lambda: not dead_sockets(head), END_S)
     finally:
         minray.shutdown()

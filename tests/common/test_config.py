@@ -51,6 +51,11 @@ def test_there_are_two_transports() -> None:
         SystemConfig.from_overrides({"transport": "pigeon"})
 
 
+def test_the_kinds_of_arenas() -> None:
+    with pytest.raises(ValueError, match="arena must be '', 'memfd' or 'shared_memory', not 'tape'"):
+        SystemConfig.from_overrides({"arena": "tape"})
+
+
 def test_a_process_is_started_with_the_same_constants() -> None:
     config = SystemConfig(task_retry_delay_ms=7)
     worker = WorkerConfig(b"w", b"n", "127.0.0.1", "unix:/r", "unix:/g", "/s", "", "/d", False, config)

@@ -51,6 +51,8 @@ class World:
     client: Memory
     another: Memory
     endpoint: str
+    kind: str
+    """Kind of a real arena; empty for simulated ones."""
     run: Callable[[Coroutine[Any, Any, None]], None]
     attach: Callable[[Memory, str], Coroutine[Any, Any, memoryview]]
     """Attaches as another process would, without standing in the raylet's way."""
@@ -74,16 +76,12 @@ async def attach_here(memory: Memory, endpoint: str) -> memoryview:
 
 
 @contextmanager
-def real(directory: Path, run: Callable[[Any], None]) -> Iterator[World]:
-    yield World(RealMemory(), RealMemory(), RealMemory(), f"unix:{directory}/arena", run, attach_in_thread)
-
-
-@contextmanager
-def real_without_memfd(directory: Path) -> Iterator[World]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(os, "memfd_create", raising=False)
-        with real(directory, uvloop.run) as world:
-            yield world
+def real(directory: Path, run: Callable[[Any], None], kind: str) -> Iterator[World]:
+    """A world of real processes, which must leave no shared memory."""
+    before = leaks.shared_memory()
+    memories = RealMemory(kind), RealMemory(), RealMemory()
+    yield World(*memories, f"unix:{directory}/arena", kind, run, attach_in_thread)
+    assert leaks.shared_memory() == before
 
 
 @contextmanager
@@ -93,7 +91,7 @@ def simulated(directory: Path) -> Iterator[World]:
     processes = [loop.add_process(name, "node", i) for i, name in enumerate(("raylet", "client", "another"))]
     machine = SimNode("node")
     raylet, client, another = (SimMemory(arenas, process, machine, Oracle(0)) for process in processes)
-    yield World(raylet, client, another, "sim:arena", loop.run_until_complete, attach_here)
+    yield World(raylet, client, another, "sim:arena", "", loop.run_until_complete, attach_here)
     loop.close()
     assert loop.failures == []
 
@@ -108,12 +106,15 @@ def in_process(directory: Path) -> Iterator[World]:
 
 
 WORLDS: dict[str, Callable[[Path], AbstractContextManager[World]]] = {
-    "real": partial(real, run=uvloop.run),
-    "real-asyncio": partial(real, run=run_asyncio),
-    "real-without-memfd": real_without_memfd,
+    "memfd": partial(real, run=uvloop.run, kind="memfd"),
+    "memfd-asyncio": partial(real, run=run_asyncio, kind="memfd"),
+    "shared-memory": partial(real, run=uvloop.run, kind="shared_memory"),
+    "shared-memory-asyncio": partial(real, run=run_asyncio, kind="shared_memory"),
     "simulated": simulated,
     "in-process": in_process,
 }
+MARKS = {"memfd": "/memfd:minray", "shared_memory": "/dev/shm/minray-"}
+"""Texts by which the kernel names arenas of each kind among the files of a process."""
 
 
 @pytest.fixture
@@ -129,9 +130,9 @@ def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[World]:
         yield made
 
 
-@pytest.fixture
-def real_world(directory: Path) -> Iterator[World]:
-    with real(directory, uvloop.run) as made:
+@pytest.fixture(params=["memfd", "shared_memory"])
+def real_world(request: pytest.FixtureRequest, directory: Path) -> Iterator[World]:
+    with real(directory, uvloop.run, request.param) as made:
         yield made
 
 
@@ -339,7 +340,7 @@ def test_an_arena_on_disk_takes_what_is_reserved_and_leaves_no_file(real_world: 
     async def story() -> None:
         before = len(_open_files())
         async with disk_arena(real_world, places) as arena:
-            file = vars(arena)["_file"]
+            file = vars(arena)["_backing"].file
             arena.reserve(1 << 30, 1 << 22)
             assert 1 << 22 <= os.fstat(file.fileno()).st_blocks * 512 < 1 << 23
             arena.release(1 << 30, 1 << 22)
@@ -384,9 +385,11 @@ def test_simulated_memory_ends_for_others_with_its_creator_and_its_node() -> Non
 # --- Processes ---
 
 
-def start(source: str, *arguments: object) -> subprocess.Popen[bytes]:
-    """Run a program that has ``memory``."""
-    before = "import asyncio, os, sys\nfrom minray.platform.storage.memory import RealMemory\nmemory = RealMemory()\n"
+def start(source: str, kind: str, *arguments: object) -> subprocess.Popen[bytes]:
+    """Run a program that has ``memory``, whose new arenas are of this kind."""
+    before = (
+        f"import asyncio, os, sys\nfrom minray.platform.storage.memory import RealMemory\nmemory = RealMemory('{kind}')\n"
+    )
     words = [sys.executable, "-c", before + textwrap.dedent(source), *map(str, arguments)]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -413,7 +416,7 @@ def test_another_process_reads_and_writes(real_world: World) -> None:
     async def story() -> None:
         async with real_world.arena() as arena:
             arena.view[0] = 1
-            with start(CLIENT, real_world.endpoint) as client:
+            with start(CLIENT, "", real_world.endpoint) as client:
                 assert client.stdout is not None
                 assert await asyncio.to_thread(client.stdout.readline) == b"%d\n" % SIZE
                 assert bytes(arena.view[:3]) == b"\1\2\0"
@@ -425,12 +428,12 @@ def test_another_process_reads_and_writes(real_world: World) -> None:
 
 
 def test_a_raylet_that_is_killed_leaves_views_and_a_place_for_its_successor(real_world: World, directory: Path) -> None:
-    shared_memory = leaks.shared_memory()
-    with start(RAYLET, real_world.endpoint, SIZE) as raylet:
+    before = leaks.shared_memory()
+    with start(RAYLET, real_world.kind, real_world.endpoint, SIZE) as raylet:
         assert raylet.stdout is not None and raylet.stdout.readline() == b"ready\n"
         view = real_world.client.attach(real_world.endpoint)
-        assert leaks.shared_memory() == shared_memory
         raylet.send_signal(signal.SIGKILL)
+    assert len(leaks.shared_memory() - before) == (real_world.kind == "shared_memory")
     assert bytes(view[:6]) == b"hello\0"
     with pytest.raises(MemoryFailed, match="no process hands out memory there"):
         real_world.another.attach(real_world.endpoint)
@@ -452,7 +455,7 @@ def test_nothing_is_left_in_the_process_either(real_world: World) -> None:
     def held() -> list[str]:
         gc.collect()
         lines = Path("/proc/self/maps").read_text().splitlines()
-        return [line for line in [*lines, *_open_files()] if "memfd:minray" in line or "socket" in line]
+        return [line for line in [*lines, *_open_files()] if MARKS[real_world.kind] in line or "socket" in line]
 
     before = held()
     real_world.run(story())
@@ -474,9 +477,10 @@ def test_programs_do_not_inherit_the_arena(real_world: World) -> None:
     async def story() -> None:
         async with real_world.arena():
             await real_world.attach(real_world.client, real_world.endpoint)
-            assert "/memfd:minray (deleted)" in _open_files()
+            mark = MARKS[real_world.kind]
+            assert any(path.startswith(mark) for path in _open_files())
             listing = subprocess.run(["ls", "-l", "/proc/self/fd/"], close_fds=False, capture_output=True, check=True)
-            assert b"pipe" in listing.stdout and b"memfd" not in listing.stdout
+            assert b"pipe" in listing.stdout and mark.encode() not in listing.stdout
 
     real_world.run(story())
 
@@ -507,9 +511,7 @@ def connect(endpoint: str) -> socket.socket:
     return connection
 
 
-def test_clients_that_say_something_else_or_nothing_harm_nobody(
-    real_world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clients_that_say_something_else_or_nothing_harm_nobody(real_world: World, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with real_world.arena():
             silent = [connect(real_world.endpoint) for _ in range(50)]
@@ -623,7 +625,8 @@ def test_a_raylet_without_descriptors_lets_clients_in_later(
                     client.connect(real_world.endpoint.removeprefix("unix:"))
                     await until(lambda: caplog.text.count("no process gets memory for 0.01 s: Too many open files") > 1)
                 word, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, client, 8, 1)
-                os.close(*descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 assert int.from_bytes(word, "little") == SIZE
 
     real_world.run(story())

@@ -27,9 +27,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def node(request: pytest.FixtureRequest) -> Iterator[Any]:
+def arena() -> str:
+    """Return the kind of the node's memory, empty for the default. A module with parameters of its own replaces this."""
+    return ""
+
+
+@pytest.fixture(scope="module")
+def node(request: pytest.FixtureRequest, arena: str) -> Iterator[Any]:
     """Start minray and return the context of ``init``. A module may have ``INIT``, arguments of its own."""
     arguments = {"num_cpus": CPUS, **getattr(request.module, "INIT", {})}
+    if arena:
+        arguments["_system_config"] = {**arguments.get("_system_config", {}), "arena": arena}
     if ON_RAY:
         arguments |= {"include_dashboard": False, "_system_config": None}
     context = minray.init(**arguments)

@@ -8,6 +8,7 @@ import signal
 import textwrap
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import minray as ray
 from minray.common.config import store_endpoint
 from minray.exceptions import ObjectStoreFullError
 from tests.helpers import wait_for_condition
-from tests.real.support import Files, Signal, core, echo, run_driver, start_driver
+from tests.real.support import ON_RAY, Files, Signal, core, echo, run_driver, start_driver
 
 pytestmark = pytest.mark.usefixtures("cluster")
 STORE_BYTES = 64 << 20
@@ -29,7 +30,15 @@ INIT = {
 MEGABYTE = 1 << 20
 
 
-def arena() -> memoryview:
+@pytest.fixture(scope="module", params=["memfd"] if ON_RAY else ["memfd", "shared_memory"])
+def arena(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The kind of the node's memory, also of the clusters that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINRAY_ARENA", request.param)
+        yield request.param
+
+
+def memory() -> memoryview:
     """This process's mapping of its node's memory."""
     worker = core()
     view: memoryview = worker.platform.memory.attach(store_endpoint(worker.config.socket_dir, worker.config.node_id))
@@ -37,7 +46,7 @@ def arena() -> memoryview:
 
 
 def lies_in_arena(array: Any) -> bool:
-    begin = np.frombuffer(arena(), np.uint8).ctypes.data
+    begin = np.frombuffer(memory(), np.uint8).ctypes.data
     return bool(begin <= array.ctypes.data and array.ctypes.data + array.nbytes <= begin + STORE_BYTES)
 
 
@@ -97,10 +106,10 @@ def test_a_value_is_copied_once_when_it_is_put_and_never_when_it_is_read() -> No
 def test_all_processes_of_a_node_read_the_same_memory() -> None:
     @ray.remote
     def where(array: Any) -> int:
-        return int(array.ctypes.data - np.frombuffer(arena(), np.uint8).ctypes.data)
+        return int(array.ctypes.data - np.frombuffer(memory(), np.uint8).ctypes.data)
 
     ref = ray.put(np.zeros(MEGABYTE, np.uint8))
-    here = ray.get(ref).ctypes.data - np.frombuffer(arena(), np.uint8).ctypes.data
+    here = ray.get(ref).ctypes.data - np.frombuffer(memory(), np.uint8).ctypes.data
     assert set(ray.get([where.remote(ref) for _ in range(4)])) == {here}
 
 
@@ -411,7 +420,8 @@ def test_nothing_is_left_of_a_cluster_in_its_driver(node: Any) -> None:
 
         def left():
             gc.collect()
-            maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:minray" in line]
+            lines = Path("/proc/self/maps").read_text().splitlines()
+            maps = [line for line in lines if "memfd:minray" in line or "/dev/shm/minray-" in line]
             cores = [thing for thing in gc.get_objects() if type(thing).__name__ == "CoreWorker"]
             return len(os.listdir("/proc/self/fd")), len(maps), len(cores)
 

@@ -14,13 +14,13 @@ Rules
   * Spilled objects may be in other places. The session has a link to each of their directories. The link is made before the
     directory, so that the directory is found however the session ends. A file beside the link records the directory's
     inode, so that another directory in its place is not removed.
+  * The arena may be in shared memory. It is found by the file of its socket, and so goes before the sockets.
 
 Left out: macOS has no /proc, so there processes that outlive a killed zygote are not found.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
@@ -30,9 +30,12 @@ from pathlib import Path
 
 from minray.platform.storage.external_storage import check_external, is_external
 from minray.platform.storage.private_paths import PrivateDirectory, remove_tree, resolve
+from minray.platform.storage.shared_memory import remove_segments
 
 LOCK = "lock"
 LOGS = "logs"
+SOCKETS = "sockets"
+"""The session's folder of unix sockets."""
 SPILL = "spill"
 """The session's folder of directories for spilled objects; it has links to directories in other places."""
 INODE = ".inode"
@@ -54,7 +57,7 @@ def hold_lock(session_dir: str) -> int:
     """Lock the session for the life of the calling process; returns the descriptor that must stay open."""
     beginning = os.path.join(session_dir, f"{LOCK}.{os.getpid()}")
     descriptor = os.open(beginning, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _lock(descriptor)
     os.write(descriptor, b"%d\n" % os.getpid())
     os.rename(beginning, os.path.join(session_dir, LOCK))
     return descriptor
@@ -106,6 +109,11 @@ def remove_spilled(session_dir: str) -> None:
                 remove_tree(str(directory))
 
 
+def remove_shared_memory(session_dir: str) -> None:
+    """Unlink the arena of a dead raylet, if it was a segment of shared memory. Never raises."""
+    remove_segments(os.path.join(session_dir, SOCKETS))
+
+
 def _remove_elsewhere(link: Path) -> None:
     """Remove the directory that the link was made for, if it still has its inode. Without a recorded inode, remove it only
     if it is empty."""
@@ -125,6 +133,7 @@ def remove_session(session_dir: str) -> None:
     """
     logs = Path(session_dir, LOGS)
     remove_spilled(session_dir)
+    remove_shared_memory(session_dir)  # before the sockets, by which it is found
     with suppress(OSError):
         for entry in list(os.scandir(session_dir)):
             if entry.is_dir(follow_symlinks=False):
@@ -212,9 +221,15 @@ def _sessions(root: str) -> Iterator[str]:
             yield str(path)
 
 
+def _lock(descriptor: int) -> None:
+    import fcntl  # Windows, which lacks this module, has no sessions.
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _acquire(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
     except OSError:
         return False
     return True

@@ -43,7 +43,7 @@ from types import FrameType
 
 from minray.platform.base import JOURNAL_BYTES
 from minray.platform.process.limits import describe_os_error
-from minray.platform.process.session import hold_lock, remove_session, remove_spilled
+from minray.platform.process.session import hold_lock, remove_session, remove_shared_memory, remove_spilled
 from minray.platform.process.zygote_child import (
     INTERCEPTED_SIGNALS,
     PR_SET_CHILD_SUBREAPER,
@@ -306,6 +306,7 @@ class Zygote:
             self._drop_client(child.control)
             child.control = None
             remove_spilled(self._session_dir)
+            remove_shared_memory(self._session_dir)
         _tell(child.client, Exited(child.pid, code if code >= 0 else None, -code if code < 0 else None))
         if child.request.essential:
             self._ending = True

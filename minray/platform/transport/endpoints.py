@@ -48,6 +48,15 @@ class TcpEndpoint:
         return f"tcp:[{self.host}]:{self.port}" if ":" in self.host else f"tcp:{self.host}:{self.port}"
 
 
+def check_unix_sockets() -> None:
+    """Raise RuntimeError, with what to do, on a system where processes of minray cannot reach each other (Windows)."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise RuntimeError(
+            f"processes of minray need unix sockets, which this system ({sys.platform}) lacks:"
+            " use minray.init(local_mode=True), a cluster inside this process, or minray.simulation"
+        )
+
+
 def parse(endpoint: str) -> UnixEndpoint | TcpEndpoint:
     """Parse an endpoint. Raises ``PlatformError`` for other text, or for a path too long for a unix socket."""
     scheme, _, rest = endpoint.partition(":")
