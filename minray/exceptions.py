@@ -12,10 +12,10 @@ that calls ``get``. This module names them too, so that pickles and users find t
 from __future__ import annotations
 
 import enum
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minray.common.signals import signal_name as _signal_name
 from minray.errors.packed_exception import RayTaskError as RayTaskError
 from minray.errors.ray_error import RayError as RayError
 from minray.errors.ray_error import SystemFailure as _SystemFailure
@@ -82,8 +82,7 @@ class WorkerCrashedError(_SystemFailure):
 
     def __post_init__(self) -> None:
         if self.exit_code is not None and self.exit_code < 0 and not self.signal_name:
-            known = -self.exit_code in set(signal.Signals)
-            self.signal_name = signal.Signals(-self.exit_code).name if known else f"signal {-self.exit_code}"
+            self.signal_name = _signal_name(-self.exit_code)
         super().__post_init__()
 
     def _describe(self) -> str:
@@ -105,6 +104,7 @@ _LIKELY = {
     "SIGKILL": " (by a person or program, or by the kernel when memory ran out)",
     "SIGSEGV": " (a bad memory access in compiled code)",
     "SIGABRT": " (compiled code called abort)",
+    "SIGBUS": " (a write to mapped memory for which /dev/shm, or a disk, has no room left)",
 }
 
 

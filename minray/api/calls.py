@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import os
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from minray.api.unserializable import PICKLING_ERRORS, explain_value
 from minray.common.bundles import without_bundles
+from minray.common.forks import at_fork
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.common.shown import a, shown
@@ -153,7 +153,7 @@ def _after_fork() -> None:
         connect_process(None)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 
 
 @overload

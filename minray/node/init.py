@@ -28,6 +28,7 @@ from minray._version import __version__
 from minray.api import calls as worker
 from minray.api.runtime_environment import SETUP_HOOK, check_job_runtime_env, merge_runtime_env
 from minray.common.config import LOCAL, SystemConfig, WorkerConfig, store_endpoint
+from minray.common.forks import at_fork
 from minray.common.labels import check_labels
 from minray.common.resources import CPU
 from minray.common.shown import check_encodable, cut, shown
@@ -178,7 +179,7 @@ def _after_fork() -> None:
     _leave_sigterm()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 
 
 def _on_sigterm(signal_number: int, _frame: FrameType | None) -> None:

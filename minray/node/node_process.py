@@ -8,9 +8,9 @@ these methods is not listed any more; one that has died in another way is listed
 
 from __future__ import annotations
 
-import signal
 from typing import NamedTuple
 
+from minray.common.signals import SIGKILL
 from minray.node.node import Node
 
 RAYLET, GCS_SERVER = "raylet", "gcs_server"
@@ -37,7 +37,7 @@ class NodeProcess:
         self._node.processes()  # which reads the zygote's messages
         status = self._node.zygote.status_of(self.pid)
         if status is None:
-            return -signal.SIGKILL if self._node.zygote.ended else None
+            return -SIGKILL if self._node.zygote.ended else None
         return status.code if status.signal is None else -status.signal
 
     def wait(self, timeout: float | None = None) -> int:

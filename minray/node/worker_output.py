@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+from minray.common.forks import at_fork
 from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _renew_lock() -> None:
     _writing = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+at_fork(after_in_child=_renew_lock)
 
 
 class TaskNamedStream:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from minray.common.config import RayletConfig, WorkerConfig
 from minray.common.ids import lease_tag, short
+from minray.common.signals import SIGKILL, signal_name
 from minray.common.task_rows import read_journal
 from minray.platform.base import ChildProcess, ExitStatus, Platform, PlatformError, SpawnFailed
 from minray.protocol.base import Address, encode
@@ -88,16 +88,13 @@ class Death:
 
     @property
     def _was_killed(self) -> bool:
-        return self.status is not None and self.status.signal == signal.SIGKILL
+        return self.status is not None and self.status.signal == SIGKILL
 
 
 def describe_status(status: ExitStatus) -> str:
     if status.signal is None:
         return f"exit code {status.code}"
-    try:
-        return f"signal {signal.Signals(status.signal).name}"
-    except ValueError:
-        return f"signal {status.signal}"
+    return f"signal {signal_name(status.signal).removeprefix('signal ')}"
 
 
 class WorkerProcesses:

@@ -25,7 +25,6 @@ import inspect
 import logging
 import math
 import os
-import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,6 +35,7 @@ import msgspec
 from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
 from minray.common.labels import check_labels
+from minray.common.signals import signal_name
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GcsServer
@@ -365,7 +365,7 @@ class SimCluster:
         def on_exit(code: int | None, number: int | None) -> None:
             nonlocal how
             if process.alive:
-                how = f"has exited with code {code}" if number is None else f"was killed by {_signal_name(number)}"
+                how = f"has exited with code {code}" if number is None else f"was killed by {signal_name(number)}"
 
         process.on_exit = on_exit
         process.on_death.append(lambda: _fail(outcome, DriverDied(f"{name} {how}")))
@@ -492,13 +492,6 @@ async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[A
 
     user_code.run(work)
     return await ended
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _stop(outcome: asyncio.Future[Any]) -> None:

@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "rpc": {"protocol", "platform.base", "common"},
     # the ground
     "values": {"errors", "exceptions", "cloudpickle", "common"},
-    "exceptions": {"errors"},
+    "exceptions": {"errors", "common"},
     "errors": {"cloudpickle", "common"},
     "cloudpickle": set(),
     "protocol": {"common"},

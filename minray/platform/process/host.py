@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -76,6 +75,10 @@ def raise_file_limit() -> int:
 
     Shells often set 1,024. A driver has a connection to each actor that it calls, a raylet several to each worker.
     """
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit.
+        return MOST_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -100,7 +103,7 @@ def runnable_threads(path: str = "/proc/loadavg") -> int:
 def _cpu_count(root: Path) -> int:
     try:
         available = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
+    except AttributeError:  # macOS, Windows
         available = os.cpu_count() or 1
     quotas: list[float] = []
     for group in _groups(root, ""):
@@ -116,11 +119,19 @@ def _cpu_count(root: Path) -> int:
 
 
 def _memory_bytes(root: Path) -> int:
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [_physical_bytes()]
     for limit, _, _ in _memory_files(root):
         with suppress(OSError, ValueError):  # Version 2 says "max" where there is no limit.
             limits.append(int(limit.read_text()))
     return min(limits)
+
+
+def _physical_bytes() -> int:
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import psutil
+
+    return int(psutil.virtual_memory().total)
 
 
 def _memory_files(root: Path) -> Iterator[tuple[Path, Path, Path]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import threading
 from contextlib import suppress
 
@@ -33,14 +32,26 @@ def describe_os_error(error: OSError | MemoryError) -> str:
     return f"{text} ({advice})" if advice else text
 
 
+def _limit(name: str) -> int | None:
+    """Return this process's limit of that name; None if it has none, as always on Windows."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None
+    most, _ = resource.getrlimit(getattr(resource, name))
+    return None if most == resource.RLIM_INFINITY else most
+
+
 def describe_file_limit() -> str:
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _limit("RLIMIT_NOFILE")
+    if most is None:
+        return "this process has as many files open as its system allows"
     return f"a process may open {most} files at most; allow more with: ulimit -n 8192"
 
 
 def describe_process_limit() -> str:
-    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    of_user = "" if most == resource.RLIM_INFINITY else f"this user may have {most} processes and threads (ulimit -u), and "
+    most = _limit("RLIMIT_NPROC")
+    of_user = "" if most is None else f"this user may have {most} processes and threads (ulimit -u), and "
     return f"{of_user}a control group or the machine may allow fewer (pids.max, kernel.pid_max)"
 
 
@@ -54,10 +65,12 @@ def start_thread(thread: threading.Thread) -> None:
 
 def shortage() -> str:
     """Return the limit of open files if this process has nearly reached it, else an empty text."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _limit("RLIMIT_NOFILE")
+    if most is None:
+        return ""
     with suppress(OSError):
         count = len(os.listdir("/dev/fd"))
-        if most != resource.RLIM_INFINITY and count > NEARLY * most:
+        if count > NEARLY * most:
             return f"the raylet has {count} files open: {describe_file_limit()}"
         return ""
     return describe_file_limit()  # There was no descriptor left to look with.

@@ -15,6 +15,8 @@ import os
 import signal
 import threading
 
+from minray.common.forks import at_fork
+
 _forking = threading.local()
 """``mask``: the signals that the forking thread has blocked besides."""
 
@@ -27,16 +29,18 @@ def _let_through() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
-os.register_at_fork(before=_hold, after_in_parent=_let_through, after_in_child=_let_through)
+at_fork(before=_hold, after_in_parent=_let_through, after_in_child=_let_through)
 
 
 def give_back() -> None:
     """To be called in the main thread; what comes meanwhile waits until it means what it does elsewhere."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    can_wait = hasattr(signal, "pthread_sigmask")  # on Windows only this process itself sends SIGTERM
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,)) if can_wait else ()
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if can_wait:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_copy() -> None:

@@ -27,7 +27,7 @@ from functools import cached_property, partial
 
 from minray.platform.base import Buffer, DiskBusy, DiskFailed, DiskFull
 from minray.platform.storage.disk_threads import DiskThreads
-from minray.platform.storage.private_paths import PrivateDirectory
+from minray.platform.storage.private_paths import PlainDirectory, PrivateDirectory, open_directory
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
@@ -46,8 +46,8 @@ class RealDisk:
         self._threads = DiskThreads("minray-disk")
 
     @cached_property
-    def _directory(self) -> PrivateDirectory:
-        return PrivateDirectory(self._path)
+    def _directory(self) -> PrivateDirectory | PlainDirectory:
+        return open_directory(self._path)
 
     async def write(self, name: str, pieces: Sequence[Buffer]) -> list[int]:
         failing = f"{self._place(name)} could not be written"
@@ -125,13 +125,23 @@ def check_capacity(place: str | int, size: int, threshold: float) -> None:
 
     ``place`` is a path or an open descriptor in the file system.
     """
-    system = os.statvfs(place)
-    used, free = system.f_blocks - system.f_bfree, system.f_bavail
-    if used * system.f_frsize + size > threshold * (used + free) * system.f_frsize:
+    used, free = _used_and_free(place)
+    if used + size > threshold * (used + free):
         percent = 100 * used / (used + free) if used + free else 100.0
         most = f"{100 * threshold:g} %"
         message = f"its file system is {percent:.1f} % full; with {size} bytes more it would be fuller than {most}"
         raise OSError(errno.ENOSPC, message)
+
+
+def _used_and_free(place: str | int) -> tuple[int, int]:
+    """Return the bytes of a file system that are in use, and those that this user may use."""
+    if not hasattr(os, "statvfs"):
+        import shutil
+
+        usage = shutil.disk_usage(place)
+        return usage.used, usage.free
+    system = os.statvfs(place)
+    return (system.f_blocks - system.f_bfree) * system.f_frsize, system.f_bavail * system.f_frsize
 
 
 def _write_piece(descriptor: int, piece: Buffer) -> None:

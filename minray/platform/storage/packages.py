@@ -18,21 +18,22 @@ Rules for unpacking
 
 from __future__ import annotations
 
-import fcntl
 import io
 import logging
 import os
 import shutil
 import stat
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from email.parser import Parser
 from typing import IO, NamedTuple
 
 from minray.common.ignore_patterns import IgnorePatterns
 from minray.platform.base import Buffer
-from minray.platform.storage.private_paths import remove_tree
+from minray.platform.storage.private_paths import CLOSE_ON_EXEC, NO_FOLLOW, remove_tree
 
 logger = logging.getLogger("minray")
 
@@ -44,6 +45,8 @@ EARLIEST = (1980, 1, 1, 0, 0, 0)
 COPY_BYTES = 1 << 20
 """Bytes that are copied at a time."""
 PLAIN, EXECUTABLE = 0o644, 0o755
+_unpacking = threading.Lock()
+"""Held while a package is unpacked, where files cannot be locked."""
 
 
 class PackageTooLarge(ValueError):
@@ -202,9 +205,7 @@ def unpack(archive: Buffer, directory: str, check: Callable[[], None]) -> None:
     Raises OSError, ValueError; then there is no directory.
     """
     os.makedirs(os.path.dirname(directory), 0o700, exist_ok=True)
-    lock = os.open(f"{directory}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(f"{directory}.lock"):
         if os.path.isdir(directory):
             return
         check()
@@ -217,6 +218,21 @@ def unpack(archive: Buffer, directory: str, check: Callable[[], None]) -> None:
         except BaseException:
             remove_tree(work)
             raise
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Let one process at a time run the block, or one thread where a cluster is one process (Windows). Raises OSError."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        with _unpacking:
+            yield
+        return
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW | CLOSE_ON_EXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(lock)
 
@@ -232,7 +248,7 @@ def _extract(archive: Buffer, directory: str) -> None:
                     continue
                 os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
                 mode = 0o700 if (info.external_attr >> 16) & stat.S_IXUSR else 0o600
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC, mode)
                 with open(descriptor, "wb") as target, package.open(info) as source:
                     shutil.copyfileobj(source, target, COPY_BYTES)
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # The last two: encryption, odd compression.

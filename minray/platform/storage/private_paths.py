@@ -15,7 +15,9 @@ Rules
   * Group write permission is allowed for the owner's private group (of the same name, without other members), which is what
     a umask of 002 is made for.
 
-Left out: access control lists. Their rights show in the group's permissions, and are judged as the group's.
+Left out: access control lists. Their rights show in the group's permissions, and are judged as the group's. Windows, which
+has nothing but those, does not open directories either. Only what is below the user's own temporary directory is used there
+(``PlainDirectory``).
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from contextlib import suppress
 MOST_LINKS = 40
 """Number of links followed on the way to one directory, as many as Linux follows."""
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPENS_DIRECTORIES = hasattr(os, "O_DIRECTORY")
+"""Whether this system opens directories."""
+NO_FOLLOW, CLOSE_ON_EXEC = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_CLOEXEC", 0)
+"""Flags of ``os.open``; 0 on Windows, whose links need a privilege and whose programs inherit no descriptor."""
+OPEN_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NO_FOLLOW | CLOSE_ON_EXEC
 
 
 class Exposed(PermissionError):
@@ -143,7 +149,7 @@ class PrivateDirectory:
 
         It can be the ``opener`` of Python's ``open``.
         """
-        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor)
+        descriptor = os.open(name, flags | NO_FOLLOW | CLOSE_ON_EXEC, 0o600, dir_fd=self._descriptor)
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
@@ -159,11 +165,34 @@ class PrivateDirectory:
             os.close(self._descriptor)
 
 
+class PlainDirectory:
+    """A directory with the methods of ``PrivateDirectory``, for systems that do not open directories."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError if there is no such directory."""
+        self._path = path
+        self.inode = os.stat(path).st_ino
+
+    def open(self, name: str, flags: int) -> int:
+        return os.open(os.path.join(self._path, name), flags | getattr(os, "O_BINARY", 0), 0o600)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(os.path.join(self._path, name))
+
+
+def open_directory(path: str) -> PrivateDirectory | PlainDirectory:
+    """Open a directory in the safest way that this system has. Raises OSError."""
+    return PrivateDirectory(path) if OPENS_DIRECTORIES else PlainDirectory(path)
+
+
 def remove_tree(path: str, inode: int | None = None) -> None:
     """Remove a directory with everything in it, as far as possible. Never raises.
 
     Nothing is removed if the path is a link, the directory is another user's, or its inode is not ``inode`` (if given).
     """
+    if not OPENS_DIRECTORIES:
+        _remove_plain_tree(path, inode)
+        return
     with suppress(OSError):
         descriptor = os.open(path, OPEN_DIRECTORY)
         try:
@@ -174,6 +203,14 @@ def remove_tree(path: str, inode: int | None = None) -> None:
                 os.rmdir(path)
         finally:
             os.close(descriptor)
+
+
+def _remove_plain_tree(path: str, inode: int | None) -> None:
+    import shutil
+
+    with suppress(OSError):
+        if not os.path.islink(path) and inode in (None, os.stat(path).st_ino):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _empty(descriptor: int) -> None:

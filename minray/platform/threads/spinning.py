@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 from minray.common.clock import Clock
 from minray.platform.process.host import runnable_threads
 
-_sched_yield = os.sched_yield
-"""The function of ``os``, kept here because tests replace that."""
+_sched_yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+"""The function of ``os``, kept here because tests replace that. Systems without it never wait awake."""
 LOOK_S = 0.002
 """Seconds of waiting awake between two readings of the number of runnable threads."""
 PAUSE_S = 0.05

@@ -406,7 +406,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        warnings.warn("uvloop is not installed; minray will be slower with asyncio's own loop", RuntimeWarning, stacklevel=3)
+        if sys.platform != "win32":  # for which there is no uvloop
+            text = "uvloop is not installed; minray will be slower with asyncio's own loop"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 

@@ -29,6 +29,7 @@ import weakref
 from collections.abc import Callable
 from typing import cast
 
+from minray.common.forks import at_fork
 from minray.platform.base import AuthenticationFailed, ConnectFailed, Host, OnIncoming, PlatformError
 from minray.platform.transport import endpoints
 from minray.platform.transport.chunk_writer import descriptor_of
@@ -357,7 +358,7 @@ def _let_go() -> None:
     os.close(nowhere)
 
 
-os.register_at_fork(after_in_child=_let_go)
+at_fork(after_in_child=_let_go)
 
 
 def _break_when_silent(transport: asyncio.Transport) -> None:
