@@ -62,10 +62,11 @@ class Segment:
         remove_segment(self._name)
         check_room(size)
         try:
-            self.view, status = _open(self._name, size)
+            whole, status = _open(self._name, size)
         except BaseException:
             self.close()  # for the errors after which the constructor leaves the name: ValueError, OverflowError
             raise
+        self.view = whole[:size]  # macOS rounds up to whole pages
         self._inode = status.st_ino
 
     def introduce(self) -> tuple[bytes, list[int]]:
