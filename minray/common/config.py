@@ -235,6 +235,21 @@ def worker_endpoint(socket_dir: str, worker_id: bytes) -> str:
     return f"{socket_dir}/w-{worker_id[:8].hex()}"
 
 
+def breakpoint_id(worker_id: bytes, number: int) -> str:
+    """Return the id of a breakpoint for people, from the worker and the number of its debugger session."""
+    return f"{worker_id[:4].hex()}-{number}"
+
+
+def debugger_endpoint(socket_dir: str, worker_id: bytes, number: int) -> str:
+    """Return the endpoint where a debugger session of that worker waits for a terminal."""
+    return f"{socket_dir}/b-{breakpoint_id(worker_id, number)}"
+
+
+def debugger_names(worker_endpoint: str) -> str:
+    """Return the beginning of the names of a worker's debugger sockets, from the worker's own endpoint."""
+    return f"b-{worker_endpoint.rpartition('/w-')[2][:8]}-"
+
+
 class GcsConfig(msgspec.Struct, frozen=True):
     """Configuration that a gcs process is started with."""
 

@@ -72,10 +72,12 @@ from minray.protocol.core_worker import (
 )
 from minray.protocol.gcs import CheckAlive
 from minray.protocol.state import (
+    GetBreakpoints,
     GetMetrics,
     GetProfileEvents,
     GetStacks,
     GetTasksInfo,
+    ProcessBreakpoints,
     ProcessMetrics,
     ProcessStacks,
     ProfileEvents,
@@ -250,6 +252,9 @@ class CoreWorkerService:
     def handle_GetMetrics(self, request: GetMetrics, call: Call) -> ProcessMetrics:
         return self._core.statistician.metrics()
 
+    def handle_GetBreakpoints(self, request: GetBreakpoints, call: Call) -> ProcessBreakpoints:
+        return self._core.statistician.breakpoints()
+
     def handle_CheckTickets(self, request: CheckTickets, call: Call) -> CheckTicketsReply:
         return CheckTicketsReply(self._core.borrowing.missing(request.lender_id, request.loans))
 
@@ -281,7 +286,7 @@ class CoreWorkerService:
         return DONE
 
     def handle_ExitWorker(self, request: ExitWorker, call: Call) -> ExitWorkerReply:
-        if not request.force and not self._core.is_free():
+        if not request.force and (self._core.process.breakpoints or not self._core.is_free()):
             return ExitWorkerReply(False)
         self._core.process.is_exiting = True
         self._core.task_events.report()

@@ -26,15 +26,16 @@ import msgspec
 
 import minray
 from minray.api import calls as worker
-from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
+from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig, debugger_names
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.task_names import IDLE
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
+from minray.node.debugger import WorkerDebugger
 from minray.node.discovery import session_token
 from minray.node.raylet_restart import next_life, note_departure
-from minray.node.worker_output import TaskNamedStream, refuse_breakpoint
+from minray.node.worker_output import TaskNamedStream
 from minray.platform.base import PlatformError
 from minray.platform.process.host import RealHost
 from minray.platform.process.priority import step_back
@@ -156,7 +157,7 @@ async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnd
         heritage.host,
         system.object_manager_lanes,
     )
-    raylet = Raylet(platform, config, _log_opener(config.session_dir, system), _remove_socket)
+    raylet = Raylet(platform, config, _log_opener(config.session_dir, system), _remove_sockets)
     try:
         await raylet.start()
     except PlatformError as error:
@@ -173,13 +174,17 @@ async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnd
     note_departure(config, reason)
 
 
-def _remove_socket(endpoint: str) -> None:
-    try:
-        parsed = parse(endpoint)
-        assert isinstance(parsed, UnixEndpoint), endpoint
-        make_room(parsed)
-    except PlatformError as error:
-        logging.getLogger(__name__).warning("cannot remove the socket of a dead process: %s", error)
+def _remove_sockets(endpoint: str) -> None:
+    """Remove what a dead worker has left: the socket at its endpoint, and beside it those of its debugger."""
+    folder, beginning = os.path.dirname(endpoint), debugger_names(endpoint)
+    names = [name for name in os.listdir(folder.removeprefix("unix:")) if name.startswith(beginning)]
+    for left in [endpoint, *(f"{folder}/{name}" for name in names)]:
+        try:
+            parsed = parse(left)
+            assert isinstance(parsed, UnixEndpoint), left
+            make_room(parsed)
+        except PlatformError as error:
+            logging.getLogger(__name__).warning("cannot remove the socket of a dead process: %s", error)
 
 
 def _log_opener(session_dir: str, system: SystemConfig) -> OpenLog:
@@ -218,8 +223,9 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     worker.connect_process(UserApi(core.user_port()))
     executor = core.execution.executor
     sys.stdout = TaskNamedStream(sys.stdout, executor)
-    sys.stderr = TaskNamedStream(sys.stderr, executor)
-    sys.breakpointhook = refuse_breakpoint
+    sys.stderr = stderr = TaskNamedStream(sys.stderr, executor)
+    debugger = WorkerDebugger(core.process, executor, stderr.write_as)
+    sys.breakpointhook, core.execution.errors.examine = debugger.on_breakpoint, debugger.examine
     title = ProcessTitle()
     title.show(IDLE)
     executor.title.write, user_code.on_idle = title.show, executor.title.show_idle

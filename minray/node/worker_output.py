@@ -90,6 +90,10 @@ class TaskNamedStream:
         self._put(speaker, self._begun.pop(speaker, ""))
         self._stream.flush()
 
+    def write_as(self, name: str, text: str) -> None:
+        """Write lines under this name, whichever task runs."""
+        self._put(self._executor.speaker, text, name)
+
     def close(self) -> None:
         """Write the held back text of all threads, and close the stream; called at the end of the process."""
         while self._begun:
@@ -147,19 +151,6 @@ class _Seen:
     """Time at which the line's window ends."""
     held_back: int = 0
     """Number of repetitions that were not shown."""
-
-
-def refuse_breakpoint(*args: Any, **kwargs: Any) -> Any:
-    """Serve as ``sys.breakpointhook`` of a worker, whose standard input is empty, so that pdb would end the task.
-
-    Raises RuntimeError, unless ``PYTHONBREAKPOINT`` names another debugger, or is "0", which means none.
-    """
-    if os.environ.get("PYTHONBREAKPOINT") not in (None, "", "pdb.set_trace"):
-        return sys.__breakpointhook__(*args, **kwargs)
-    raise RuntimeError(
-        "breakpoint() has no terminal in a worker: call the function itself in your program, or name a debugger that waits"
-        " for a connection, as in runtime_env={'env_vars': {'PYTHONBREAKPOINT': 'remote_pdb.set_trace'}}"
-    )
 
 
 class LinePrinter:

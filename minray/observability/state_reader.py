@@ -1,4 +1,4 @@
-"""Questions to all processes of a cluster about its objects, tasks, stacks and metrics.
+"""Questions to all processes of a cluster about its objects, tasks, stacks, metrics and breakpoints.
 
 Ray: python/ray/util/state/state_manager.py, python/ray/dashboard/state_aggregator.py
 
@@ -25,11 +25,13 @@ from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
 from minray.protocol.state import (
     MOST_TASKS,
+    GetBreakpoints,
     GetMetrics,
     GetProfileEvents,
     GetStacks,
     GetTaskEvents,
     GetTasksInfo,
+    ProcessBreakpoints,
     ProcessMetrics,
     ProcessStacks,
     ProfileEvents,
@@ -214,6 +216,13 @@ class ClusterStacks(NamedTuple):
     silent: list[str]
 
 
+class ClusterBreakpoints(NamedTuple):
+    nodes: dict[bytes, NodeInfo]
+    """Living nodes, by node id."""
+    processes: list[ProcessBreakpoints]
+    silent: list[str]
+
+
 class ClusterMetrics(NamedTuple):
     processes: list[ProcessMetrics]
     silent: list[str]
@@ -279,6 +288,13 @@ class StateReader:
         alive, drivers, workers = await self._processes(question)
         stacks = await self._ask_all(question, GetStacks(), lambda own: own.stacks(), [*drivers, *workers])
         return ClusterStacks(alive, stacks, question.silent)
+
+    async def breakpoints(self, timeout_s: float) -> ClusterBreakpoints:
+        """Ask each worker for the breakpoints at which it waits."""
+        question = _ClusterQuestion(timeout_s)
+        alive, _, workers = await self._processes(question)
+        found = await self._ask_all(question, GetBreakpoints(), lambda own: own.breakpoints(), workers)
+        return ClusterBreakpoints(alive, found, question.silent)
 
     async def metrics(self, timeout_s: float) -> ClusterMetrics:
         """Ask each driver and worker for its metrics."""

@@ -170,6 +170,42 @@ class GetStacks(Request[ProcessStacks], frozen=True):
     """Asks a driver or worker for its stacks."""
 
 
+class Breakpoint(Record, frozen=True):
+    """A thread of user code that waits in a debugger for a command."""
+
+    id: str
+    """Id for people, unique in the cluster: ``1f3c2a4b-1``."""
+    task_name: str
+    """Name of the task or actor call; empty: a thread that user code has started."""
+    task_id: bytes
+    actor_id: bytes
+    """Actor that the task creates or calls; empty for a normal task."""
+    function: str
+    filename: str
+    line: int
+    error: str
+    """Exception because of which the debugger was entered, in one line; empty for ``breakpoint()``."""
+    since: float
+    """Wall-clock time of the node, in seconds since the epoch."""
+    endpoint: str
+    """Unix endpoint at which a terminal attaches, on the worker's machine."""
+    is_attached: bool
+    """Whether a terminal is attached."""
+
+
+class ProcessBreakpoints(Record, frozen=True):
+    """The breakpoints at which a worker waits."""
+
+    node_id: bytes
+    worker_id: bytes
+    pid: int
+    breakpoints: list[Breakpoint]
+
+
+class GetBreakpoints(Request[ProcessBreakpoints], frozen=True):
+    """Asks a worker for its breakpoints."""
+
+
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 """Prometheus's names for the kinds of metrics."""
 
@@ -281,3 +317,5 @@ class StateAnswers(Protocol):
     def stacks(self) -> ProcessStacks: ...
 
     def metrics(self) -> ProcessMetrics: ...
+
+    def breakpoints(self) -> ProcessBreakpoints: ...

@@ -70,7 +70,7 @@ class Raylet:
     ) -> None:
         """``open_log`` opens the log files of workers; None: their output is not kept.
 
-        ``remove_socket`` removes the socket that a killed process of this node has left at its endpoint.
+        ``remove_socket`` removes the sockets that a killed process of this node has left, given its endpoint.
         """
         system = config.system_config
         endpoint = f"{config.socket_dir}/raylet"

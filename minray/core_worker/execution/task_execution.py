@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.actor_host import ActorHost
+from minray.core_worker.execution.examined_errors import ExaminedErrors
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor
 from minray.core_worker.execution.job_environment import take_on
 from minray.core_worker.execution.return_values import ReturnValues
-from minray.core_worker.execution.task_errors import TaskErrors
 from minray.core_worker.execution.task_intake import TaskIntake
 from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.execution.task_receiver import TaskReceiver
@@ -70,9 +70,9 @@ class TaskExecution:
         results = ResultKeeper(provider, config.system_config.max_direct_call_object_size)
         self.generator_executor = GeneratorExecutor(process, borrowing, results, blocked.lend_soon)
         returns = ReturnValues(results)
-        errors = TaskErrors(platform, returns, config.node_id.hex(), config.node_ip)
+        self.errors = ExaminedErrors(platform, returns, config.node_id.hex(), config.node_ip)
         self.executor = executor_class(config.system_config)(
-            platform, self.functions, objects.make_refs, returns, errors, self.generator_executor, self.profile
+            platform, self.functions, objects.make_refs, returns, self.errors, self.generator_executor, self.profile
         )
         self.intake = TaskIntake(
             platform, process.address, references, store, borrowing, fetcher, config.node_ip, self._on_last_answer

@@ -66,7 +66,8 @@ class OutputNames:
         self.actor_words = ""
         """The actor's ``repr`` after its constructor, if its class defines one; empty otherwise."""
         self.unended: set[tuple[Speaker, Callable[[Speaker, str], None]]] = set()
-        """Unfinished lines of output: the speaker, and a function that ends its line; written by the output streams."""
+        """Output that ends with its task: the speaker, and a function that ends the output. Output streams enter unfinished
+        lines, and a debugger its terminal."""
         self.named = ""
         """Name under which output that bypasses the output streams is shown; written by the streams."""
         self.forget_names: list[Callable[[], None]] = []
@@ -88,7 +89,7 @@ class OutputNames:
                     forget()
 
     def end_lines(self, task: ReceivedTask, call: bytes) -> None:
-        """End the lines of output that a task has begun: those of the main thread, or those of ``call`` in any thread."""
+        """End the output that a task has begun: that of the main thread, or that of ``call`` in any thread."""
         main = threading.get_ident(), b""
         for one in [one for one in list(self.unended) if (one[0][1] == call if call else one[0] == main)]:
             self.unended.discard(one)

@@ -16,6 +16,7 @@ from minray.common.config import WorkerConfig
 from minray.common.task_set import TaskSet
 from minray.platform.base import Platform
 from minray.protocol.base import Address
+from minray.protocol.state import Breakpoint
 from minray.rpc.connection import Peer, Peers
 from minray.rpc.patient_caller import PatientCaller
 
@@ -44,6 +45,8 @@ class Process:
     """Address at which other nodes reach this node's raylet; ``CoreWorker`` sets it when the process has registered."""
     is_exiting: bool = False
     """Whether the process leaves its cluster, or has lost it; ``CoreWorker`` sets it, and nothing clears it."""
+    breakpoints: dict[str, Callable[[], Breakpoint]] = field(default_factory=dict)
+    """Describes each thread of user code that waits in a debugger, by the breakpoint's id; those threads write it."""
     background: TaskSet = field(default_factory=TaskSet)
     """Asyncio tasks that no other task awaits; ``CoreWorker`` cancels them when a driver leaves."""
 

@@ -1,4 +1,4 @@
-"""Answers requests for the state of this process: its references, tasks, task times, stacks and metrics.
+"""Answers requests for the state of this process: its references, tasks, task times, stacks, metrics and breakpoints.
 
 Ray: CoreWorker::HandleGetCoreWorkerStats and ReferenceCounter::AddObjectRefStats
 
@@ -27,7 +27,14 @@ from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.core_worker import NIL, UNKNOWN_SIZE, CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import MOST_ENTRIES
-from minray.protocol.state import GetTasksInfo, ProcessMetrics, ProcessStacks, ProfileEvents, TasksInfo
+from minray.protocol.state import (
+    GetTasksInfo,
+    ProcessBreakpoints,
+    ProcessMetrics,
+    ProcessStacks,
+    ProfileEvents,
+    TasksInfo,
+)
 
 
 class Statistician:
@@ -90,6 +97,16 @@ class Statistician:
     def metrics(self) -> ProcessMetrics:
         """Return the metrics that user code has recorded in this process."""
         return metrics_of(self._process, self._context)
+
+    def breakpoints(self) -> ProcessBreakpoints:
+        """Return the breakpoints at which this process waits."""
+        config, waiting = self._process.config, list(self._process.breakpoints.values())
+        return ProcessBreakpoints(
+            node_id=config.node_id,
+            worker_id=config.worker_id,
+            pid=self._process.platform.processes.pid,
+            breakpoints=[describe() for describe in waiting],
+        )
 
     def _of(self, object_ids: list[bytes]) -> list[tuple[bytes, Reference]]:
         known = [(object_id, self._references.reference_of(object_id)) for object_id in dict.fromkeys(object_ids)]
