@@ -301,3 +301,5 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     session_dir: str
     is_driver: bool
     system_config: SystemConfig
+    is_measured: bool = False
+    """Whether coverage.py measures this process; a worker finds that out when it begins."""

@@ -74,7 +74,7 @@ class WorkerDebugger:
             raise RuntimeError(
                 f"breakpoint() cannot be used in process {os.getpid()}, which a task has forked; call it in the task itself"
             )
-        self._session(self._executor.current).set_trace(sys._getframe(1))
+        self._session(self._executor.current).begin(sys._getframe(1))
         return None
 
     def examine(self, task: ReceivedTask, error: BaseException) -> None:

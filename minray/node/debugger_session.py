@@ -3,7 +3,8 @@
 Ray: _RemotePdb in python/ray/util/rpdb.py
 
 Rules
-  * pdb neither stops in minray's frames nor shows those that have called the task.
+  * pdb neither stops in minray's frames nor shows those that have called the task. A step beyond the end of the task's
+    function is a ``continue``.
   * Unlike pdb, a session lets an interrupt pass, because it is the task's cancellation.
   * ``quit`` raises ``bdb.BdbQuit`` in the user's code, so that the task fails with it. After ``continue`` the session of a
     task stays open, and that of a thread ends.
@@ -14,6 +15,7 @@ Left out: the commands ``run``, ``restart`` and ``interact``, and questions of p
 
 from __future__ import annotations
 
+import dis
 import pdb
 import sys
 import traceback
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from minray.core_worker.introspection.stacks import users_part
+from minray.core_worker.introspection.stacks import thread_frames, users_part
 from minray.platform.transport.remote_terminal import TerminalListener
 
 SKIPPED = ["minray", "minray.*"]
@@ -52,6 +54,8 @@ class DebuggerSession(pdb.Pdb):
         """Whether the session ends after the present command."""
         self._error: BaseException | None = None
         """The exception that is examined."""
+        self._outermost: FrameType | None = None
+        """The frame of the task's own function, in which stepping ends."""
         self._before = sys.gettrace()
 
     def examine(self, error: BaseException) -> None:
@@ -74,6 +78,11 @@ class DebuggerSession(pdb.Pdb):
             sys.settrace(self._before)
         self._port.terminal.close()
         self._on_end()
+
+    def begin(self, frame: FrameType) -> None:
+        """Stop at the next line of the user's code, which has called ``breakpoint`` in this frame."""
+        self._outermost = users_part(thread_frames(frame))[0]
+        self.set_trace(frame)
 
     # --- pdb's own methods
 
@@ -99,6 +108,15 @@ class DebuggerSession(pdb.Pdb):
         ours = len(stack) - len(users_part([frame for frame, _ in stack]))
         return stack[ours:], max(0, index - ours)
 
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        super().user_return(frame, return_value)
+        if frame is self._outermost and not _is_suspended(frame) and not self.quitting:
+            self.set_continue()
+
+    def user_exception(self, frame: FrameType, exc_info: Any) -> None:
+        if not self.is_skipped_module(frame.f_globals.get("__name__")):  # bdb asks only for events of other kinds
+            super().user_exception(frame, exc_info)
+
     def set_continue(self) -> None:
         super().set_continue()
         self._is_through = not self._is_of_task and not self.breaks
@@ -121,6 +139,11 @@ def _place_of(frame: FrameType | None, trouble: Any) -> tuple[FrameType | None, 
     entry = trouble.__traceback__ if isinstance(trouble, BaseException) else trouble
     entries = list(traceback.walk_tb(entry))
     return entries[-1] if entries else (None, 0)
+
+
+def _is_suspended(frame: FrameType) -> bool:
+    """Whether a frame that pdb sees return is a generator or coroutine that only waits."""
+    return not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
 
 def _in_one_line(error: BaseException) -> str:

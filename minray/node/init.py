@@ -38,6 +38,7 @@ from minray.core_worker.execution.job_environment import pack_hook
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
 from minray.node.discovery import NodeFile, candidates, read_node_file, session_token, with_environment
+from minray.node.ide_debugger import with_debugger
 from minray.node.node import Node, NodeOptions, import_path, start_node
 from minray.node.notebook import CellOutput, running_shell
 from minray.node.own_thread import OwnThread, join
@@ -350,7 +351,7 @@ def _job_config(namespace: str | None, runtime_env: dict[str, Any] | None) -> Jo
         working_dir=working_dir,
         namespace=namespace or "",
         entrypoint=_entrypoint(),
-        setup_hook=pack_hook((runtime_env or {}).get(SETUP_HOOK)),
+        setup_hook=pack_hook(with_debugger((runtime_env or {}).get(SETUP_HOOK))),
     )
 
 

@@ -28,6 +28,7 @@ import minray
 from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig, debugger_names
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.execution.measured_executor import is_measured
 from minray.core_worker.execution.task_names import IDLE
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
@@ -203,6 +204,7 @@ def _log_to_file(ends: ChildEnds, system: SystemConfig) -> None:
 
 def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> None:
     """Run a worker: its loop and the user's code share the main thread (see ``main_thread``)."""
+    config = msgspec.structs.replace(config, is_measured=is_measured())
     loop = asyncio.new_event_loop()
     user_code = MainThreadUserCode(loop)
     name = f"worker/{config.worker_id[:4].hex()}"

@@ -53,7 +53,7 @@ async def take_on(process: Process, context: JobContext, template: TaskTemplate)
     except OSError as error:
         raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
     if config.setup_hook:
-        problem = await run_in_user_code(user_code, partial(_run_hook, config.setup_hook))
+        problem = await run_in_user_code(user_code, partial(run_hook, config.setup_hook))
         if problem is not None:
             text = str(problem)[:MAX_TEXT_CHARACTERS]
             raise RuntimeEnvSetupError(reason=f"worker_process_setup_hook raised {type(problem).__name__}: {text}")
@@ -73,7 +73,8 @@ def pack_hook(hook: Callable[[], Any] | str | None) -> bytes:
     return packed
 
 
-def _run_hook(packed: bytes) -> None:
+def run_hook(packed: bytes) -> None:
+    """Call a setup hook that ``pack_hook`` has packed."""
     _hook_of(packed)()
 
 

@@ -71,7 +71,7 @@ class TaskExecution:
         self.generator_executor = GeneratorExecutor(process, borrowing, results, blocked.lend_soon)
         returns = ReturnValues(results)
         self.errors = ExaminedErrors(platform, returns, config.node_id.hex(), config.node_ip)
-        self.executor = executor_class(config.system_config)(
+        self.executor = executor_class(config)(
             platform, self.functions, objects.make_refs, returns, self.errors, self.generator_executor, self.profile
         )
         self.intake = TaskIntake(

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minray.common.config import SystemConfig
+from minray.common.config import WorkerConfig
+from minray.core_worker.execution.measured_executor import MeasuredExecutor
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.core_worker.execution.task_profile import TaskProfile
@@ -47,6 +48,8 @@ class TimedExecutor(TaskExecutor):
         return prepared
 
 
-def executor_class(system_config: SystemConfig) -> type[TaskExecutor]:
-    """Return the class whose instance runs the tasks of a process."""
-    return TimedExecutor if system_config.record_task_phases else TaskExecutor
+def executor_class(config: WorkerConfig) -> type[TaskExecutor]:
+    """Return the class whose instance runs the tasks of a process. One that is measured by coverage.py records no phases."""
+    if config.is_measured:
+        return MeasuredExecutor
+    return TimedExecutor if config.system_config.record_task_phases else TaskExecutor

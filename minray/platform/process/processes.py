@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,7 @@ def start_zygote(
     open_standard_streams()
     ours, theirs = socket.socketpair()
     try:
-        with theirs, open(logs / ZYGOTE_LOG, "ab", opener=_open_private) as log:
+        with theirs, open(logs / ZYGOTE_LOG, "ab", opener=_open_private) as log, _without_debugger():
             process = subprocess.Popen(
                 [sys.executable, *argv_tail, str(theirs.fileno()), session_dir],
                 stdin=subprocess.PIPE,
@@ -123,6 +123,13 @@ def start_zygote(
         ours.close()
         raise
     return OwnedZygote(process, Link(ours), session_dir)
+
+
+def _without_debugger() -> AbstractContextManager[object]:
+    """Let processes start without pydevd, the debugger of debugpy and PyCharm. In a zygote it would have threads, which a
+    fork does not copy."""
+    skip = getattr(sys.modules.get("pydevd"), "skip_subprocess_arg_patch", nullcontext)
+    return skip()  # type: ignore[no-any-return]
 
 
 class OwnedZygote:

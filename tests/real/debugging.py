@@ -1,0 +1,103 @@
+"""Terminals of tests that debug tasks: a socket to the debugger of a worker, and a pseudo-terminal for ``minray debug``."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import termios
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import minray
+from minray.cli.debug import Waiting, _find
+from minray.cli.main import _client
+from minray.node.discovery import find_nodes
+from tests.helpers import wait_for_condition
+
+PATIENCE_S = 30.0
+"""Seconds that no answer of a debugger takes, unless a test fails."""
+
+
+def waiting() -> list[Waiting]:
+    """The breakpoints of all clusters of this test run, oldest first."""
+    return _find(_client, None, None, PATIENCE_S)
+
+
+def wait_for_breakpoints(count: int) -> list[Waiting]:
+    wait_for_condition(lambda: len(waiting()) == count, PATIENCE_S, f"{count} breakpoints")
+    return waiting()
+
+
+def debugger_sockets() -> list[str]:
+    """The sockets of debuggers in all sessions of this test run."""
+    folders = [file.socket_dir.removeprefix("unix:") for file in find_nodes()]
+    return [path.name for folder in folders for path in Path(folder).glob("b-*")]
+
+
+def wait_for_no_sockets() -> None:
+    wait_for_condition(lambda: not debugger_sockets(), PATIENCE_S, "no socket of a debugger is left")
+
+
+class Terminal:
+    """One that shows what it receives up to the next prompt, and sends lines."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read_until(self, ending: str = "(Pdb) ") -> str:
+        """Return what is shown until the text ends so; "" means until the other side ends."""
+        shown = b""
+        while not ending or not shown.endswith(ending.encode()):
+            assert select.select([self._descriptor], [], [], PATIENCE_S)[0], f"only {shown!r}"
+            try:
+                data = os.read(self._descriptor, 1 if ending else 4096)
+            except OSError:  # the end of a pseudo-terminal whose other side is closed
+                data = b""
+            if not data:
+                assert not ending, f"ended after {shown!r}"
+                break
+            shown += data
+        return shown.decode()
+
+    def type(self, line: str) -> None:
+        os.write(self._descriptor, f"{line}\n".encode())
+
+    def ask(self, line: str) -> str:
+        """Type a line, and return what is shown before the next prompt."""
+        self.type(line)
+        return self.read_until().removesuffix("(Pdb) ").strip()
+
+
+@contextmanager
+def attached(one: Waiting) -> Generator[Terminal, None, None]:
+    """A terminal that is attached to a breakpoint and has shown the first prompt."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(one.at.endpoint.removeprefix("unix:"))
+        terminal = Terminal(connection.fileno())
+        terminal.first = terminal.read_until()
+        yield terminal
+
+
+@contextmanager
+def command(*arguments: str) -> Generator[tuple[Terminal, subprocess.Popen[bytes]], None, None]:
+    """``minray debug`` on a pseudo-terminal that does not repeat what is typed."""
+    ours, theirs = os.openpty()
+    modes = termios.tcgetattr(theirs)
+    modes[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    argv = [sys.executable, "-m", "minray", "debug", *arguments]
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    try:
+        yield Terminal(ours), process
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+__all__ = ["Terminal", "attached", "command", "debugger_sockets", "minray", "wait_for_breakpoints", "wait_for_no_sockets", "waiting"]
