@@ -115,7 +115,7 @@ class WorkerDebugger:
 
 
 class _Waiting:
-    """What a session tells about itself: it prints and describes the places at which it waits; a ``Port``."""
+    """Prints and describes the places at which a session waits; implements ``SessionPort``."""
 
     def __init__(
         self,

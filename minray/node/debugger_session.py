@@ -30,7 +30,7 @@ SKIPPED = ["minray", "minray.*"]
 """Modules in which pdb does not stop."""
 
 
-class Port(Protocol):
+class SessionPort(Protocol):
     """The rest of the worker, as a session sees it."""
 
     terminal: TerminalListener
@@ -43,7 +43,7 @@ class Port(Protocol):
 class DebuggerSession(pdb.Pdb):
     """pdb for one task, or for one thread that user code has started."""
 
-    def __init__(self, port: Port, is_of_task: bool, on_end: Callable[[], object]) -> None:
+    def __init__(self, port: SessionPort, is_of_task: bool, on_end: Callable[[], object]) -> None:
         """``on_end`` is called once, when the session ends."""
         super().__init__(stdin=port.terminal, stdout=port.terminal, skip=SKIPPED, nosigint=True)  # type: ignore[arg-type]
         self._port = port
@@ -114,7 +114,7 @@ class DebuggerSession(pdb.Pdb):
             self.set_continue()
 
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
-        if not self.is_skipped_module(frame.f_globals.get("__name__")):  # bdb asks only for events of other kinds
+        if not self.is_skipped_module(str(frame.f_globals.get("__name__"))):  # bdb asks only for events of other kinds
             super().user_exception(frame, exc_info)
 
     def set_continue(self) -> None:

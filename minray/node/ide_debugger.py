@@ -2,15 +2,15 @@
 
 Ray: python/ray/util/debugpy.py, where each worker listens on a TCP port when it meets a breakpoint
 
-debugpy follows a program's child processes by changing the command with which each starts (``"subProcess": true``, the default).
-Workers are forked by a zygote, which must have one thread, so the zygote starts without debugpy
-(``platform/process/processes.py``). Instead the driver passes on the address of its debug adapter, and each worker of its job
+With ``"subProcess": true``, the default, debugpy follows a program's child processes: it changes the command with which each
+starts. Workers are forked by a zygote, which must have one thread, so the zygote starts without debugpy
+(``platform/process/processes.py``). Instead the driver passes on the address of its debug adapter. Each worker of its job
 connects there before its first task, through the job's setup hook. The adapter then tells the editor, as for any child.
 
 Rules
   * A worker waits at most ``ATTACH_S`` for the editor, and runs its tasks in any case.
-  * The address is the one that debugpy listens at, on loopback, with debugpy's own access token. Workers of other machines
-    say that they cannot reach it.
+  * The address is that at which debugpy's adapter waits for processes, on loopback. A worker on another machine says that
+    it cannot reach it.
 
 PyCharm has a debugger of its own, which a setup hook calls (``docs/debugging.md``).
 """
@@ -38,9 +38,9 @@ class Adapter(NamedTuple):
     host: str
     port: int
     access_token: str | None
-    """What the adapter says to prove itself to a process; None: nothing."""
+    """The token with which the adapter proves itself to a process; None: it needs none."""
     client_access_token: str | None
-    """What a process says to prove itself to the adapter; None: nothing."""
+    """The token with which a process proves itself to the adapter; None: it needs none."""
     driver_pid: int
 
 

@@ -59,10 +59,10 @@ A raylet has three files open for each worker, the gcs two, a driver one for eac
 """
 ZYGOTE_PROGRAM = (
     "import os, sys; own_path = sys.path[:]; sys.path[:] = os.fsdecode(sys.stdin.buffer.read()).split(chr(0)); "
-    "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()"
+    "from minray.node.roles import zygote_main; sys.path[:] = own_path; zygote_main()  # without pydevd"
 )
 """Program of a zygote. It is told this process's path, and imports minray from there, and nothing from the current
-directory."""
+directory. PyCharm's debugger does not change a command in which the word pydevd stands."""
 logger = logging.getLogger("minray")
 
 

@@ -11,6 +11,7 @@ A program imports these by name: ``minray.util.state`` (the cluster's state), ``
 """
 
 from minray.util import queue
+from minray.util import rpdb as pdb
 from minray.util.actor_pool import ActorPool
 from minray.util.check_serialize import inspect_serializability
 from minray.util.debug import log_once
@@ -47,6 +48,7 @@ __all__ = [
     "list_named_actors",
     "log_once",
     "map_unordered",
+    "pdb",
     "placement_group",
     "placement_group_table",
     "queue",

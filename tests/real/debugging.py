@@ -12,7 +12,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import minray
 from minray.cli.debug import Waiting, _find
 from minray.cli.main import _client
 from minray.node.discovery import find_nodes
@@ -99,5 +98,3 @@ def command(*arguments: str) -> Generator[tuple[Terminal, subprocess.Popen[bytes
         process.wait()
         os.close(ours)
 
-
-__all__ = ["Terminal", "attached", "command", "debugger_sockets", "minray", "wait_for_breakpoints", "wait_for_no_sockets", "waiting"]

@@ -87,7 +87,7 @@ class Threaded:
 class Async:
     async def double(self, number: int) -> int:
         breakpoint()
-        await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(None, int)
         twice = number * 2
         return twice
 
@@ -205,7 +205,7 @@ def test_a_step_over_an_await_stops_behind_it() -> None:
     actor = Async.remote()
     ref = actor.double.remote(4)
     with attached(*wait_for_breakpoints(1)) as terminal:
-        assert terminal.first.endswith("-> await asyncio.sleep(0)\n(Pdb) ")
+        assert terminal.first.endswith("-> await asyncio.get_running_loop().run_in_executor(None, int)\n(Pdb) ")
         assert terminal.ask("n").endswith("-> twice = number * 2")
         assert terminal.ask("n").endswith("-> return twice")
         terminal.type("n")

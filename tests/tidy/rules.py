@@ -120,6 +120,8 @@ EXCEPTIONS = {
 
 IMPORTED_BY = {
     "dask": ("minray/util/dask/", "only programs that use Dask have it"),
+    "debugpy": ("minray/node/ide_debugger.py", "only drivers that an editor debugs have it"),
+    "pydevd": ("minray/node/ide_debugger.py", "debugpy brings it"),
     "grpc": ("minray/platform/transport/grpc_", "only clusters whose transport it is have it"),
     "joblib": ("minray/util/joblib.py", "only programs that use joblib have it"),
 }

@@ -10,8 +10,8 @@ coverage.py measures.
 A zygote is measured from its start if coverage's own environment variable says so (``COVERAGE_PROCESS_START``, or
 ``patch = subprocess`` in its configuration). Forked workers inherit that, and coverage.py gives each its own data file.
 
-Left out: a task that a kill interrupts is not counted. A thread's lines after the last task are stored only if the worker ends
-in order: by SIGTERM, by ``sys.exit`` or as an actor that nobody needs any more.
+Left out: a task that a kill interrupts is not counted. Lines that a thread runs after the last task are stored only if the
+worker ends in order: by SIGTERM, by ``sys.exit`` or as an actor that nobody needs any more.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _without_debugger() -> AbstractContextManager[object]:
     """Let processes start without pydevd, the debugger of debugpy and PyCharm. In a zygote it would have threads, which a
     fork does not copy."""
     skip = getattr(sys.modules.get("pydevd"), "skip_subprocess_arg_patch", nullcontext)
-    return skip()  # type: ignore[no-any-return]
+    return skip()
 
 
 class OwnedZygote:

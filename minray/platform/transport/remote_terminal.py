@@ -149,9 +149,9 @@ class TerminalListener:
 def attach(endpoint: str, read_from: int, show: Callable[[str], None]) -> bool:
     """Attach a terminal to the listener at this unix endpoint, until one side ends.
 
-    ``read_from`` is the descriptor of the terminal's input, and ``show`` prints output. After the end of the input the answer
-    to its last line is shown. Returns whether the debugger's session is over. Raises PlatformError if nobody listens there, or
-    another user's process.
+    ``read_from`` is the descriptor of the terminal's input, and ``show`` prints output. After the end of the input the
+    answer to its last line is shown. Returns whether the debugger's session is over. Raises PlatformError if nobody listens
+    there, or another user's process.
     """
     parsed = endpoints.parse(endpoint)
     assert isinstance(parsed, UnixEndpoint), endpoint

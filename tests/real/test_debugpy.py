@@ -1,0 +1,146 @@
+"""debugpy in workers, asked through its Debug Adapter Protocol as an editor does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minray.platform.transport.endpoints import free_port
+from tests.helpers import wait_for_condition
+from tests.real.debug_adapter import AdapterClient
+
+pytest.importorskip("debugpy")
+pytestmark = pytest.mark.slow
+
+PROGRAM = """\
+import minray
+
+@minray.remote
+def increment(number):
+    result = number + 1
+    return result  # line 6
+
+def hook():
+    print("the hook was called", flush=True)
+
+minray.init(num_cpus=1, runtime_env={"worker_process_setup_hook": hook})
+print("result", minray.get(increment.remote(41)), flush=True)
+"""
+LISTENING = """\
+import minray
+
+@minray.remote
+def increment(number):
+    result = number + 1
+    return result  # line 6
+
+def listen():
+    import debugpy
+    debugpy.listen(("127.0.0.1", PORT))
+    debugpy.wait_for_client()
+
+minray.init(num_cpus=1, runtime_env={"worker_process_setup_hook": listen})
+print("result", minray.get(increment.remote(41)), flush=True)
+"""
+LINE = 6
+
+
+class Program:
+    """A Python process whose output goes to a file, since debug adapters, which outlive it for a moment, would keep a pipe."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._output = folder / "output"
+        environment = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
+
+    def output(self) -> str:
+        """Wait until the process ends well, and return what it has said."""
+        code = self.process.wait(60)
+        assert code == 0, self._output.read_text()
+        return self._output.read_text()
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Generator[Program, None, None]:
+    program = Program(folder, *arguments)
+    try:
+        yield program
+    finally:
+        program.process.kill()
+        program.process.wait()
+
+
+def connect(port: int) -> AdapterClient:
+    """Connect as soon as an adapter listens."""
+    found: list[AdapterClient] = []
+
+    def is_connected() -> bool:
+        with suppress(ConnectionRefusedError):
+            found.append(AdapterClient(port))
+        return bool(found)
+
+    wait_for_condition(is_connected, 60, "an adapter listens")
+    return found[0]
+
+
+def local(client: AdapterClient, name: str) -> Any:
+    """Wait for a breakpoint, evaluate a name there, and let the process go on."""
+    thread = client.event("stopped")["body"]["threadId"]
+    client.send("stackTrace", threadId=thread)
+    frame = client.answer("stackTrace")["stackFrames"][0]
+    assert (frame["name"], frame["line"]) == ("increment", LINE)
+    client.send("evaluate", expression=name, frameId=frame["id"])
+    value = client.answer("evaluate")["result"]
+    client.send("continue", threadId=thread)
+    return value
+
+
+def test_the_workers_of_a_debugged_driver_are_its_children_for_the_editor(tmp_path: Path) -> None:
+    program, port = tmp_path / "program.py", free_port("127.0.0.1")
+    program.write_text(PROGRAM)
+    arguments = ["--listen", f"127.0.0.1:{port}", "--wait-for-client", str(program)]
+    with running(tmp_path, "-m", "debugpy", *arguments) as running_program:
+        driver = connect(port)
+        driver.attach(str(program), LINE, subProcess=True)
+        child = driver.event("debugpyAttach")["body"]
+        worker = AdapterClient(child["connect"]["port"])
+        worker.attach(str(program), LINE, **{name: value for name, value in child.items() if name != "connect"})
+        assert local(worker, "result") == "42"
+        driver.event("terminated")
+        said = running_program.output()
+        assert "result 42" in said and "the hook was called" in said
+        for client in (driver, worker):
+            client.close()
+
+
+def test_without_subprocess_the_workers_are_left_alone(tmp_path: Path) -> None:
+    program, port = tmp_path / "program.py", free_port("127.0.0.1")
+    program.write_text(PROGRAM)
+    arguments = ["--listen", f"127.0.0.1:{port}", "--configure-subProcess", "false", "--wait-for-client", str(program)]
+    with running(tmp_path, "-m", "debugpy", *arguments) as running_program:
+        driver = connect(port)
+        driver.attach(str(program), LINE, subProcess=False)
+        assert driver.event("debugpyAttach", "terminated")["event"] == "terminated"
+        assert "result 42" in running_program.output()
+        driver.close()
+
+
+def test_a_setup_hook_may_let_a_worker_listen_for_an_editor(tmp_path: Path) -> None:
+    program, port = tmp_path / "program.py", free_port("127.0.0.1")
+    program.write_text(LISTENING.replace("PORT", str(port)))
+    with running(tmp_path, str(program)) as running_program:
+        worker = connect(port)
+        worker.attach(str(program), LINE)
+        assert local(worker, "number") == "41"
+        assert "result 42" in running_program.output()
+        worker.close()
