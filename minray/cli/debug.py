@@ -139,9 +139,9 @@ def _attach(one: Waiting) -> None:
         )
     if one.at.is_attached:
         raise click.ClickException(f"another terminal is attached to {one.at.id}; leave it there with Ctrl-D")
-    click.echo(f"Attached to {name}, process {one.pid}. Ctrl-D leaves it waiting; quit makes it fail.", err=True)
+    greeting = f"Attached to {name}, process {one.pid}. Ctrl-D leaves it waiting; quit makes it fail.\n"
     try:
-        is_over = attach(one.at.endpoint, sys.stdin.fileno(), lambda text: click.echo(text, nl=False))
+        is_over = attach(one.at.endpoint, sys.stdin.fileno(), lambda text: click.echo(text, nl=False), greeting)
     except PlatformError as error:
         raise click.ClickException(f"cannot attach to {one.at.id}: {error}") from None
     except KeyboardInterrupt:

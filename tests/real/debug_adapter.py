@@ -34,9 +34,7 @@ class AdapterClient:
 
     def answer(self, command: str) -> Any:
         """Read up to the answer to a command and return its body."""
-        message = self._until(lambda message: message["type"] == "response" and message["command"] == command)
-        assert message["success"], message
-        return message.get("body")
+        return self._until(lambda message: message["type"] == "response" and message["command"] == command).get("body")
 
     def attach(self, path: str, line: int, **arguments: Any) -> None:
         """Attach to a process with a breakpoint at this line."""
@@ -50,6 +48,7 @@ class AdapterClient:
     def _until(self, is_wanted: Any) -> dict[str, Any]:
         while True:
             message = self._read()
+            assert message.get("success", True), message
             if is_wanted(message):
                 return message
 

@@ -53,7 +53,7 @@ LINE = 6
 
 
 class Program:
-    """A Python process whose output goes to a file, since debug adapters, which outlive it for a moment, would keep a pipe."""
+    """A Python process. Its output goes to a file, since a debug adapter outlives it for a moment and would keep a pipe."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._output = folder / "output"
@@ -140,7 +140,7 @@ def test_a_setup_hook_may_let_a_worker_listen_for_an_editor(tmp_path: Path) -> N
     program.write_text(LISTENING.replace("PORT", str(port)))
     with running(tmp_path, str(program)) as running_program:
         worker = connect(port)
-        worker.attach(str(program), LINE)
+        worker.attach(str(program), LINE, justMyCode=True)
         assert local(worker, "number") == "41"
         assert "result 42" in running_program.output()
         worker.close()

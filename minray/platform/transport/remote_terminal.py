@@ -146,12 +146,12 @@ class TerminalListener:
             self._terminal, self._received = None, b""
 
 
-def attach(endpoint: str, read_from: int, show: Callable[[str], None]) -> bool:
+def attach(endpoint: str, read_from: int, show: Callable[[str], None], greeting: str = "") -> bool:
     """Attach a terminal to the listener at this unix endpoint, until one side ends.
 
-    ``read_from`` is the descriptor of the terminal's input, and ``show`` prints output. After the end of the input the
-    answer to its last line is shown. Returns whether the debugger's session is over. Raises PlatformError if nobody listens
-    there, or another user's process.
+    ``read_from`` is the descriptor of the terminal's input, and ``show`` prints output, first the greeting. After the end of
+    the input the answer to its last line is shown. Returns whether the debugger's session is over. Raises PlatformError if
+    nobody listens there, or another user's process.
     """
     parsed = endpoints.parse(endpoint)
     assert isinstance(parsed, UnixEndpoint), endpoint
@@ -161,6 +161,7 @@ def attach(endpoint: str, read_from: int, show: Callable[[str], None]) -> bool:
             endpoints.check_peer(worker)
         except (OSError, AuthenticationFailed) as error:
             raise endpoints.connect_error(endpoint, error) from None
+        show(greeting)
         sources = [worker.fileno(), read_from]
         while True:
             readable, _, _ = select.select(sources, [], [])
