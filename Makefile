@@ -37,7 +37,7 @@ help:
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make test-shared-memory  the tests of real clusters, with the object stores in multiprocessing.shared_memory"
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
-	@echo "make coverage        the lines that the unit tests run; workers and nodes of real clusters are not measured"
+	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
 	@echo "make bench           six documents' workloads beside Ray and Dask, in an environment of their own"

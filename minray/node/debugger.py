@@ -19,6 +19,7 @@ Left out: Ray's ``ray.util.pdb`` continues in the task that a debugged task has 
 
 from __future__ import annotations
 
+import asyncio
 import bdb
 import itertools
 import logging
@@ -87,7 +88,7 @@ class WorkerDebugger:
             return
         try:
             self._session(task).examine(error)
-        except KeyboardInterrupt:  # the task was cancelled, and ends anyway
+        except (KeyboardInterrupt, asyncio.CancelledError):  # the task was cancelled, and ends anyway
             pass
         except Exception:
             logger.exception("the debugger could not examine the error of a task")
@@ -133,7 +134,8 @@ class _Waiting:
         self._endpoint = debugger_endpoint(process.config.socket_dir, worker_id, number)
         self._name = executor.output.shown_name(task) if task is not None else ""
         self._write_as = write_as
-        self.terminal = TerminalListener(self._endpoint, lambda: task is not None and task.cancelled)
+        self._is_coroutine = asyncio._get_running_loop() is not None
+        self.terminal = TerminalListener(self._endpoint, self._check)
 
     def on_stop(self, frame: FrameType, line: int, error: str) -> None:
         """Say that the session waits for a command at this line."""
@@ -162,6 +164,11 @@ class _Waiting:
                 f"{code.co_qualname} ({code.co_filename}:{line}){raised} waits in the debugger. To attach a terminal:"
                 f" minray debug {self._id}\n",
             )
+
+    def _check(self) -> None:
+        """Raise what ends a cancelled task. KeyboardInterrupt in a coroutine would end the event loop."""
+        if self._task is not None and self._task.cancelled:
+            raise asyncio.CancelledError if self._is_coroutine else KeyboardInterrupt
 
     def on_go(self) -> None:
         """Say that the session does not wait any more."""

@@ -15,8 +15,8 @@ from minray.platform.transport import endpoints
 from minray.platform.transport.remote_terminal import MOST_KEPT, MOST_LINE_BYTES, TerminalListener, attach
 
 
-def never() -> bool:
-    return False
+def never() -> None:
+    """Wait on."""
 
 
 @pytest.fixture
@@ -124,14 +124,15 @@ def test_a_line_without_end_ends_its_terminal_and_not_the_session(endpoint: str)
 
 
 @pytest.mark.parametrize("is_attached", [False, True])
-def test_a_wait_that_is_given_up_is_an_interrupt(endpoint: str, is_attached: bool) -> None:
+def test_a_wait_ends_with_what_the_check_raises(endpoint: str, is_attached: bool) -> None:
     asked: list[int] = []
 
-    def after_some_looks() -> bool:
+    def give_up_at_last() -> None:
         asked.append(1)
-        return len(asked) > 2
+        if len(asked) > 2:
+            raise KeyboardInterrupt
 
-    listener = TerminalListener(endpoint, after_some_looks)
+    listener = TerminalListener(endpoint, give_up_at_last)
     with socket.socket(socket.AF_UNIX) as terminal:
         if is_attached:
             terminal.connect(endpoint.removeprefix("unix:"))

@@ -52,15 +52,21 @@ def end():
     code = 3
     sys.exit(code)
 
+@minray.remote(max_retries=0)
+def end_by_signal():
+    pid = os.getpid()
+    os.kill(pid, 15)
+
 minray.init(num_cpus=4, log_to_driver=False)
 assert minray.get([task.remote(0), task.remote(1)]) == ["zero", "not zero"]
 actors = [actor.remote() for actor in (Actor, Threaded, Async, Killed)]
 assert minray.get([actor.method.remote() for actor in actors]) == [1, 3, 4, 5]
 minray.kill(actors[-1])
-try:
-    minray.get(end.remote())
-except minray.exceptions.WorkerCrashedError:
-    pass
+for ref in (end.remote(), end_by_signal.remote()):
+    try:
+        minray.get(ref)
+    except minray.exceptions.WorkerCrashedError:
+        print("crashed")
 """
 UNUSED = PROGRAM.splitlines().index("        return 2") + 1
 CONFIGURATION = """\

@@ -231,6 +231,19 @@ def test_a_task_that_is_cancelled_while_a_terminal_is_attached_leaves_it() -> No
         terminal.read_until("")
 
 
+def test_a_cancelled_call_of_an_async_actor_leaves_the_debugger_and_its_actor_alive() -> None:
+    actor = Async.remote()
+    ref = actor.double.remote(1)
+    wait_for_breakpoints(1)
+    ray.cancel(ref)
+    with pytest.raises(ray.exceptions.TaskCancelledError):
+        ray.get(ref)
+    again = actor.double.remote(2)
+    with attached(*wait_for_breakpoints(1)) as terminal:
+        terminal.type("c")
+    assert ray.get(again) == 4
+
+
 @pytest.mark.parametrize("end", ["force", "kill"])
 def test_a_killed_worker_leaves_no_socket(end: str) -> None:
     ref = add_one.options(max_retries=0).remote(1)
@@ -274,6 +287,35 @@ def test_a_thread_that_waits_keeps_its_worker_though_its_task_has_ended() -> Non
 
 def _workers() -> set[int]:
     return {row.pid for row in list_workers() if row.is_alive and row.worker_type == "WORKER"}
+
+
+def test_the_errors_of_generators_and_actors_are_examined_too() -> None:
+    environment = {"env_vars": {"MINRAY_DEBUG_POST_MORTEM": "1"}}
+
+    @ray.remote(runtime_env=environment)
+    def generate() -> Any:
+        yield 1
+        raise ValueError("after one")
+
+    @ray.remote(runtime_env=environment)
+    class Fails:
+        async def method(self) -> None:
+            inner = 7
+            raise KeyError(inner)
+
+    actor = Fails.remote()
+    refs = generate.remote(), actor.method.remote()
+    first, second = sorted(wait_for_breakpoints(2), key=lambda one: one.at.error)
+    assert (first.at.error, second.at.error) == ("KeyError: 7", "ValueError: after one")
+    for one in (first, second):
+        with attached(one) as terminal:
+            terminal.type("c")
+            terminal.read_until("")
+    with pytest.raises(KeyError):
+        ray.get(refs[1])
+    assert ray.get(next(refs[0])) == 1
+    with pytest.raises(ValueError, match="after one"):
+        ray.get(next(refs[0]))
 
 
 def test_an_exception_is_examined_where_it_was_raised_if_one_wants_that() -> None:

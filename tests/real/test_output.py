@@ -398,23 +398,3 @@ def test_tqdm_and_progress_lines_without_newlines_do_not_disturb() -> None:
         """
     )
     assert done.returncode == 0 and "step 2" in done.stdout
-
-
-def test_a_breakpoint_in_a_task_says_that_a_worker_has_no_terminal() -> None:
-    done = run_driver(
-        """
-        ray.init(num_cpus=1, logging_level="ERROR")
-        @ray.remote
-        def f():
-            breakpoint()
-            return "went on"
-        for env_vars in ({}, {"PYTHONBREAKPOINT": "0"}, {"PYTHONBREAKPOINT": "os.getcwd"}):
-            try:
-                print(ray.get(f.options(runtime_env={"env_vars": env_vars}).remote()))
-            except RuntimeError as error:
-                print(type(error.cause).__name__, error.cause)
-        """
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    refused, *rest = done.stdout.splitlines()
-    assert refused.startswith("RuntimeError breakpoint() has no terminal in a worker") and rest == ["went on"] * 2

@@ -10,7 +10,7 @@ Rules
     shows where the debugger is.
   * One terminal at a time: the next waits in the socket's queue.
   * Both sides check the user of the other process before they say anything (``endpoints.check_peer``).
-  * Only the thread of the debugger touches a listener. It looks every ``POLL_S`` whether its task was cancelled.
+  * Only the thread of the debugger touches a listener. Every ``POLL_S`` it checks whether it still has to wait.
 
 Left out: terminal modes. Lines are edited by the terminal of the command, and there is no completion.
 """
@@ -28,7 +28,7 @@ from minray.platform.transport import endpoints
 from minray.platform.transport.endpoints import UnixEndpoint
 
 POLL_S = 0.1
-"""Seconds between two looks whether the thread that waits for a line shall give up."""
+"""Seconds between two checks whether the thread that waits for a line still has to."""
 SEND_S = 10.0
 """Seconds that a terminal may take to read output; a slower one, such as a stopped command, counts as gone."""
 PIECE_BYTES = 64 * 1024
@@ -42,15 +42,15 @@ MOST_LINE_BYTES = 1024 * 1024
 class TerminalListener:
     """Standard input and output of a debugger: a socket at which a terminal may attach."""
 
-    def __init__(self, endpoint: str, is_given_up: Callable[[], bool]) -> None:
+    def __init__(self, endpoint: str, check: Callable[[], None]) -> None:
         """Listen at a unix endpoint. Raises PlatformError if that is not possible.
 
-        While a line is awaited, ``is_given_up`` is asked whether the debugger's task was cancelled.
+        While a line is awaited, ``check`` is called again and again; the wait ends with what it raises.
         """
         parsed = endpoints.parse(endpoint)
         assert isinstance(parsed, UnixEndpoint), endpoint
         self._endpoint = parsed
-        self._is_given_up = is_given_up
+        self._check = check
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(parsed.path)
@@ -81,7 +81,7 @@ class TerminalListener:
         """Do nothing: text is sent when it is written."""
 
     def readline(self) -> str:
-        """Wait for a line of a terminal, whichever attaches. Raises KeyboardInterrupt if the task was cancelled."""
+        """Wait for a line of a terminal, whichever attaches."""
         while True:
             if self._terminal is None:
                 self._accept()
@@ -129,8 +129,7 @@ class TerminalListener:
 
     def _await(self, source: socket.socket) -> None:
         while not select.select([source], [], [], POLL_S)[0]:
-            if self._is_given_up():
-                raise KeyboardInterrupt
+            self._check()
 
     def _send(self, text: str) -> None:
         if self._terminal is None:
