@@ -46,6 +46,8 @@ class Terminal:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self.first = ""
+        """What it has shown when it was attached."""
 
     def read_until(self, ending: str = "(Pdb) ") -> str:
         """Return what is shown until the text ends so; "" means until the other side ends."""
@@ -71,13 +73,22 @@ class Terminal:
         return self.read_until().removesuffix("(Pdb) ").strip()
 
 
+    def behind_breakpoint(self, shown: str) -> str:
+        """Go on to the next line if the debugger has stopped in the line with ``breakpoint()``, as it does since Python
+        3.13; return what is shown last."""
+        if "-> breakpoint()" not in shown:
+            return shown
+        self.type("n")
+        return self.read_until()
+
+
 @contextmanager
 def attached(one: Waiting) -> Generator[Terminal, None, None]:
-    """A terminal that is attached to a breakpoint and has shown the first prompt."""
+    """A terminal that is attached to a breakpoint, and has shown the prompt at the line after it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(one.at.endpoint.removeprefix("unix:"))
         terminal = Terminal(connection.fileno())
-        terminal.first = terminal.read_until()
+        terminal.first = terminal.behind_breakpoint(terminal.read_until())
         yield terminal
 
 

@@ -99,7 +99,7 @@ def test_a_task_waits_while_its_driver_waits_for_it_and_goes_on() -> None:
     assert (at.task_name, at.task_id, at.error, at.is_attached) == ("add_one", ref.task_id().binary(), "", False)
     assert (at.function, os.path.basename(at.filename)) == ("add_one", "test_debugger.py") and one.is_here
     with attached(one) as terminal:
-        assert terminal.first.startswith(f"> {at.filename}({at.line})add_one()\n-> total += 1\n")
+        assert re.match(rf"> {at.filename}\(\d+\)add_one\(\)\n-> total \+= 1\n", terminal.first)
         assert waiting()[0].at.is_attached
         assert terminal.ask("p total") == "41"
         assert terminal.ask("up") == "*** Oldest frame"
@@ -147,7 +147,8 @@ def test_one_terminal_stays_attached_from_one_breakpoint_of_a_task_to_the_next()
     (one,) = wait_for_breakpoints(1)
     with attached(one) as terminal:
         assert terminal.ask("p number") == "2"
-        assert terminal.ask("c").endswith("-> found.append(number / 2)")
+        terminal.type("c")
+        assert "-> found.append(number / 2)" in terminal.behind_breakpoint(terminal.read_until())
         assert terminal.ask("p number") == "4"
         assert [each.at.id for each in waiting()] == [one.at.id]
         terminal.type("c")
@@ -170,7 +171,7 @@ def test_a_breakpoint_of_pdb_is_reached_after_continue() -> None:
     ref = add_one.remote(1)
     (one,) = wait_for_breakpoints(1)
     with attached(one) as terminal:
-        assert terminal.ask(f"b {one.at.line + 1}").startswith("Breakpoint 1")
+        assert terminal.ask(f"b {waiting()[0].at.line + 1}").startswith("Breakpoint 1")
         assert terminal.ask("c").endswith("-> return total")
         assert terminal.ask("import os, json") == "" and terminal.ask("json.loads('[1]')") == "[1]"
         terminal.type("c")
