@@ -1,4 +1,4 @@
-"""What ``minray debug`` says about breakpoints. tests/real/test_debugger.py attaches to them."""
+"""The list of ``minray debug``, and its refusals. tests/real/test_debugger.py attaches to breakpoints."""
 
 from __future__ import annotations
 

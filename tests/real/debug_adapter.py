@@ -14,9 +14,11 @@ class AdapterClient:
     """A connection to a debug adapter, and one debugged process."""
 
     def __init__(self, port: int) -> None:
+        """Connect to an adapter and introduce the client."""
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self._input = self._socket.makefile("rb")
         self._sent = 0
+        self.send("initialize", clientID="test", adapterID="debugpy", linesStartAt1=True, columnsStartAt1=True)
 
     def close(self) -> None:
         self._input.close()
@@ -38,7 +40,6 @@ class AdapterClient:
 
     def attach(self, path: str, line: int, **arguments: Any) -> None:
         """Attach to a process with a breakpoint at this line."""
-        self.send("initialize", clientID="test", adapterID="debugpy", linesStartAt1=True, columnsStartAt1=True)
         self.send("attach", **arguments)
         self.event("initialized")
         self.send("setBreakpoints", source={"path": path}, breakpoints=[{"line": line}])
@@ -55,7 +56,8 @@ class AdapterClient:
     def _read(self) -> dict[str, Any]:
         length = 0
         while (line := self._input.readline()) != b"\r\n":
-            assert line, "the adapter has closed the connection"
+            if not line:
+                raise ConnectionResetError("the adapter has closed the connection")
             length = int(line.partition(b":")[2])
         message: dict[str, Any] = json.loads(self._input.read(length))
         return message

@@ -47,7 +47,7 @@ class Terminal:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.first = ""
-        """What it has shown when it was attached."""
+        """Output that it had shown when it was attached."""
 
     def read_until(self, ending: str = "(Pdb) ") -> str:
         """Return what is shown until the text ends so; "" means until the other side ends."""

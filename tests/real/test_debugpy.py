@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ pytest.importorskip("debugpy")
 pytestmark = pytest.mark.slow
 
 PROGRAM = """\
-import minray
+import minray, debugpy
 
 @minray.remote
 def increment(number):
@@ -29,6 +29,11 @@ def increment(number):
 
 def hook():
     print("the hook was called", flush=True)
+
+debugpy.configure(subProcess=FOLLOWS)
+debugpy.listen(("127.0.0.1", PORT))
+print("listening", flush=True)
+debugpy.wait_for_client()
 
 minray.init(num_cpus=1, runtime_env={"worker_process_setup_hook": hook})
 print("result", minray.get(increment.remote(41)), flush=True)
@@ -44,6 +49,7 @@ def increment(number):
 def listen():
     import debugpy
     debugpy.listen(("127.0.0.1", PORT))
+    print("listening", flush=True)
     debugpy.wait_for_client()
 
 minray.init(num_cpus=1, runtime_env={"worker_process_setup_hook": listen})
@@ -55,13 +61,17 @@ LINE = 6
 class Program:
     """A Python process. Its output goes to a file, since a debug adapter outlives it for a moment and would keep a pipe."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self._output = folder / "output"
+    def __init__(self, path: Path) -> None:
+        self._output = path.with_suffix(".output")
         environment = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
         with self._output.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT, env=environment
-            )
+            argv = [sys.executable, str(path)]
+            self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+    def connect(self, port: int) -> AdapterClient:
+        """Connect to the adapter at this port when a process of the program has connected to it."""
+        wait_for_condition(lambda: "listening" in self._output.read_text(), 60, "an adapter listens")
+        return AdapterClient(port)
 
     def output(self) -> str:
         """Wait until the process ends well, and return what it has said."""
@@ -71,26 +81,13 @@ class Program:
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Generator[Program, None, None]:
-    program = Program(folder, *arguments)
+def running(path: Path) -> Generator[Program, None, None]:
+    program = Program(path)
     try:
         yield program
     finally:
         program.process.kill()
         program.process.wait()
-
-
-def connect(port: int) -> AdapterClient:
-    """Connect as soon as an adapter listens."""
-    found: list[AdapterClient] = []
-
-    def is_connected() -> bool:
-        with suppress(ConnectionRefusedError):
-            found.append(AdapterClient(port))
-        return bool(found)
-
-    wait_for_condition(is_connected, 60, "an adapter listens")
-    return found[0]
 
 
 def local(client: AdapterClient, name: str) -> Any:
@@ -107,40 +104,31 @@ def local(client: AdapterClient, name: str) -> Any:
 
 def test_the_workers_of_a_debugged_driver_are_its_children_for_the_editor(tmp_path: Path) -> None:
     program, port = tmp_path / "program.py", free_port("127.0.0.1")
-    program.write_text(PROGRAM)
-    arguments = ["--listen", f"127.0.0.1:{port}", "--wait-for-client", str(program)]
-    with running(tmp_path, "-m", "debugpy", *arguments) as running_program:
-        driver = connect(port)
+    program.write_text(PROGRAM.replace("PORT", str(port)).replace("FOLLOWS", "True"))
+    with running(program) as running_program, closing(running_program.connect(port)) as driver, ExitStack() as stack:
         driver.attach(str(program), LINE, subProcess=True)
         child = driver.event("debugpyAttach")["body"]
-        worker = AdapterClient(child["connect"]["port"])
+        worker = stack.enter_context(closing(AdapterClient(child["connect"]["port"])))
         worker.attach(str(program), LINE, **{name: value for name, value in child.items() if name != "connect"})
         assert local(worker, "result") == "42"
         driver.event("terminated")
         said = running_program.output()
         assert "result 42" in said and "the hook was called" in said
-        for client in (driver, worker):
-            client.close()
 
 
 def test_without_subprocess_the_workers_are_left_alone(tmp_path: Path) -> None:
     program, port = tmp_path / "program.py", free_port("127.0.0.1")
-    program.write_text(PROGRAM)
-    arguments = ["--listen", f"127.0.0.1:{port}", "--configure-subProcess", "false", "--wait-for-client", str(program)]
-    with running(tmp_path, "-m", "debugpy", *arguments) as running_program:
-        driver = connect(port)
+    program.write_text(PROGRAM.replace("PORT", str(port)).replace("FOLLOWS", "False"))
+    with running(program) as running_program, closing(running_program.connect(port)) as driver:
         driver.attach(str(program), LINE, subProcess=False)
         assert driver.event("debugpyAttach", "terminated")["event"] == "terminated"
         assert "result 42" in running_program.output()
-        driver.close()
 
 
 def test_a_setup_hook_may_let_a_worker_listen_for_an_editor(tmp_path: Path) -> None:
     program, port = tmp_path / "program.py", free_port("127.0.0.1")
     program.write_text(LISTENING.replace("PORT", str(port)))
-    with running(tmp_path, str(program)) as running_program:
-        worker = connect(port)
+    with running(program) as running_program, closing(running_program.connect(port)) as worker:
         worker.attach(str(program), LINE, justMyCode=True)
         assert local(worker, "number") == "41"
         assert "result 42" in running_program.output()
-        worker.close()
