@@ -15,7 +15,6 @@ shown once, at once, and the repetitions are counted. A line that only one worke
 from __future__ import annotations
 
 import contextvars
-import os
 import sys
 import threading
 from collections import OrderedDict
