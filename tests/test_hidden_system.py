@@ -43,6 +43,7 @@ def test_what_is_hidden_is_not_there() -> None:
 
 
 PROGRAM = """
+    import sys
     import numpy
     import minray
     from minray.simulation.cluster import run
@@ -79,12 +80,17 @@ PROGRAM = """
         print(minray.get([double.remote(number) for number in range(5)]), minray.get(double.remote(large)).sum())
         print([minray.get(total.add.remote(number)) for number in range(5)], [minray.get(ref) for ref in count.remote(3)])
 
-    run(program, nodes=3, seed=3)
+    if sys.argv[1:] == ["local"]:
+        with minray.init(local_mode=True, num_cpus=2, logging_level="WARNING"):
+            program()
+    else:
+        run(program, nodes=3, seed=3)
 """
 
 
-def test_a_simulated_program_runs() -> None:
-    assert output(PROGRAM) == (
+@pytest.mark.parametrize("world", ["simulated", "local"])
+def test_a_program_runs_in_the_worlds_that_need_no_processes(world: str) -> None:
+    assert output(PROGRAM, world) == (
         "WorkerCrashedError\n[0, 2, 4, 6, 8] 524288.0\n[0, 1, 3, 6, 10] [0, 1, 2]\n"
     )
 

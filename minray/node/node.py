@@ -226,7 +226,9 @@ def node_resources(options: NodeOptions, host: Host) -> dict[str, int]:
 def _store_bytes(options: NodeOptions, host: Host) -> float:
     given = options.object_store_memory
     if given is None:
-        bounds = [int(host.memory_bytes * 0.3), most_arena_bytes(options.system_config.arena)]
+        system = options.system_config
+        most_bytes = None if system.transport == LOCAL else most_arena_bytes(system.arena)
+        bounds = [int(host.memory_bytes * 0.3), most_bytes]
         return max(LEAST_STORE_BYTES, min(bound for bound in bounds if bound is not None))
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise TypeError(f"object_store_memory must be a number of bytes, not {shown(given)}")
