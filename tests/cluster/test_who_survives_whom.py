@@ -61,8 +61,8 @@ def own(
     before = leaks.shared_memory()
     monkeypatch.setenv("MINRAY_ARENA", request.param)
     driver = Driver("local", tmp_path)
-    assert len(leaks.shared_memory() - before) == (request.param == "shared_memory")
     try:
+        assert len(leaks.shared_memory() - before) == (request.param == "shared_memory")
         yield driver
     finally:
         driver.process.kill()
