@@ -248,6 +248,25 @@ def test_a_late_question_of_one_that_is_through_or_dead_makes_it_no_receiver() -
     assert asks(scene, FOUR) == ([TWO], 4)
 
 
+def test_g112_a_question_answered_while_there_was_no_copy_makes_no_receiver_when_it_comes_again() -> None:
+    scene = Scene(A)
+    scene.hears(ONE, is_here=False)
+    assert scene.directory.locations(A, TWO, 7).status == LOST
+    scene.directory.add(A, Place(2, 1000, ONE))
+    assert scene.directory.locations(A, TWO, 7).turn
+    assert not scene.directory.locations(A, THREE, 1).receivers
+    assert scene.directory.locations(A, TWO, 8).turn
+    assert scene.directory.locations(A, FOUR, 1).receivers == [THREE, TWO]
+
+
+def test_what_is_known_of_questions_goes_with_the_object() -> None:
+    scene = Scene()
+    assert scene.directory.locations(A, TWO, 7).status == LOST
+    assert list(scene.directory._over) == [A]
+    scene.directory.free([A])
+    assert not scene.directory._over
+
+
 def test_while_somebody_receives_it_an_object_is_not_lost() -> None:
     scene = Scene(A)
     asks(scene, TWO)

@@ -35,8 +35,6 @@ class _Copies(msgspec.Struct, eq=False):
     """Raylets of the nodes that have a copy, by node id; the first one has the first copy, which is not evicted."""
     receivers: dict[bytes, tuple[int, Address]]
     """Raylets that receive a copy, or are about to, with their turns, by node id and in the order of the turns."""
-    over: dict[bytes, int]
-    """Number of the last question of each node's raylet that it has given up or that has led to a copy, by node id."""
 
 
 class ObjectDirectory:
@@ -47,6 +45,10 @@ class ObjectDirectory:
         """Function called with the ids of objects of which no copies are left."""
         self._objects: dict[bytes, _Copies] = {}
         """Copies by object id."""
+        self._over: dict[bytes, dict[bytes, int]] = {}
+        """Number of the last question of each node's raylet that makes it no receiver (any more), by object and node id.
+
+        The question was answered when there was no copy, was given up, or has led to a copy. It may arrive again, late."""
         self._turn_count = 0
         """Number of turns given to receivers so far."""
         self._dead_nodes: set[bytes] = set()
@@ -62,7 +64,7 @@ class ObjectDirectory:
     def add_location(self, object_id: bytes, place: Place) -> None:
         """Note the first copy of an object."""
         self._objects[object_id] = _Copies(
-            attempt=place.attempt, size=place.size, raylets={place.raylet.node_id: place.raylet}, receivers={}, over={}
+            attempt=place.attempt, size=place.size, raylets={place.raylet.node_id: place.raylet}, receivers={}
         )
         if place.raylet.node_id in self._dead_nodes:
             self._forget_node([object_id], place.raylet.node_id)
@@ -74,8 +76,9 @@ class ObjectDirectory:
         """
         copies = self._objects.get(object_id)
         if copies is None:
+            self._note_over(object_id, receiver, number)
             return ObjectLocations(LOST)
-        turn = self._turn_of(copies, receiver, number) if receiver is not None and copies.raylets else 0
+        turn = self._turn_of(object_id, copies, receiver, number) if receiver is not None and copies.raylets else 0
         earlier = [raylet for other, raylet in copies.receivers.values() if other < turn]
         return ObjectLocations(
             status=KNOWN,
@@ -91,10 +94,16 @@ class ObjectDirectory:
         copies = self._objects.get(object_id)
         return (copies.size, list(copies.raylets.values())) if copies is not None else (0, [])
 
-    def _turn_of(self, copies: _Copies, receiver: Address, number: int) -> int:
+    def _note_over(self, object_id: bytes, raylet: Address | None, number: int) -> None:
+        if raylet is not None and number:
+            over = self._over.setdefault(object_id, {})
+            over[raylet.node_id] = max(number, over.get(raylet.node_id, 0))
+
+    def _turn_of(self, object_id: bytes, copies: _Copies, receiver: Address, number: int) -> int:
         if receiver.node_id not in copies.receivers:
             self._turn_count += 1
-            if receiver.node_id in self._dead_nodes or number <= copies.over.get(receiver.node_id, 0):
+            over = self._over.get(object_id, {}).get(receiver.node_id, 0)
+            if receiver.node_id in self._dead_nodes or number <= over:
                 return self._turn_count
             copies.receivers[receiver.node_id] = self._turn_count, receiver
         return copies.receivers[receiver.node_id][0]
@@ -108,7 +117,7 @@ class ObjectDirectory:
             copies = self._objects.get(change.object_id)
             is_known = copies is not None and copies.attempt == change.attempt
             if copies is not None:
-                copies.over[raylet.node_id] = max(change.number, copies.over.get(raylet.node_id, 0))
+                self._note_over(change.object_id, raylet, change.number)
             if not change.is_here:
                 if is_known:
                     self._forget_node([change.object_id], raylet.node_id)
@@ -144,9 +153,10 @@ class ObjectDirectory:
 
     def free(self, object_ids: Iterable[bytes]) -> None:
         """Drop all copies of these objects, as made by their latest attempts."""
-        if not self._objects:
+        if not self._objects and not self._over:
             return
         for object_id in object_ids:
+            self._over.pop(object_id, None)
             copies = self._objects.pop(object_id, None)
             if copies is not None:
                 receivers = {node_id: raylet for node_id, (_, raylet) in copies.receivers.items()}
