@@ -197,9 +197,10 @@ class Pull:
     def _complete(self) -> None:
         assert self.entry is not None
         entry, self.entry = self.entry, None
-        self._manager.store.seal(entry)
+        # The report comes first: a request that waits for memory may evict the copy as soon as it is sealed.
         self._manager.report(self.owner, self.object_id, entry.attempt, True, self._announced[1])
         self._announced = 0, 0
+        self._manager.store.seal(entry)
 
     def _let_go(self) -> None:
         """Drop the chunks received so far: the object is not wanted, or this copy is outdated."""

@@ -8,7 +8,8 @@ import pytest
 
 from minray.object_manager.push_manager import PushManager
 from minray.object_store.allocator import ALIGNMENT
-from minray.object_store.object_entry import Spilled, SpillFile
+from minray.object_store.create_request_queue import Creation
+from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from minray.protocol.core_worker import INLINED, LOST, NOT_MADE, UNKNOWN, LocationChange
 from minray.protocol.object_store import (
     CHANGED,
@@ -26,7 +27,7 @@ from tests.object_manager.node import BLOCKS, HERE, OWNER, A, Node, Served, rayl
 from tests.object_store.copies import WORKERS, object_id
 from tests.rpc.fake_network import pass_time
 
-B = object_id("b")
+B, C = object_id("b"), object_id("c")
 
 
 def now() -> float:
@@ -148,6 +149,25 @@ async def test_the_owner_hears_of_copies_that_made_room(node: Node) -> None:
     node.put(is_primary=False)
     node.store.table.evict(A)
     assert node.reports == [LocationChange(A, 0, False)]
+
+
+@story
+async def test_the_owner_hears_of_a_copy_before_it_hears_that_the_copy_made_room(node: Node) -> None:
+    """No reader wants the copy any more when it is complete, and another request waits for its memory."""
+    node.put(B, blocks=BLOCKS // 2)
+    node.want()
+    await node.owner_says("x", blocks=BLOCKS // 2)
+    made: list[ObjectEntry | None] = []
+    creation = Creation(C, 0, BLOCKS // 2 * ALIGNMENT, OWNER, WORKERS[0], is_primary=True)
+    node.store.create(creation, lambda entry, _is_unwanted: made.append(entry))
+    node.store.on_death(WORKERS[1])
+    assert not made
+    while chunks := node.take():
+        for chunk in chunks:
+            chunk.answer(1)
+    await pass_time(0)
+    assert made and made[0] is not None
+    assert [(change.object_id, change.is_here) for change in node.reports] == [(A, True), (A, False)]
 
 
 @story
