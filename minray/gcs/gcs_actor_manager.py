@@ -218,6 +218,8 @@ class GcsActorManager:
         """Enter a row that is durable, and return the publications. The oldest dead actor may be dropped."""
         info = row.info
         actor_id = info.actor_id
+        if actor_id in self._forgotten:
+            return []  # The actor was dropped while the return of its lease was being stored.
         old = self._rows.get(actor_id)
         if old is None or old.info.state != info.state or info.state == RESTARTING and old.info != info:
             self._states.set(actor_id, info.state)

@@ -336,6 +336,19 @@ def test_the_oldest_dead_actors_are_forgotten_but_for_their_ids() -> None:
     assert table.actors.registered_row(info(2), 9.0) is None, "a late repetition does not revive it"
 
 
+def test_an_actor_that_was_forgotten_while_its_lease_was_returned_stays_forgotten() -> None:
+    table = Table(max_dead_actors=1)
+    table.live(1)
+    table.live(2)
+    table.end(1)
+    returned = table.actors.returned_row(id_of(1), LEASE)
+    table.end(2)
+    assert table.actors.is_forgotten(id_of(1)) and table.published[-1] == (id_of(1), "")
+    table.commit(returned)
+    assert table.actors.get(id_of(1)) is None and table.published[-1] == (id_of(1), "")
+    assert table.row(2).info.state == DEAD, "and no other one is forgotten for it"
+
+
 def test_g110_a_restarted_gcs_takes_everything_over() -> None:
     table, after = Table(), Table()
     table.live(1, name="n", max_restarts=1)
