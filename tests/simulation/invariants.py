@@ -15,13 +15,14 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | G19, G40 | a task is pushed | it was not cancelled before, unless this is the push that the cancellation found |
 | S9 | a gcs dies, and at the end | what an earlier gcs knew as durable is known |
 | G25 | a gcs dies, and at the end | an actor has ended with its owner, or its job, only if that has ended |
+| S3, S9, G104, L5, L6 | news is told or heard | see ``news`` |
 | G91 | an item arrives | with it no more are unread than its generator may have, unless lost results hurry it |
-| L5 | a message is sent | they are not absurdly many |
+| L5 | a message is sent | they are not absurdly many, and none is sent twice without need (``repeats``) |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from minray.common.ids import job_of_actor, short
@@ -42,7 +43,9 @@ from minray.simulation.loop import SimProcess, current_process
 from tests.simulation.actor_watch import ActorWatch
 from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
+from tests.simulation.news import News
 from tests.simulation.objects import Objects
+from tests.simulation.repeats import Repeats
 
 MOST_MESSAGES = 30_000
 """Three times what the largest scenario of a campaign sends."""
@@ -59,6 +62,18 @@ class Broken(Deadlock):
         self.prop = prop
 
 
+class Raylets(dict[str, Any]):
+    """The raylets of a cluster, by name, with a call for each that joins."""
+
+    def __init__(self, raylets: Mapping[str, Any], on_raylet: Callable[[str, Any], None]) -> None:
+        super().__init__(raylets)
+        self._on_raylet = on_raylet
+
+    def __setitem__(self, name: str, raylet: Any) -> None:
+        super().__setitem__(name, raylet)
+        self._on_raylet(name, raylet)
+
+
 class Watch:
     """Looks at one cluster; make it before the cluster's first driver."""
 
@@ -72,9 +87,13 @@ class Watch:
         self.holders = Holders(lambda text: self.on_broken("S7", text), self._gcs_actors)
         self.objects = Objects(self.on_broken)
         self.actors = ActorWatch(self.on_broken, self._gcs_actors)
+        self.news = News(self.on_broken)
+        self.repeats = Repeats(self.on_broken)
+        cluster.raylets = Raylets(cluster.raylets, self._on_raylet)
         for name, raylet in cluster.raylets.items():
-            self.objects.add(name, raylet)
-            self._watch_resources(name, raylet._broker.local.resources)
+            self._on_raylet(name, raylet)
+        self._gcs: Any = None
+        """The gcs whose news is watched."""
         self._cancelled: dict[bytes, tuple[bytes, int]] = {}
         """Task -> the lease and the attempt with which its cancellation found it pushed; ``b""``: it was not."""
         self._processes: dict[str, SimProcess] = {}
@@ -90,6 +109,12 @@ class Watch:
         self._connect = cluster._connect
         cluster._connect = self._on_core  # type: ignore[method-assign]
         watch_sends(cluster, self._on_send)
+
+    def _on_raylet(self, name: str, raylet: Any) -> None:
+        self.objects.add(name, raylet)
+        self.news.add_raylet(name, raylet)
+        self.repeats.add_raylet(name, raylet)
+        self._watch_resources(name, raylet._broker.local.resources)
 
     def on_broken(self, prop: str, text: str) -> None:
         """A property does not hold."""
@@ -132,6 +157,7 @@ class Watch:
         self._processes[process.name] = process
         self.holders.add(process, core)
         self.actors.add(core)
+        self.news.add_core(core)
         cancel = core.submission.outcomes.cancel_task
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
@@ -178,6 +204,10 @@ class Watch:
 
     def _on_send(self, end: Any, message: Any, word: str) -> bool:
         self.messages += 1
+        if self.cluster.gcs is not self._gcs:
+            self._gcs = self.cluster.gcs
+            self.news.add_gcs(self._gcs)
+        self.repeats.on_send(end, message, self.cluster.world.loop.ticks)
         if self.messages == self._most_messages:
             storm = f"{self.messages} messages; the last one is {word}"
             self.on_broken("L5", storm)

@@ -199,6 +199,7 @@ def core_leftovers(core: Any, needs: Needs = NOTHING) -> list[str]:
         "streams of generators": list(submission.generators.streams._streams),
         "items that wait for tickets": execution.generator_executor._lending,
         "copies of objects": _without(core.directory._objects, needs.objects),
+        "questions about copies": _without(core.directory._over, needs.objects),
         "copies to be freed or promoted": [*core.directory._free._batches, *core.directory._promote._batches],
         "tasks waiting here": execution.receiver._waiting,
         "answers on their way": execution.intake._answering,

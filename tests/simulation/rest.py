@@ -15,6 +15,7 @@ from minray.simulation.cluster import HEAD
 from minray.simulation.faults import REPEATS_S
 from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.trace import SEND
+from tests.simulation.views import stale_views
 
 ANY = 1_000_000
 FOLLOW_ACTORS = "follow(actors:"
@@ -61,6 +62,7 @@ def unrest(cluster: SimCluster) -> list[str]:
         *_lasting_timers(cluster, resting),
         *_talk(cluster, resting),
         *_wrong_views(cluster),
+        *stale_views(cluster),
     ]
 
 

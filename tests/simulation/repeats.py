@@ -1,0 +1,81 @@
+"""L5, by counting: who says the same thing twice, although its first word has not been lost, does needless work.
+
+A part of the ``Watch`` (see ``invariants``). Messages cost hardly any virtual time, so a detour or a poll in a hurry changes
+no outcome. It is seen here, because its messages are counted.
+
+| | looked at when | |
+|---|---|---|
+| L5 | a request of ``ONCE`` is sent | it was not just sent on the same channel, which loses nothing unless it breaks |
+| L5 | any request is sent | the same one was not sent more than ``MOST_A_SECOND`` times in the last second |
+| L5 | a copy is written to disk | it is not there already |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from minray.common.ids import short
+from minray.simulation.channel import CALL
+from minray.simulation.loop import TICKS_PER_SECOND
+
+ONCE = frozenset(
+    """
+    CreateActor CreateObject CreatePlacementGroup EndActor ExitActor FinishJob GetJob GetObject GetObjects
+    GetObjectLocations NotifyWorkerBlocked PinObjects PromoteObjects PushActorTask PushTask
+    RegisterActor RegisterDriver RegisterJob RegisterNode RegisterWorker ReleasePins ReleaseUnusedBundles RemoveBorrower
+    ReportActorExit ReportGeneratorItem ReportResources ReportWorkerDeath RequestWorkerLease ReturnWorkerLease SealObject
+    UnregisterNode UpdateObjectLocations WaitForReader
+    """.split()
+)
+"""Requests that name what they are about by a fresh id or number, so that the same bytes mean a repetition."""
+GCS = "gcs"
+"""The gcs may return a lease twice: the actor is killed twice, before the first kill has ended it."""
+TWICE_TICKS = 5 * TICKS_PER_SECOND
+"""Virtual time after which a request is no repetition: a long poll that has run out is sent again."""
+MOST_A_SECOND = 60
+"""Five times what a campaign has seen."""
+
+
+class Repeats:
+    """Counts the requests of one cluster."""
+
+    def __init__(self, on_broken: Callable[[str, str], None]) -> None:
+        self._on_broken = on_broken
+        self._sent: dict[tuple[Any, str, bytes], int] = {}
+        """Time at which each request of ``ONCE`` was sent last, by the channel's end, method and record."""
+        self._times: dict[tuple[str, str, bytes], deque[int]] = {}
+        """Times in the last second at which a process has sent the same request."""
+
+    def on_send(self, end: Any, message: Any, ticks: int) -> None:
+        """Look at a message that is about to be sent."""
+        if message.kind != CALL:
+            return
+        name, source = message.method, end.pipe.source.name
+        if name in ONCE and (source, name) != (GCS, "ReturnWorkerLease"):
+            key = end, name, bytes(message.payload)
+            if ticks < self._sent.get(key, -TWICE_TICKS) + TWICE_TICKS:
+                self._on_broken("L5", f"{source} sends the same {name} twice on one channel")
+            self._sent[key] = ticks
+            return
+        if name == "CancelTask":
+            return  # programs may cancel by force as often as they like
+        times = self._times.setdefault((source, name, bytes(message.payload)), deque())
+        times.append(ticks)
+        while times[0] < ticks - TICKS_PER_SECOND:
+            times.popleft()
+        if len(times) == MOST_A_SECOND:
+            self._on_broken("L5", f"{source} has sent the same {name} {MOST_A_SECOND} times in a second")
+
+    def add_raylet(self, name: str, raylet: Any) -> None:
+        """Look at what a node writes to disk."""
+        table = raylet.store.table
+        begin_spill = table.begin_spill
+
+        def watched_spill(entry: Any) -> None:
+            if entry.spilled is not None or entry.is_moving:
+                self._on_broken("L5", f"{name} writes {short(entry.object_id)}, which is on disk or on its way there")
+            begin_spill(entry)
+
+        table.begin_spill = watched_spill
