@@ -33,7 +33,8 @@ from tests.spec.coverage import Coverage
 from tests.spec.pair_coverage import PairCoverage
 from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
 from tests.spec.shrink import Witness, describe_fault, replace, smallest
-from tests.spec.strategies import SIZES, scenario_of
+from tests.spec.strategies import scenario_of
+from tests.spec.writer import SIZES
 
 REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
 ONE_IN = 100

@@ -45,9 +45,11 @@ from tests.spec.awkward import Awkward
 from tests.spec.bundles import Bundles
 from tests.spec.closures import Closure
 from tests.spec.environments import Environments
+from tests.spec.founders import Founding
 from tests.spec.frees import Free
 from tests.spec.generators import Stream
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
+from tests.spec.grumblers import Grumbling
 from tests.spec.lanes import Lanes
 from tests.spec.looks import Look
 from tests.spec.residents import Seating
@@ -719,6 +721,7 @@ Operation = (
     Submit | Order | Put | Get | Await | Peek | Wait | Glance | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
     | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
+    | Founding | Grumbling
 )
 
 

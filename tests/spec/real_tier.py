@@ -60,25 +60,11 @@ from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier,
 from tests.spec.residents import Seating
 from tests.spec.scenario import Scenario, World, read_witness
 from tests.spec.scenario import run as simulate
-from tests.spec.strategies import (
-    HOARD_BYTES,
-    MEDIUM,
-    Size,
-    equipped,
-    hoarding,
-    with_harvests,
-    with_hoards,
-    with_leavers,
-    with_needs,
-    with_retry_pauses,
-    with_slots,
-    with_stores,
-    with_streams,
-    write_homes,
-    write_program,
-    write_world,
-)
+from tests.spec.strategies import equipped, hoarding, with_hoards, with_slots, write_homes, write_program
+from tests.spec.variations import with_harvests, with_leavers, with_needs, with_streams
 from tests.spec.vocabulary import with_riches, with_vocabulary
+from tests.spec.worlds import HOARD_BYTES, with_retry_pauses, with_stores, write_world
+from tests.spec.writer import MEDIUM, Size
 
 SECONDS = 60
 """How long a campaign runs that is told neither a time nor a number."""

@@ -58,10 +58,12 @@ from minray.simulation.trace import LIFE, Trace
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
 from tests.simulation.rest import is_held_up, unrest
+from tests.simulation.views import stale_views
 from tests.spec.answers import ask_again
 from tests.spec.charges import GCS_STALLS_S, PATIENCE_S, Attempts, Blows, Charges
 from tests.spec.detached import Farewell, detached_names, say_farewell
 from tests.spec.groups import SLOT, Group
+from tests.spec.grumblers import Grumble
 from tests.spec.model import HEARD_S, Facts, Losses, problems
 from tests.spec.moves import Move, Traffic
 from tests.spec.programs import Body, Call, Program, Submit, has_wishes, perform
@@ -88,6 +90,8 @@ ROOMY_BYTES = 4000
 """Bytes of an object store from which on no program has to wait for spilling."""
 GRACE_S = SystemConfig().oom_grace_period_s
 """Seconds that a value waits at most for room in a full store in which nothing else happens."""
+HELD_SETTLE_S = 4.3
+"""Virtual seconds after which copies of state are looked at while drivers still hold what they have made."""
 QUIET_SETTLE_S = 30.0
 """Virtual seconds in which every run settles; it goes on only if the cluster is not at rest then."""
 LOOK_S = 10.0
@@ -151,6 +155,8 @@ class World(Record, frozen=True):
     """Virtual seconds after which each driver joins; only if all are on the head. Drivers beyond the end join at once."""
     moves: tuple[Move, ...] = ()
     """Nodes that join, leave or die."""
+    keeps: bool = False
+    """Whether drivers keep what they have made until the cluster is at rest, so that all copies of it can be compared."""
     retry_pause_ms: int = 0
     """Milliseconds that a task waits before a retry."""
     bounds: dict[str, int] = {}
@@ -457,11 +463,11 @@ def _without_memory(found: list[str], is_over: bool, has_lost_it: bool) -> list[
 
 @contextlib.contextmanager
 def _unraisable(found: list[str]) -> Generator[None, None, None]:
-    """Note exceptions in destructors as problems, except that a dead process's thread ends inside one."""
+    """Note exceptions in destructors as problems, except a program's own, and the end of a dead process's thread in one."""
     before = sys.unraisablehook
 
     def hear(unraisable: Any) -> None:
-        if not issubclass(unraisable.exc_type, ProcessGone):
+        if not issubclass(unraisable.exc_type, ProcessGone | Grumble):
             found.append(f"escaped: {unraisable.exc_value!r} in {unraisable.object}")
 
     sys.unraisablehook = hear
@@ -498,11 +504,15 @@ def _drive(
 ) -> list[str]:
     """Run all drivers at once, settle, and return the problems."""
     program, world = scenario.program, scenario.world
-    verdict_is_in = False
+    lets_go = verdict_is_in = False
 
     def program_of(number: int, body: Body) -> Any:
         def act() -> None:
-            histories[number] = perform(body, Stage({}))
+            stage = Stage({})
+            histories[number] = perform(body, stage)
+            while world.keeps and not lets_go and number not in program.leavers():
+                time.sleep(LOOK_S)
+            del stage
             while not verdict_is_in and number not in program.leavers():
                 time.sleep(LOOK_S)
 
@@ -524,9 +534,11 @@ def _drive(
 
     cluster.wait_until(is_over, limit_s + busy_s)
     traffic.end()
+    found = _look_at_views(cluster, any(move.dies for move in world.moves), busy_s) if world.keeps else []
+    lets_go = True
     _settle(cluster, any(move.dies for move in world.moves), busy_s)
     watch.look_at_gcs()
-    found = watch.problems + [f"S1: {problem}" for problem in account.problems]
+    found += watch.problems + [f"S1: {problem}" for problem in account.problems]
     charges = _charges(cluster, attempts, world.moves)
     losses, blows = losses_of(cluster.oracle.answers, world, charges), charges.blows
     found += _unexplained_ends(cluster, blows)
@@ -672,6 +684,17 @@ def _has_lost_gcs(cluster: SimCluster, blows: Blows) -> bool:
     node_of = cluster.trace.nodes()
     given_up = [name for name, core in cluster.cores.items() if name.startswith("driver/") and core.gcs.death]
     return any(blows.explain_loss_of(node_of[name], name) for name in given_up)
+
+
+def _look_at_views(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> list[str]:
+    """Wait while drivers hold all that they have made, as ``_settle`` does, until all copies of state are right."""
+    loud = may_hear_of_deaths or any(key[0] in LOUD for key in cluster.oracle.answers)
+    cluster.settle(HELD_SETTLE_S, collects=False)
+    rest_s = QUIET_SETTLE_S + busy_s + (SETTLE_S if loud else 0)
+    while rest_s > 0 and (is_held_up(cluster) or stale_views(cluster)):
+        cluster.settle(HELD_SETTLE_S, collects=False)
+        rest_s -= HELD_SETTLE_S
+    return stale_views(cluster)
 
 
 def _settle(cluster: SimCluster, may_hear_of_deaths: bool, busy_s: float) -> None:

@@ -72,7 +72,8 @@ from tests.spec.scenario import (
 )
 from tests.spec.shrink import FAILURES, SEARCHED, Shrinker, Witness, is_small, replace, shrink, smallest
 from tests.spec.stage import Stage, value_of
-from tests.spec.strategies import SIZES, scenario_of, scenarios
+from tests.spec.strategies import scenario_of, scenarios
+from tests.spec.writer import SIZES
 
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))
 

@@ -9,24 +9,28 @@ import pytest
 
 from minray.simulation.faults import Key
 from minray.simulation.loop import to_ticks
+from minray.simulation.trace import SEND
 from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bundles import Bundles
 from tests.spec.closures import Closure
 from tests.spec.environments import IMPOSSIBLE, REFUSED, Environments
+from tests.spec.founders import Founding
 from tests.spec.generators import ASKS, WAITS, Stream
 from tests.spec.groups import Group
+from tests.spec.grumblers import PLACES as DEATHBEDS
+from tests.spec.grumblers import Grumbler, Grumbling
 from tests.spec.lanes import Lanes
 from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
-from tests.spec.scenario import Node, Scenario, World, run
+from tests.spec.scenario import Node, Scenario, World, _unraisable, run
 from tests.spec.spaces import Spaces
 from tests.spec.stories import Story
 from tests.spec.strategies import scenario_of, with_slots
 from tests.spec.tools import TOOLS, Tool
-from tests.spec.vocabulary import STORIES, with_riches, with_vocabulary
+from tests.spec.vocabulary import STORIES, with_later_stories, with_riches, with_vocabulary
 from tests.spec.wishes import ActorWishes, CallWishes, TaskWishes
 
 NODES = with_riches(with_slots((Node(2, num_gpus=1), Node(1)), 9))
@@ -69,6 +73,7 @@ STORIES_TOLD = (
     *[Environments(f"environments{number}", number) for number in range(len(IMPOSSIBLE))],
     *[Tool(tool, tool) for tool in TOOLS],
     *[Awkward(place, place) for place in PLACES],
+    *[Grumbling(f"grumbling {place}", place) for place in DEATHBEDS],
 )
 
 
@@ -76,6 +81,44 @@ STORIES_TOLD = (
 def test_a_story_that_two_drivers_tell_at_once_ends_well_and_leaves_nothing(story: Story) -> None:
     verdict = run(Scenario(Program((Body((story,)), Body((story,)))), World(NODES), 3))
     assert not verdict.problems and len(verdict.histories) == 2
+
+
+@pytest.mark.parametrize("in_actor", [False, True])
+def test_g104_a_group_that_is_made_elsewhere_is_used_and_removed_by_a_driver(in_actor: bool) -> None:
+    program = Program(tuple(Body((Founding(f"founded {number}", in_actor, 2),)) for number in range(2)))
+    verdict = run(Scenario(program, World(NODES), 3))
+    assert not verdict.problems and len(verdict.histories) == 2
+
+
+def test_g104_a_group_whose_founder_is_lost_is_removed_all_the_same() -> None:
+    """The founder's worker crashes after it has made the group."""
+    program = of(Founding("founded", False, 1))
+    quiet = run(Scenario(program, World(NODES), 3))
+    (worker,) = {e.process for e in quiet.trace.events if "CreatePlacementGroup" in e.details and e.kind == SEND}
+    verdict = run(Scenario(program, World(NODES), 3, (((("crash", worker, "user_code", 3)), 1),)))
+    assert not verdict.problems and verdict.answers
+
+
+def test_later_stories_are_told_in_some_programs() -> None:
+    programs = [with_later_stories(PLAIN, Random(seed)) for seed in range(300)]
+    told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
+    assert {type(story) for story in told} == {Founding, Grumbling} and 10 < len(told) < 60
+
+
+def test_an_error_in_a_destructor_of_minray_is_a_problem_and_one_of_a_program_is_none() -> None:
+    found: list[str] = []
+    with _unraisable(found):
+        Grumbler(None)
+        assert not found
+        Raiser()
+    assert found == ["escaped: RuntimeError('unexpected') in " + repr(Raiser.__del__)]
+
+
+class Raiser:
+    """A value whose destructor raises what nobody expects."""
+
+    def __del__(self) -> None:
+        raise RuntimeError("unexpected")
 
 
 def broken(operation: Any, outcome: dict[str, Any], losses: Losses = Losses()) -> set[str]:  # noqa: B008 (a frozen record)

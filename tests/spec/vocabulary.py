@@ -17,7 +17,10 @@ from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bundles import Bundles
 from tests.spec.closures import Closure
 from tests.spec.environments import IMPOSSIBLE, Environments
+from tests.spec.founders import Founding
 from tests.spec.generators import ASKS, READS, WAITS, Stream
+from tests.spec.grumblers import PLACES as DEATHBEDS
+from tests.spec.grumblers import Grumbling
 from tests.spec.lanes import Lanes
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
@@ -141,6 +144,18 @@ def with_stories(program: Program, random: Random, has_gpus: bool) -> Program:
     return Program(tuple(drivers))
 
 
+def with_later_stories(program: Program, random: Random) -> Program:
+    """In a tenth of the programs, let a driver tell one of the later stories; for the simulation only."""
+    if random.random() >= 0.1:
+        return program
+    number = random.randrange(len(program.drivers))
+    driver = program.drivers[number]
+    operations: list[Operation] = list(driver.operations)
+    operations.insert(random.randint(0, len(operations)), random.choice(LATER_STORIES)(f"later{number}", random))
+    told = Body(tuple(operations), driver.end)
+    return Program((*program.drivers[:number], told, *program.drivers[number + 1 :]))
+
+
 def _seating(name: str, random: Random, has_gpus: bool) -> Story:
     need = random.choice([need for need in NEEDS if has_gpus or "GPU" not in need])
     restarts, kills = random.choice((0, 1, -1)), random.random() < 0.4
@@ -185,6 +200,15 @@ def _awkward(name: str, random: Random, _has_gpus: bool) -> Story:
     return Awkward(name, random.choice(list(PLACES)))
 
 
+def _founding(name: str, random: Random) -> Story:
+    return Founding(name, random.random() < 0.5, random.randint(1, 2))
+
+
+def _grumbling(name: str, random: Random) -> Story:
+    return Grumbling(name, random.choice(list(DEATHBEDS)))
+
+
+LATER_STORIES: tuple[Callable[[str, Random], Story], ...] = (_founding, _founding, _grumbling)
 STORIES: tuple[Callable[[str, Random, bool], Story], ...] = (
     _seating, _seating, _stream, _stream, _bundles, _bundles, _spaces, _spaces, _lanes, _lanes, _closure, _environments,
     _tool, _tool, _awkward,
