@@ -32,8 +32,8 @@ ONCE = frozenset(
 """Requests that name what they are about by a fresh id or number, so that the same bytes mean a repetition."""
 GCS = "gcs"
 """The gcs may return a lease twice: the actor is killed twice, before the first kill has ended it."""
-TWICE_TICKS = 5 * TICKS_PER_SECOND
-"""Virtual time after which a request is no repetition: a long poll that has run out is sent again."""
+TWICE_TICKS = TICKS_PER_SECOND // 2
+"""Virtual time after which a request may be repeated: its answer was a failure, or a long poll has run out."""
 MOST_A_SECOND = 60
 """Five times what a campaign has seen."""
 
