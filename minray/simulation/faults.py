@@ -226,6 +226,21 @@ class Oracle:
         """Let faults happen, unless they have stopped for good."""
         self.active = not self._is_over
 
+    def listen(self, on_chance: Callable[[Key, int], None]) -> None:
+        """From now on call ``on_chance`` with the key and the answer of each question that is asked while faults happen.
+
+        The fault of an answer strikes after the call.
+        """
+        choose = self.choose
+
+        def listening(key: Key, n: int) -> int:
+            answer = choose(key, n)
+            if self.active:
+                on_chance(key, answer)
+            return answer
+
+        self.choose = listening  # type: ignore[method-assign]
+
     def heal(self) -> None:
         """Stop all faults for good."""
         self.active, self._is_over = False, True

@@ -28,11 +28,12 @@ from minray.simulation.cluster import MAX_NODES, without_garbage_collection
 from minray.simulation.faults import KINDS, MAX_SEED, MIN_SEED, Oracle
 from minray.simulation.page import headline, write_page
 from minray.simulation.trace import first_difference, parting
+from minray.testing.shrink import describe_fault
 from tests.spec.api_coverage import ApiCoverage, Listener
 from tests.spec.coverage import Coverage
 from tests.spec.pair_coverage import PairCoverage
 from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
-from tests.spec.shrink import Witness, describe_fault, replace, smallest
+from tests.spec.shrink import Witness, replace, smallest
 from tests.spec.strategies import scenario_of
 from tests.spec.writer import SIZES
 

@@ -13,9 +13,9 @@ import msgspec
 
 from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.trace import FAULT, LIFE, OUTPUT, RECEIVE, STATE, Event
+from minray.testing.shrink import describe_fault
 from tests.spec.campaign import REGRESSIONS
 from tests.spec.scenario import Scenario, Verdict, run
-from tests.spec.shrink import describe_fault
 from tests.zoo.mistakes import MISTAKES
 from tests.zoo.transplant import planted
 

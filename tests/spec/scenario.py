@@ -409,7 +409,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
     plan, system = scenario.world.plan(), scenario.world.system_config()
     cluster = SimCluster(nodes, scenario.seed, plan, overrides, system, storage=storage, show_output=False)
     if on_chance is not None:
-        _listen(cluster.oracle, on_chance)
+        cluster.oracle.listen(lambda key, _: on_chance(key))
     found: list[str] = []
     histories: dict[int, History] = {}
     raised.clear()
@@ -475,18 +475,6 @@ def _unraisable(found: list[str]) -> Generator[None, None, None]:
         yield
     finally:
         sys.unraisablehook = before
-
-
-def _listen(oracle: Any, on_chance: Callable[[Key], None]) -> None:
-    choose = oracle.choose
-
-    def listening(key: Key, n: int) -> int:
-        if oracle.active:
-            on_chance(key)
-        answer: int = choose(key, n)
-        return answer
-
-    oracle.choose = listening
 
 
 def _head_of(error: BaseException, lines: int) -> str:

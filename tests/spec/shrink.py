@@ -1,4 +1,4 @@
-"""Makes a failing scenario small: delta debugging over the oracle's answers, alternating with the program and the world.
+"""Makes a failing scenario small: leaves out its faults (``minray/testing/shrink.py``), alternating with program and world.
 
 A scenario is a tree of lists and records. Any item of a list may be left out (a fault, a driver, an operation, an argument,
 a node), and any field may be set to its default. So this file knows nothing of the operations, except that the operations of
@@ -7,9 +7,7 @@ the same numbers, or with any if there is only one bug to be found.
 
 Rules
   * First, parts of the program are tried alone, with these faults or with others that the world draws.
-  * Then faults go. With few faults, runs are alike, and parts of the program can go without changing the rest. Quiet faults
-    come in hundreds; most go in groups: those of a kind, of a process, or of a message.
-  * Many faults may seem to be needed only because each shifts the others. Then one fault is tried alone, at other points.
+  * Then faults go. With few faults, runs are alike, and parts of the program can go without changing the rest.
   * The program shrinks as far as it can with the faults where they are, because aiming a fault anew takes many runs.
   * A smaller program may need its fault at another step. A dry run finds the points where the fault could strike.
   * A program that never ends gets less time than the judge gives it, since waiting would take most of the time. The result
@@ -21,9 +19,7 @@ Rules
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,6 +27,7 @@ from typing import Any
 import msgspec
 
 from minray.simulation.faults import LOUD, Key
+from minray.testing.shrink import FEW, MANY, FaultShrinker, Shape, describe_fault, leave_out, shape, some
 from tests.spec.scenario import Answers, Scenario, Verdict, run
 
 MAX_RUNS = 1000
@@ -39,24 +36,10 @@ MOST_STEPS = 15_000_000
 """Steps of all re-runs together, at most: some ten minutes."""
 HASTE_S = 300.0
 """Virtual seconds that a smaller program may take: longer than all deaths together take to be noticed."""
-GROUPS = 50
-"""A group with less than one fiftieth of all faults is not tried."""
-MANY = 100
-"""With more faults than this, faults are left out in parts only, not one by one."""
-PARTS = 16
-"""Number of parts of the faults down to which the coarse passes divide them."""
 ISOLATED = 12
 """Number of parts of the program that are tried alone."""
 CHANCES = 4
 """Number of seeds whose faults are tried on each part."""
-FEW = 4
-"""With more faults than this none is aimed anew. If there are loud faults, quiet ones do not count and are left out."""
-POINTS = 10
-"""Number of points at which a fault is tried when the program has become smaller."""
-ALONE = 20
-"""Number of faults, of different shapes, that are tried alone: loud ones first, then ``TELLING``, the latest first."""
-TELLING = ("duplicate", "break")
-"""Quiet faults that change more than the time."""
 MOST_FAULTS, MOST_PERFORMANCES = 3, 8
 """A witness with more faults, or more tasks and calls, is not small."""
 FAILURES = 4
@@ -87,7 +70,7 @@ class Witness:
         return f"{problem} ({size}; {faults or 'no fault'})"
 
 
-class Shrinker:
+class Shrinker(FaultShrinker):
     """Shrinks one scenario."""
 
     def __init__(
@@ -117,31 +100,42 @@ class Shrinker:
         if self.best.overrides is None:
             self._maybe_take(replace(self.best, overrides=answers_of(self.verdict)))
         self._isolate(self._take_by_chance)
-        loud = tuple(answer for answer in self.best.overrides or () if answer[0][0] in LOUD)
-        if not self._maybe_take(replace(self.best, overrides=loud)):
-            self._keep_beginning()
-            self._thin_out()
-        self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
+        if not self.keep_loud():
+            self.keep_beginning()
+            self.thin_out()
+        self.leave_out_faults(coarse=True)
         self._shrink_program(self._maybe_take_tree)
-        self._thin_out()
-        self._single_out()
+        self.thin_out()
+        self.single_out()
         self._isolate(self._take_or_aim)
         before = None
-        while self.best != before and not self._is_over():
+        while self.best != before and not self.is_over():
             before = self.best
-            self._thin_out()
-            self._shrink_list(("overrides",), self._maybe_take_tree, coarse=len(self.best.overrides or ()) > MANY)
+            self.thin_out()
+            self.leave_out_faults(coarse=len(self.faults) > MANY)
             self._shrink_program(self._take_or_aim)
             self._hoist()
             self._shrink_rest()
         return Witness(self.best, self.verdict, self.runs)
+
+    # --- Faults
+
+    @property
+    def faults(self) -> Answers:
+        return self.best.overrides or ()
+
+    def take_faults(self, faults: Answers) -> bool:
+        return self._maybe_take(replace(self.best, overrides=faults))
+
+    def points_of(self, kinds: Iterable[str]) -> dict[Shape, list[Key]]:
+        return self._points(replace(self.best, overrides=tuple(((kind, "", ""), 0) for kind in kinds)))
 
     # --- One candidate
 
     def _maybe_take(self, candidate: Scenario) -> bool:
         """Run a candidate, and make it the best if it fails alike."""
         text = candidate.to_json()
-        if text in self._tried or self._is_over() or not candidate.is_feasible():
+        if text in self._tried or self.is_over() or not candidate.is_feasible():
             return False
         self._tried.add(text)
         verdict = self._count(self._run_one(candidate))
@@ -150,7 +144,7 @@ class Shrinker:
         self.best, self.verdict = candidate, verdict
         return True
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         return self.runs >= self._max_runs or self._steps >= MOST_STEPS
 
     def _count(self, verdict: Verdict) -> Verdict:
@@ -184,7 +178,7 @@ class Shrinker:
             candidate = msgspec.convert(tree, Scenario, strict=False)
         except msgspec.ValidationError:
             return False
-        if not overrides or len(overrides) > FEW or not candidate.is_feasible() or self._is_over():
+        if not overrides or len(overrides) > FEW or not candidate.is_feasible() or self.is_over():
             return False
         points = self._points(candidate)
         for index, (key, answer) in enumerate(overrides):
@@ -196,58 +190,9 @@ class Shrinker:
 
     # --- Passes
 
-    def _keep_beginning(self) -> None:
-        """Try without the later faults. A failed run often goes on for long, and most faults strike after the failure."""
-        answers = self.best.overrides or ()
-        enough, too_few = len(answers), 0
-        while enough - too_few > 1:
-            middle = (enough + too_few) // 2
-            if self._maybe_take(replace(self.best, overrides=answers[:middle])):
-                enough = middle
-            else:
-                too_few = middle
-
-    def _thin_out(self) -> None:
-        """Leave out large parts of many faults, again and again: a smaller program needs fewer of them."""
-        while len(before := self.best.overrides or ()) > MANY:
-            self._shrink_list(("overrides",), self._maybe_take_tree, coarse=True)
-            self._drop_groups()
-            if self.best.overrides == before:
-                return
-
-    def _drop_groups(self) -> None:
-        """Try without all faults of one kind, of one process or link, at one step or message; the largest groups first.
-
-        Small groups are left alone: a run for each of them would take most of the time.
-        """
-        for part in range(3):
-            groups = Counter(name_in(key, part) for key, _ in self.best.overrides or ())
-            del groups[None]
-            for name, count in groups.most_common():
-                if count * GROUPS < len(self.best.overrides or ()):
-                    break
-                rest = tuple(answer for answer in self.best.overrides or () if name_in(answer[0], part) != name)
-                self._maybe_take(replace(self.best, overrides=rest))
-
-    def _single_out(self) -> None:
-        """Try one fault alone: where it struck, and at other points of its shape, which a dry run finds."""
-        answers = self.best.overrides or ()
-        if len(answers) <= FEW:
-            return
-        of_shapes = {(shape(key), answer): (key, answer) for key, answer in answers}
-        latest = sorted(of_shapes.values(), key=lambda one: -answers.index(one))
-        alone = sorted(latest, key=lambda one: (one[0][0] not in LOUD, one[0][0] not in TELLING))[:ALONE]
-        if any(self._maybe_take(replace(self.best, overrides=(one,))) for one in alone):
-            return
-        points = self._points(replace(self.best, overrides=tuple(((key[0], "", ""), 0) for key, _ in alone)))
-        for key, answer in alone:
-            for point in some(points.get(shape(key), [])):
-                if self._maybe_take(replace(self.best, overrides=((point, answer),))):
-                    return
-
-    def _points(self, scenario: Scenario) -> dict[tuple[Any, ...], list[Key]]:
+    def _points(self, scenario: Scenario) -> dict[Shape, list[Key]]:
         """Shape -> the points at which faults could strike that have a kind of the scenario's overrides."""
-        points: dict[tuple[Any, ...], list[Key]] = {}
+        points: dict[Shape, list[Key]] = {}
         self._count(run(scenario, lambda key: points.setdefault(shape(key), []).append(key), HASTE_S))
         return points
 
@@ -284,25 +229,18 @@ class Shrinker:
             if path[0] != "overrides" and drop(tree, path):
                 self._maybe_take_tree(tree)
 
-    def _shrink_list(self, path: Path, take: Callable[[Tree], bool], coarse: bool = False) -> None:
-        """Leave out halves, quarters, eighths and so on of one list; down to single items, unless ``coarse``."""
+    def _shrink_list(self, path: Path, take: Callable[[Tree], bool]) -> None:
+        """Leave out halves, quarters, eighths and so on of one list, down to single items."""
         items = look_up(tree_of(self.best), path)
         if not isinstance(items, list):
             return
-        size = count = max(1, len(items))
-        while items:
-            start = 0
-            while start < len(items):
-                tree = tree_of(self.best)
-                kept = items[:start] + items[start + size :]
-                put(tree, path, kept)
-                if take(tree):
-                    items = kept
-                else:
-                    start += size
-            if size == 1 or (coarse and size * PARTS <= count):
-                return
-            size = (size + 1) // 2
+
+        def take_list(kept: list[Any]) -> bool:
+            tree = tree_of(self.best)
+            put(tree, path, kept)
+            return take(tree)
+
+        leave_out(items, take_list)
 
 
 def parts_of(driver: Tree) -> Iterator[list[Tree]]:
@@ -322,27 +260,6 @@ def parts_of(driver: Tree) -> Iterator[list[Tree]]:
                 lacking = set().union(*(mentions[other] for other in lacking)) - whole
             if len(whole) > 1:
                 yield [operations[index] for index in sorted(whole)]
-
-
-def describe_fault(key: Key) -> str:
-    """Describe a fault in words: ``crash at worker/1f3c user_code 2``."""
-    return f"{key[0]} at {' '.join(map(str, key[1:]))}"
-
-
-def some(points: list[Key]) -> list[Key]:
-    """Pick a few points, spread over all of them."""
-    return points[:: max(1, len(points) // POINTS)]
-
-
-def shape(key: Key) -> tuple[Any, ...]:
-    """Return a key without the names of processes and tasks, and without the count."""
-    return tuple(re.sub(r"/\w+|\(.*", "", part) for part in key if isinstance(part, str))
-
-
-def name_in(key: Key, part: int) -> str | None:
-    """Name at this place of a key; None if the key is shorter or has a count there."""
-    name = key[part] if part < len(key) else None
-    return name if isinstance(name, str) else None
 
 
 def replace(scenario: Scenario, **changes: Any) -> Scenario:

@@ -29,7 +29,9 @@ BEHIND_THE_PORCH = GROUND | {
     "core_worker.user_threads", "core_worker.records", "core_worker.introspection", "observability",
 }  # fmt: skip
 """How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
-COMPOSE = {"__main__", "cli", "simulation", "in_process", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__"}
+COMPOSE = {
+    "__main__", "cli", "simulation", "in_process", "testing", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__",
+}  # fmt: skip
 """Rooms that put processes together."""
 EVERYTHING = None
 
@@ -130,7 +132,7 @@ IMPORTED_BY = {
 WITHOUT_COUNTERPART = {"simulation": "Ray has no simulated world"}
 """Rooms whose headers need no ``Ray:`` line."""
 
-FOR_USERS = {"cluster_utils", "util", "in_rays_place"}
+FOR_USERS = {"cluster_utils", "testing", "util", "in_rays_place"}
 """Rooms whose files users import, so that nothing in minray has to."""
 
 HEADER_LINES = 5
