@@ -96,20 +96,21 @@ def run(
     which the run fails with Deadlock. ``overrides``: exactly the faults that strike. Overrides whose question never comes up
     are ignored silently; ``SimCluster.missed`` names them.
     """
-    _check_program(program)
+    check_program(program)
     if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
         raise ValueError(f"timeout is how many virtual seconds the program may take, a number above 0, not {timeout!r}")
     plan = FaultPlan.named(faults, seed) if isinstance(faults, str) else faults
     if plan is not None:
         _check_plan(plan, overrides is None)
-    with SimCluster(_described(nodes, num_cpus), seed, plan, overrides) as cluster:
+    with SimCluster(node_descriptions(nodes, num_cpus), seed, plan, overrides) as cluster:
         result = cluster.run(program, timeout)
         cluster.settle()
-    _check_result(result)
+    check_result(result)
     return result
 
 
-def _check_program(program: Callable[[], Any]) -> None:
+def check_program(program: Callable[[], Any]) -> None:
+    """Raise TypeError if a program is no ordinary function, and say what to give instead."""
     if not callable(program):
         raise TypeError(f"a program is a function without arguments, not {program!r}")
     name = getattr(program, "__name__", repr(program))
@@ -121,7 +122,7 @@ def _check_program(program: Callable[[], Any]) -> None:
         raise TypeError(f"a program is an ordinary function, but {name} is an async generator; let a coroutine read it")
 
 
-def _check_result(result: Any) -> None:
+def check_result(result: Any) -> None:
     """Raise TypeError if the program returned a coroutine or a generator, which has yet to run."""
     if inspect.iscoroutine(result):
         result.close()
@@ -141,7 +142,8 @@ def _check_plan(plan: FaultPlan, is_drawn: bool) -> None:
         raise ValueError(f"{' and '.join(loud)} would never strike: say how often at most, as in FaultPlan(..., budget=2)")
 
 
-def _described(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float = 2) -> Sequence[Mapping[str, Any]]:
+def node_descriptions(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float = 2) -> Sequence[Mapping[str, Any]]:
+    """Return a description of each node, the head first. Raises TypeError or ValueError for what is none."""
     how_many = len(nodes) if isinstance(nodes, Sequence) else nodes
     if isinstance(how_many, int) and how_many > MAX_NODES:
         raise ValueError(f"a simulated cluster begins with at most {MAX_NODES} nodes, not {how_many}")
@@ -201,7 +203,7 @@ class SimCluster:
         """The raylets that have started, by the name of the node."""
         self.gcs: GcsServer | None = None
         """The gcs that was started last; None before."""
-        self._nodes = _described(nodes)
+        self._nodes = node_descriptions(nodes)
         self._system_config = SystemConfig.from_overrides({"memory_monitor_refresh_ms": 0, **(system_config or {})})
         self._storage = storage
         self._show_output = show_output

@@ -29,6 +29,7 @@ from typing import Any, Never, TextIO, TypeVar
 
 from minray.simulation.locks import SimLock, SimSimpleQueue, reentrant_lock, wait_for_notice
 from minray.simulation.loop import NotSimulated, SimProcess, current_process
+from minray.simulation.refusal import refusal
 from minray.simulation.user_code import SimParker, SimulatedUserLoop, this_thread
 
 EPOCH_S = 1_700_000_000.0
@@ -356,6 +357,19 @@ OF_THE_SYSTEM = {"os", "select", "signal", "time"}
 """Modules that lack some functions on some systems."""
 
 
+def names_bound_before(names: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> function for those of a module's names that are functions with a simulated meaning.
+
+    Called through such a name (``from time import sleep``), a function keeps its real meaning.
+    """
+    found: dict[str, str] = {}
+    for place, functions in MEANINGS.items():
+        if ":" not in place and not place.startswith("minray"):
+            real = {id(vars(_owner(place))[name]): f"{place}.{name}" for name in functions if name in vars(_owner(place))}
+            found |= {name: real[id(value)] for name, value in names.items() if id(value) in real}
+    return found
+
+
 def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
     of_class = isinstance(real, ClassMethodDescriptorType)
 
@@ -375,7 +389,7 @@ def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
 
 def _refuse(what: str, instead: str) -> Callable[..., Any]:
     def refuse(real: Real, process: SimProcess, *args: Any, **kwargs: Any) -> Never:
-        raise NotSimulated(f"{what} inside the simulated process {process.name}: {instead}")
+        raise refusal(f"{what} inside the simulated process {process.name}: {instead}")
 
     return refuse
 

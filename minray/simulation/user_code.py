@@ -45,13 +45,13 @@ from minray.platform.base import WOULD_BLOCK, Buffer, ProcessGone
 from minray.simulation.loop import (
     Deadlock,
     Failure,
-    NotSimulated,
     SimFuture,
     SimProcess,
     SimTask,
     to_ticks,
     unwind,
 )
+from minray.simulation.refusal import refusal
 
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
@@ -516,7 +516,7 @@ class SimulatedUserLoop(asyncio.BaseEventLoop):
         return SimTask(coro, self, process.loop.next_ordinal(), process, name, context or copy_context())
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], object], *args: *Ts) -> Never:
-        raise NotSimulated("run_in_executor: threads inside simulated user code")
+        raise refusal("run_in_executor: threads inside simulated user code; use tasks, an actor, or coroutines")
 
     def close(self) -> None:
         for task in sorted(asyncio.all_tasks(self), key=lambda task: task.get_name()):

@@ -107,9 +107,10 @@ class FaultShrinker(ABC):
 
     def single_out(self) -> None:
         """Try one fault alone: where it struck, and at other points of its shape, which a dry run finds."""
-        faults = self.faults
-        if len(faults) <= FEW:
-            return
+        if len(self.faults) > FEW:
+            self._try_alone(self.faults)
+
+    def _try_alone(self, faults: Answers) -> None:
         of_shapes = {(shape(key), answer): (key, answer) for key, answer in faults}
         latest = sorted(of_shapes.values(), key=lambda one: -faults.index(one))
         alone = sorted(latest, key=lambda one: (one[0][0] not in LOUD, one[0][0] not in TELLING))[:ALONE]
@@ -122,8 +123,13 @@ class FaultShrinker(ABC):
                     return
 
     def shrink_faults(self) -> None:
-        """Leave out faults as long as that changes anything."""
-        if not self.keep_loud():
+        """Leave out faults as long as that changes anything.
+
+        Where a loud fault strikes often depends on hundreds of quiet ones. So each loud one is tried alone first.
+        """
+        if len(self.faults) > 1 and not self.keep_loud():
+            self._try_alone(tuple(fault for fault in self.faults if fault[0][0] in LOUD))
+        if len(self.faults) > FEW:
             self.keep_beginning()
             self.thin_out()
         self.leave_out_faults(coarse=True)

@@ -1,0 +1,220 @@
+"""pytest's marker ``minray_faults``: the marked test runs in the simulation, under many seeds of injected faults.
+
+Ray: has no counterpart.
+
+    @pytest.mark.minray_faults(seeds=200, nodes=3)
+    def test_pipeline():
+        assert pipeline(range(20)) == 380
+
+The test function is the driver, with the values of its fixtures as arguments. Its keyword arguments are those of
+``minray.testing.faults``. A marked function stays one test, which ends at its first failing seed; parameters make several
+tests, as ever. So pytest-xdist runs all seeds of a test in one of its workers.
+
+Rules
+  * Without a marked test nothing of the simulation is imported.
+  * Fixtures are set up once, before seed 0. All runs of a test get the same values.
+  * The output of a test is shown for the failing run only. A test that uses ``capsys`` or ``capfd`` reads its output.
+  * Skipping inside of the test skips it, if seed 0 does so. A run with faults that skips counts as passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import shlex
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from minray.common.clock import Clock
+
+if TYPE_CHECKING:
+    from minray.testing.program_runs import FaultSettings
+    from minray.testing.search import FaultReport
+
+MARKER = "minray_faults"
+PROPERTY = "minray_faults"
+"""Name of the property of a report that has the line for the summary."""
+ARGUMENTS = ("seeds", "nodes", "faults", "budget", "lose_driver", "timeout", "seconds")
+CAPTURES = {"capsys", "capfd", "capsysbinary", "capfdbinary"}
+"""Fixtures with which a test reads its own output."""
+REPORT_S = 1.0
+"""Real seconds between two lines of progress: a person notices no shorter pause."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("minray", "minray")
+    group.addoption(
+        "--minray-fault-seconds",
+        type=_seconds,
+        metavar="SECONDS",
+        help="Begin no further seed of a test marked minray_faults after this time. [default: no limit]",
+    )
+    group.addoption(
+        "--minray-fault-replay",
+        type=Path,
+        metavar="FILE",
+        help="Run tests marked minray_faults with the faults of this file only.",
+    )
+    parser.addini("minray_faults_dir", "Directory of saved faults and pages of failing runs.", default=".minray_faults")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < 1e9:
+        raise ValueError(text)
+    return seconds
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f'{MARKER}(seeds=200, nodes=3, faults="swarm", budget=None, lose_driver=False, timeout=600, seconds=None): run the '
+        "test in minray's simulation, once per seed, with faults that the seed draws.",
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse tests whose body no hook can run."""
+    if item.get_closest_marker(MARKER) is None:
+        return
+    kind = getattr(item, "cls", None)
+    if not isinstance(item, pytest.Function) or (kind is not None and issubclass(kind, unittest.TestCase)):
+        what = "a method of a unittest.TestCase" if kind is not None else "no test function"
+        pytest.fail(f"{item.nodeid} is {what}: {MARKER} needs a function, or a method of a plain class", pytrace=False)
+    if hasattr(item.obj, "hypothesis"):
+        pytest.fail(
+            f"{item.nodeid} is a test of Hypothesis, whose examples are drawn by chance: a seed of {MARKER} could not be "
+            f"replayed. Call minray.testing.faults inside of the test instead.",
+            pytrace=False,
+        )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a marked test under its seeds."""
+    marker = pyfuncitem.get_closest_marker(MARKER)
+    if marker is None:
+        return None
+    path, command = _place(pyfuncitem)
+    from minray.testing.search import FaultSearch
+
+    search = FaultSearch(
+        _driver(pyfuncitem),
+        _settings(pyfuncitem, marker),
+        pyfuncitem.nodeid,
+        path,
+        command,
+        _Progress(pyfuncitem),
+        show_output=bool(CAPTURES.intersection(pyfuncitem.fixturenames)),
+        names=pyfuncitem.module.__dict__,
+    )
+    if pyfuncitem.config.getoption("minray_fault_replay") is None:
+        _note(pyfuncitem, search.run())
+    else:
+        search.replay()
+    return True
+
+
+def _place(item: pytest.Function) -> tuple[Path, str]:
+    """Return the file of a test's saved faults, and the command that replays it."""
+    from minray.testing.saved_faults import file_name, read_faults
+    from minray.testing.search import shown_path
+
+    given = item.config.getoption("minray_fault_replay")
+    if given is not None:
+        saved = read_faults(given)
+        if saved is None:
+            pytest.fail(f"--minray-fault-replay: there is no file {given}", pytrace=False)
+        if saved.test != item.nodeid:
+            pytest.skip(f"--minray-fault-replay: {given} has the faults of {saved.test}")
+        path = Path(given)
+    else:
+        path = item.config.rootpath / str(item.config.getini("minray_faults_dir")) / file_name(item.nodeid)
+    return path, f"python -m pytest {shlex.quote(item.nodeid)} --minray-fault-replay {shlex.quote(shown_path(path))}"
+
+
+def _settings(item: pytest.Function, marker: pytest.Mark) -> FaultSettings:
+    """Return the settings of a marker; fail the test if it makes no sense."""
+    from minray.testing.program_runs import FaultSettings
+
+    if marker.args:
+        pytest.fail(f"{MARKER} takes keyword arguments only, as in seeds=200; got {marker.args!r}", pytrace=False)
+    if unknown := sorted(set(marker.kwargs).difference(ARGUMENTS)):
+        pytest.fail(f"{MARKER} has no argument {unknown[0]!r}, only {', '.join(ARGUMENTS)}", pytrace=False)
+    limit_s = item.config.getoption("minray_fault_seconds")
+    try:
+        return FaultSettings(**{**marker.kwargs, **({"seconds": limit_s} if limit_s is not None else {})})
+    except (TypeError, ValueError) as error:
+        pytest.fail(f"{MARKER}: {error}", pytrace=False)
+
+
+def _driver(item: pytest.Function) -> Callable[[], Any]:
+    """Return the test with its fixtures' values, as a program without arguments."""
+    function: Callable[..., Any] = item.obj
+    if type(item).__module__.startswith("pytest_asyncio"):  # it has wrapped the coroutine in an event loop of its own
+        function = inspect.unwrap(function)
+    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    call = functools.partial(function, **arguments)
+    is_coroutine = inspect.iscoroutinefunction(function)
+    seeds_run = 0
+
+    def drive() -> None:
+        nonlocal seeds_run
+        seeds_run += 1
+        try:
+            if is_coroutine:
+                asyncio.run(call())
+            else:
+                call()
+        except (pytest.skip.Exception, pytest.xfail.Exception):
+            if seeds_run == 1:
+                raise
+
+    return drive
+
+
+class _Progress:
+    """Writes a line of progress to the terminal, once in a while."""
+
+    def __init__(self, item: pytest.Function) -> None:
+        self._name = item.nodeid
+        self._terminal: Any = item.config.pluginmanager.get_plugin("terminalreporter")
+        self._capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
+        is_shown = item.config.get_verbosity() > 0 or (self._terminal is not None and self._terminal.isatty)
+        self._is_shown = self._terminal is not None and is_shown
+        self._began = self._shown_at = Clock.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = Clock.monotonic()
+        if not self._is_shown or now - self._shown_at < REPORT_S:
+            return
+        self._shown_at = now
+        with self._capture.global_and_fixture_disabled():
+            self._terminal.write_line(f"{self._name}: {done} of {total} seeds, {now - self._began:.0f} s")
+
+
+def _note(item: pytest.Function, report: FaultReport) -> None:
+    """Keep the line for the summary with the test's report, which pytest-xdist sends to the terminal's process."""
+    if report.is_cut_short or item.config.get_verbosity() > 0:
+        item.user_properties.append((PROPERTY, f"{item.nodeid}: {report.line()}"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many seeds marked tests have run: with -v, or if the time was over before all were run."""
+    lines = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == PROPERTY
+    ]
+    if lines:
+        terminalreporter.section("minray faults")
+        for line in lines:
+            terminalreporter.write_line(line)
