@@ -6,11 +6,11 @@ the time but no sleep. All other code (the test runner, its plugins) gets the re
 
 Functions without a simulated meaning yet (threads, child processes, sockets) raise an error by name. Otherwise a run could
 not be repeated. ``random`` is one generator for all simulated processes, seeded per world: the seed also decides the order
-in which they draw. Other unseeded generators, ``secrets`` among them, take the process's entropy.
+in which they draw. So is the one behind ``numpy.random.rand``, if numpy.random is imported. Other unseeded generators,
+``secrets`` among them, take the process's entropy.
 
 What escapes: a name bound before the world began (``from time import sleep``), except methods of classes (``datetime.now``,
-``Event.wait``); locks made before it, for example by a module; CPU time; files; and compiled code, such as numpy's
-generators.
+``Event.wait``); locks made before it, for example by a module; CPU time; files; and compiled code that asks the system.
 """
 
 from __future__ import annotations
@@ -460,8 +460,12 @@ def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
 def simulated_meanings(seed: int) -> Generator[None, None, None]:
     """Replace the functions above while the context is open. An interpreter can run one world at a time."""
     random: Any = importlib.import_module("random")
+    numpy_random: Any = sys.modules.get("numpy.random")
     random_state = random.getstate()
     random.seed(seed)
+    numpy_state = numpy_random.get_state() if numpy_random is not None else None
+    if numpy_random is not None:
+        numpy_random.seed(seed % (1 << 32))
     before: list[tuple[Any, str, Any]] = []
     try:
         for owner, name, replacement in _replacements():
@@ -472,3 +476,5 @@ def simulated_meanings(seed: int) -> Generator[None, None, None]:
         for owner, name, real in reversed(before):
             _set(owner, name, real)
         random.setstate(random_state)
+        if numpy_random is not None:
+            numpy_random.set_state(numpy_state)

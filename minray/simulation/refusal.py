@@ -12,6 +12,7 @@ import linecache
 import os
 import sys
 import sysconfig
+from types import FrameType
 
 from minray.errors.tracebacks import is_runtime
 from minray.simulation.loop import NotSimulated
@@ -32,13 +33,17 @@ def is_library(filename: str) -> bool:
 
 def refusal(words: str) -> NotSimulated:
     """Return the error for a call that the simulation refuses: what is refused, what to do instead, and the user's line."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        filename, line = frame.f_code.co_filename, frame.f_lineno
-        if not is_runtime(filename) and not is_library(filename):
-            source = linecache.getline(filename, line).strip()
-            return NotSimulated(f"{words} (called at {filename}:{line}{': ' if source else ''}{source})")
-        if frame.f_back is None:
-            break
+    frame = users_frame(sys._getframe(1))
+    if frame is None:
+        return NotSimulated(words)
+    filename, line = frame.f_code.co_filename, frame.f_lineno
+    source = linecache.getline(filename, line).strip()
+    return NotSimulated(f"{words} (called at {filename}:{line}{': ' if source else ''}{source})")
+
+
+def users_frame(innermost: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's own code; None if there is none."""
+    frame = innermost
+    while frame is not None and (is_runtime(frame.f_code.co_filename) or is_library(frame.f_code.co_filename)):
         frame = frame.f_back
-    return NotSimulated(words)
+    return frame

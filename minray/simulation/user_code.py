@@ -51,7 +51,7 @@ from minray.simulation.loop import (
     to_ticks,
     unwind,
 )
-from minray.simulation.refusal import refusal
+from minray.simulation.refusal import refusal, users_frame
 
 STUCK_S = 60.0
 """Real seconds after which user code that does not come to a border fails the run."""
@@ -63,6 +63,8 @@ FREE_POLLS = 1000
 """Number of zero-length waits at one instant that take no time: an event loop has many turns in which it need not wait."""
 POLL_S = 0.000_1
 """Virtual seconds of each further zero-length wait: in a program that only polls, nothing else moves time."""
+USER_THREAD = "user thread"
+"""Name of a user thread in the list of what waits in a deadlock."""
 UNWIND_S = 5.0
 """Real seconds that a thread gets to end when its world is closed; after that it is left behind."""
 PROCESSOR = 36
@@ -157,10 +159,12 @@ class UserThread:
         frame = sys._current_frames().get(self.ident)
         if self._idle or self._ended or not self.process.alive or frame is None:
             return ""
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(DIRECTORY + os.sep):
+        users = users_frame(frame)
+        while users is None and frame.f_back is not None and frame.f_code.co_filename.startswith(DIRECTORY + os.sep):
             frame = frame.f_back
+        frame = users or frame
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        return f"  {self.process.name:<20} {'user thread':<30} {place}"
+        return f"  {self.process.name:<20} {USER_THREAD:<30} {place}"
 
     # --- On the loop's side ---
 

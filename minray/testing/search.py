@@ -25,17 +25,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy.random  # noqa: F401 (if a program were to import it, its first run would draw more entropy than the others)
+
 from minray.common.clock import Clock
 from minray.simulation.cluster import check_program, check_result, frozen_heap
 from minray.simulation.faults import Key
 from minray.simulation.interpreter import names_bound_before
-from minray.simulation.loop import TICKS_PER_SECOND, NotSimulated
+from minray.simulation.loop import TICKS_PER_SECOND, Deadlock, NotSimulated
 from minray.simulation.page import write_page
 from minray.simulation.trace import Trace, parting
+from minray.simulation.user_code import USER_THREAD
 from minray.testing.program_runs import FaultSettings, ProgramRun, run_program
 from minray.testing.saved_faults import read_faults, save_failure
 from minray.testing.shrink import Answers, FaultShrinker, Shape, shape
-from minray.testing.strikes import OF_PROCESSES
+from minray.testing.strikes import OF_PROCESSES, StrikeWatch
 
 MOST_RUNS = 200
 """Number of re-runs in which the faults of one failure are made few; a crash alone needs about ten."""
@@ -49,6 +52,18 @@ CAUSES = """\
 Usual causes: a set of objects, which is ordered by their addresses; a function of time or random that was imported by its
 name (from time import time); numpy's generators without a seed; threads or files of the program's own; state that a module
 or a fixture keeps from one run to the next."""
+
+RESTARTS = "Give the actor max_restarts and max_task_retries, or handle the error."
+HINTS = {
+    "ActorDiedError": f"An actor ends with its process when it has no restarts left. {RESTARTS}",
+    "ActorUnavailableError": f"A call that an actor may have begun is not repeated by itself. {RESTARTS}",
+    "WorkerCrashedError": "A task without retries left fails with its process. Give it max_retries, or handle the error.",
+    "NodeDiedError": "A task without retries left fails with its node. Give it max_retries, or handle the error.",
+    "OwnerDiedError": "A value is lost with the process that has made its reference. Let the driver own what must last.",
+    "ObjectLostError": "A value is lost with its node, unless the task that made it can run again (max_retries).",
+    "GetTimeoutError": "A fault may hold a message up for 70 s, and a process too. Wait for longer, or handle the error.",
+}
+"""Class of an error that a correct program may see -> how a program gets along with it."""
 
 
 class NotRepeatable(AssertionError):
@@ -236,7 +251,9 @@ class FaultSearch:
     def _check_repeatable(self) -> None:
         first = self._run(0)
         if first.error is not None:
-            first.error.add_note(f"{self._test} fails with seed 0, in which no fault strikes{_refusal_in(first.error)}")
+            note = f"{self._test} fails with seed 0, in which no fault strikes."
+            words = filter(None, [note, _refusal_in(first.error), _waiting(first.error)])
+            first.error.add_note("\n".join(words))
             raise first.error
         check_result(first.value)
         again = self._run(0)
@@ -247,7 +264,7 @@ class FaultSearch:
                 f"state from one run to the next, in a module or in the value of a fixture."
             )
             raise again.error
-        self._check_same(first.trace, again.trace, "of seed 0, without faults")
+        self._check_same(first.trace, again.trace, "of seed 0 without faults")
 
     def _check_same(self, one: Trace, other: Trace, which: str) -> None:
         """Raise NotRepeatable if two runs differ, with the first line that does."""
@@ -278,7 +295,7 @@ class FaultSearch:
         shrinker = ProgramShrinker(failed, self._run)
         again = shrinker.again(failed.faults)
         if not again.has_failed or again.failure() != failed.failure():
-            self._check_same(failed.trace, again.trace, f"of seed {failed.seed}, with the same faults")
+            self._check_same(failed.trace, again.trace, f"of seed {failed.seed} with the same faults")
             raise NotRepeatable(
                 f"{self._test} is not repeatable: it fails with seed {failed.seed} ({failed.failure()}), and a second run "
                 f"with the same faults and events does not fail so. {CAUSES}"
@@ -293,22 +310,25 @@ class FaultSearch:
         save_failure(self._path, self._test, failed.seed, smallest.faults, smallest.failure(), sentence)
         page = self._path.with_suffix(".html")
         write_page(smallest.trace, page, f"Seed {failed.seed}: {self._test} {sentence}. It ends with {smallest.failure()}.")
-        error.add_note(self._note(failed, smallest, sentence, shrinker.runs, page))
+        error.add_note(self._note(failed, smallest, smallest.watch, sentence, shrinker.runs, page))
         for line in smallest.output():
             print(line)
         return error
 
-    def _note(self, failed: ProgramRun, smallest: ProgramRun, sentence: str, runs: int, page: Path) -> str:
+    def _note(
+        self, failed: ProgramRun, smallest: ProgramRun, watch: StrikeWatch, sentence: str, runs: int, page: Path
+    ) -> str:
         struck, enough = len(failed.faults), len(smallest.faults)
-        needed = "needed" if struck == enough else f"{enough} of them {'is' if enough == 1 else 'are'} enough"
-        legend = smallest.watch.legend() if smallest.watch is not None else ""
+        needed = "" if struck == enough else f", and {enough or 'none'} of them {'are' if enough > 1 else 'is'} enough"
+        hint = HINTS.get(type(smallest.error).__name__, "")
         lines = [
             f"seed {failed.seed}: {sentence}",
-            *([legend] if legend else []),
-            f"{struck} fault{'s' * (struck != 1)} struck, and {needed} ({runs} re-runs). Without faults it passes.",
+            *filter(None, [watch.legend()]),
+            f"{struck} fault{'s' * (struck != 1)} struck{needed} ({runs} re-runs). Seed 0, without faults, passes.",
+            *filter(None, [hint, _waiting(smallest.error)]),
             f"replay: {self._replay_command}",
             f"page:   {shown_path(page)}",
-            smallest.trace.story(STORY_ROWS),
+            watch.story(STORY_ROWS),
         ]
         return "\n".join(lines)
 
@@ -326,11 +346,20 @@ def _refusal_in(error: BaseException) -> str:
         cause = causes.pop()
         if cause is None or id(cause) in seen:
             continue
-        if isinstance(cause, NotSimulated):
-            return f". The simulation cannot run it: {str(cause).splitlines()[0]}"
+        if type(cause) is NotSimulated:
+            return f"The simulation cannot run it: {str(cause).splitlines()[0]}"
         seen.add(id(cause))
         causes += [getattr(cause, "cause", None), cause.__cause__, cause.__context__]
     return ""
+
+
+def _waiting(error: BaseException | None) -> str:
+    """Return where user code waits in a run that has not ended; empty for other errors."""
+    if not isinstance(error, Deadlock):
+        return ""
+    places = [line.split() for line in str(error).splitlines() if USER_THREAD in line]
+    waits = ", ".join(f"{process} at {place}" for process, *_, place in places)
+    return f"The program does not end. User code waits here: {waits}" if waits else ""
 
 
 def _line_of(trace: Trace, number: int) -> str:

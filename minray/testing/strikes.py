@@ -19,6 +19,7 @@ Left out: which task a message is about, because the message is only a word and 
 from __future__ import annotations
 
 import inspect
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from minray.common.ids import short
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.introspection.stacks import awaited_frames, thread_frames, users_part
 from minray.core_worker.records.received_task import ReceivedTask
@@ -44,6 +46,10 @@ MOST_CHARACTERS = 40
 """Characters of the arguments of a call that are shown."""
 MOST_CALLS = 3
 """Number of running calls that are named."""
+TASK = re.compile(r"task ([0-9a-f]{4}-\d+)(?=:)")
+"""Matches a task in a story, with its short id as the story shows it."""
+SHOWN_ID = 8
+"""Characters of an id that a story shows."""
 MOST_STRIKES = 3
 """Number of faults that a sentence describes."""
 
@@ -66,13 +72,17 @@ class StrikeWatch:
         self.in_calls: list[Key] = []
         """The points at which a worker could have been struck in the middle of a call."""
         self._cluster = cluster
+        self._tasks: dict[str, str] = {}
+        """Short id -> name of the tasks that were pending when a worker took a step."""
         self._named: dict[str, str] = {}
         """The workers that the sentences mention, with their nodes."""
         cluster.oracle.listen(self._on_chance)
 
     def _on_chance(self, key: Key, answer: int) -> None:
-        if key[0] in OF_PROCESSES and str(key[1]).startswith(WORKER) and self._is_in_call(key[1]):
-            self.in_calls.append(key)
+        if key[0] in OF_PROCESSES and str(key[1]).startswith(WORKER):
+            self._learn_names()
+            if self._is_in_call(key[1]):
+                self.in_calls.append(key)
         if answer:
             describe = CLAUSES.get(key[0])
             words = describe_fault(key) if describe is None else describe(self, key, answer)
@@ -89,7 +99,20 @@ class StrikeWatch:
         """Return which processes the workers of the sentences are; empty if these mention none."""
         return "; ".join(f"{self._number(name)} is {name} on {node}" for name, node in self._named.items())
 
+    def story(self, rows: int) -> str:
+        """Return the run's story, in which tasks have the names of their functions."""
+        return TASK.sub(self._with_name, self._cluster.trace.story(rows))
+
+    def _with_name(self, found: re.Match[str]) -> str:
+        name = self._tasks.get(found[1])
+        return f"{name} {found[0]}" if name else found[0]
+
     # --- Names
+
+    def _learn_names(self) -> None:
+        for core in self._cluster.cores.values():
+            for task_id, task in core.submission.tasks.tasks.items():
+                self._tasks.setdefault(short(task_id)[:SHOWN_ID], task.prepared.template.name)
 
     def name(self, process: str) -> str:
         """Return a process's name for a person: ``worker 2``, ``the raylet of n1``."""
