@@ -23,10 +23,11 @@ from typing import Any
 
 from minray.errors.tracebacks import is_runtime
 from minray.simulation.cluster import LIMIT_S, DriverDied, SimCluster, SimulationFailed, node_descriptions
-from minray.simulation.faults import LOUD, FaultPlan, Key
+from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.loop import Deadlock
 from minray.simulation.refusal import is_library
 from minray.simulation.trace import OUTPUT, Trace
+from minray.simulation.user_code import UserThread
 from minray.testing.shrink import Answers
 from minray.testing.strikes import StrikeWatch
 
@@ -35,6 +36,11 @@ SEEDS = 200
 NODES = 3
 SWARM_BUDGET = 2
 """Largest number of loud faults in a run of a swarm."""
+AT_USER_CODE: tuple[tuple[str, ...], ...] = ((), ("crash",), ("crash", "node_loss", "long_stall"))
+"""Loud faults of the seeds of a swarm, in turn; empty: those of ``FaultPlan.swarm``, anywhere."""
+USER_CODE_RATES = (0.02, 0.05, 0.15)
+"""Chances of a loud fault before a step of user code, of which a call has a few: it strikes early or late in a program."""
+USER_CODE = UserThread.strike_name
 DRIVERS = "driver/"
 
 
@@ -86,8 +92,24 @@ class FaultSettings:
         elif self.faults == "quiet":
             plan = FaultPlan.quiet()
         else:
-            plan = FaultPlan.swarm(seed, budget=self.budget or SWARM_BUDGET)
+            plan = swarm(seed, self.budget or SWARM_BUDGET)
         return plan.aimed_at(*plan.targets, DRIVERS) if self.lose_driver else plan
+
+
+def swarm(seed: int, budget: int) -> FaultPlan:
+    """Return the swarm of a seed.
+
+    A third of the seeds have ``FaultPlan.swarm``, whose loud faults are mostly those of messages, since a run has many more
+    of them than steps of user code. The others strike workers that are about to run user code: a third by crashes alone,
+    and a third also by lost nodes and long stalls.
+    """
+    plan = FaultPlan.swarm(seed, budget=budget)
+    kinds = AT_USER_CODE[seed % len(AT_USER_CODE)]
+    if not kinds:
+        return plan
+    quiet = {kind: rate for kind, rate in plan.rates.items() if kind not in LOUD}
+    rate = USER_CODE_RATES[Oracle(seed).below(("swarm", "user code"), len(USER_CODE_RATES))]
+    return replace(plan, rates={**quiet, **dict.fromkeys(kinds, rate / len(kinds))}, struck_tasks=(USER_CODE,))
 
 
 def _check_count(name: str, value: Any) -> None:
