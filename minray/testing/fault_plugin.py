@@ -42,8 +42,8 @@ PROPERTY = "minray_faults"
 ARGUMENTS = ("seeds", "nodes", "faults", "budget", "lose_driver", "timeout", "seconds")
 CAPTURES = {"capsys", "capfd", "capsysbinary", "capfdbinary"}
 """Fixtures with which a test reads its own output."""
-REPORT_S = 1.0
-"""Real seconds between two lines of progress: a person notices no shorter pause."""
+REPORT_S = 10.0
+"""Real seconds between two lines of progress: few lines, and none for a test that is over soon."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,7 @@ Ray: has no counterpart.
 Rules
   * The program is the driver. It runs on the head, in a user thread of the simulation.
   * A run is judged only if the driver keeps its cluster. If faults end the head's raylet or the gcs, or cut the driver off
-    from them for so long that it gives them up, no program can go on. Its error then says nothing about the program.
+    from them until it gives them up, no program can go on. Its error then says nothing about the program.
   * A driver that a fault has killed (only with ``lose_driver``) is started again, as a supervisor would do it.
   * An exception that comes from outside of the program, such as Ctrl-C or a time-out of the test runner, ends the search.
 """

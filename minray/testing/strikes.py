@@ -11,6 +11,7 @@ Rules
     ``worker/8b806476``.
   * A call is shown with its arguments if the user's function has been entered, as they are in its frame at that moment. Only
     values of Python's basic types are written out. Running a user's ``__repr__`` could change the run.
+  * Watching changes nothing: the watched run has the same trace. So no frame and no copy of its locals is kept.
   * A fault without a sentence of its own is described by its key.
 
 Left out: which task a message is about, because the message is only a word and a number here.
@@ -144,8 +145,8 @@ class StrikeWatch:
         core = self._cluster.cores.get(name)
         if core is None:
             return "while it starts"
-        received = core.execution.receiver.unanswered() + core.execution.actor_receiver.unanswered()
-        running = [task for task in received if task.is_claimed() and task.execution is None]
+        received = _received(core)
+        running = _running(received)
         ended = [task for task in received if task.execution is not None]
         waiting = [task for task in received if not task.is_claimed()]
         if running:
@@ -158,8 +159,11 @@ class StrikeWatch:
         return "while it is idle" if actor is None else f"while its actor `{type(actor).__name__}` waits for calls"
 
     def _is_in_call(self, name: str) -> bool:
-        """Whether user code of a worker is in the middle of a call."""
-        return self.moment(name).endswith(")` runs")
+        """Whether a worker is in the middle of a call, and of only one."""
+        process, core = self._process(name), self._cluster.cores.get(name)
+        if process is None or core is None or len(running := _running(_received(core))) != 1:
+            return False
+        return _entry_of(running[0], list(_entered(process, core))) is not None
 
     def _process(self, name: str) -> SimProcess | None:
         found = [process for process in self._cluster.world.loop.processes if process.name == name and process.alive]
@@ -168,6 +172,14 @@ class StrikeWatch:
 
 def _name(task: ReceivedTask) -> str:
     return task.header.template.name
+
+
+def _received(core: CoreWorker) -> list[ReceivedTask]:
+    return core.execution.receiver.unanswered() + core.execution.actor_receiver.unanswered()
+
+
+def _running(received: Sequence[ReceivedTask]) -> list[ReceivedTask]:
+    return [task for task in received if task.is_claimed() and task.execution is None]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -181,20 +193,26 @@ def _calls(process: SimProcess, core: CoreWorker, running: Sequence[ReceivedTask
     frames = list(_entered(process, core))
     calls = []
     for task in running:
-        name = _name(task)
-        entered = next((frame for frame in frames if frame.f_code.co_name == name.rpartition(".")[2]), None)
+        entered = _entry_of(task, frames)
         if entered is None:
-            calls.append(f"`{name}`")
+            calls.append(f"`{_name(task)}`")
         else:
             frames.remove(entered)
-            calls.append(f"`{name}({_arguments(entered)})`")
+            calls.append(f"`{_name(task)}({_arguments(entered)})`")
     return calls
+
+
+def _entry_of(task: ReceivedTask, frames: Sequence[FrameType]) -> FrameType | None:
+    """Return the frame of a task's function among those of the functions that have been entered; None if it is not there."""
+    name = _name(task).rpartition(".")[2]
+    return next((frame for frame in frames if frame.f_code.co_name == name), None)
 
 
 def _entered(process: SimProcess, core: CoreWorker) -> Iterator[FrameType]:
     """Yield the frame of the user's function of each call that has been entered in a process."""
     current = sys._current_frames()
     stacks = [thread_frames(current.get(ident)) for ident in process.user_thread_idents]
+    current.clear()  # It has this frame too: a cycle that would keep all frames, and so the values of the program.
     actor = core.execution.actor_receiver.actor
     stacks += [awaited_frames(task) for task in (actor.coroutines() if actor is not None else [])]
     for stack in stacks:
@@ -212,6 +230,8 @@ def _arguments(frame: FrameType) -> str:
     if values.keywords:
         shown += [f"{name}={_shown(value)}" for name, value in values.locals.get(values.keywords, {}).items()]
     text = ", ".join(shown)
+    if sys.version_info < (3, 13):
+        values.locals.clear()  # Python would keep this copy as long as the frame, and values that the function has let go.
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
 
 
