@@ -147,7 +147,7 @@ class StrikeWatch:
             return "while it starts"
         received = _received(core)
         running = _running(received)
-        ended = [task for task in received if task.execution is not None]
+        ended = [task for task in received if task.is_claimed() and _has_run(task)]
         waiting = [task for task in received if not task.is_claimed()]
         if running:
             return f"while {_listed(_calls(process, core, running))} {'run' if len(running) > 1 else 'runs'}"
@@ -179,7 +179,11 @@ def _received(core: CoreWorker) -> list[ReceivedTask]:
 
 
 def _running(received: Sequence[ReceivedTask]) -> list[ReceivedTask]:
-    return [task for task in received if task.is_claimed() and task.execution is None]
+    return [task for task in received if task.is_claimed() and not _has_run(task)]
+
+
+def _has_run(task: ReceivedTask) -> bool:
+    return task.is_over or task.execution is not None
 
 
 def _listed(names: Sequence[str]) -> str:
