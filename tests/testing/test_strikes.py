@@ -75,7 +75,7 @@ def sentence(program: Any, key: Key, answer: int = 1) -> str:
 
 
 def sentences_at_user_code(program: Any) -> set[str]:
-    """What is said about a crash before each step of user code."""
+    """The sentences about a crash before each step of user code."""
     keys = [key for key in points(program, "crash") if key[1].startswith("worker/") and key[2] == "user_code"]
     return {sentence(program, key) for key in keys}
 

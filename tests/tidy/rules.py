@@ -135,6 +135,9 @@ WITHOUT_COUNTERPART = {"simulation": "Ray has no simulated world"}
 FOR_USERS = {"cluster_utils", "testing", "util", "in_rays_place"}
 """Rooms whose files users import, so that nothing in minray has to."""
 
+VIRTUAL_TIME = ("tests/testing/test_faults.py", "tests/testing/test_strikes.py")
+"""Test files whose programs sleep in the simulation only."""
+
 HEADER_LINES = 5
 FILE_CODE_LINES = 450
 FUNCTION_CODE_LINES = 50
@@ -453,7 +456,7 @@ def sleeping_tests(root: Path) -> list[str]:
     """Tests wait for conditions (tests/helpers.py), never for time to pass, unless that time is virtual."""
     complaints = []
     for source in sources(root, "tests"):
-        if source.path.startswith(("tests/simulation/", "tests/spec/", "tests/zoo/", *INTERRUPTED)):
+        if source.path.startswith(("tests/simulation/", "tests/spec/", "tests/zoo/", *INTERRUPTED, *VIRTUAL_TIME)):
             continue
         bound = {alias: name for _, name, alias in source.imports}
         for node in ast.walk(source.tree):
