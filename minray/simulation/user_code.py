@@ -216,6 +216,7 @@ class UserThread:
 
     def _main(self) -> None:
         self._go.acquire()
+        sys.settrace(threading.gettrace())  # as in a thread of threading, so that coverage and debuggers see user code
         try:
             while not self._unwinding:
                 self._interrupts.clear()

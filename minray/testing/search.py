@@ -55,6 +55,7 @@ or a fixture keeps from one run to the next."""
 
 RESTARTS = "Give the actor max_restarts and max_task_retries, or handle the error."
 HINTS = {
+    "SimulationFailed": "minray itself has raised an exception. Please report it, with the file of the line `replay`.",
     "ActorDiedError": f"An actor ends with its process when it has no restarts left. {RESTARTS}",
     "ActorUnavailableError": f"A call that an actor may have begun is not repeated by itself. {RESTARTS}",
     "WorkerCrashedError": "A task without retries left fails with its process. Give it max_retries, or handle the error.",

@@ -281,6 +281,24 @@ def test_numpy_and_pandas_work_in_tasks_and_actors(tmp_path: Path) -> None:
     assert faults(program, seeds=8, directory=tmp_path).seeds == 8
 
 
+def test_coverage_and_debuggers_see_the_program_and_its_tasks(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    before = threading.gettrace()
+    threading.settrace(lambda frame, event, arg: seen.add(frame.f_code.co_name))
+    try:
+        faults(fragile, seeds=1, directory=tmp_path)
+    finally:
+        threading.settrace(before)  # type: ignore[arg-type]
+    assert {"fragile", "work"} <= seen
+
+
+def test_a_real_cluster_goes_on_beside_the_simulation(shutdown_only: None, tmp_path: Path) -> None:
+    minray.init(num_cpus=1)
+    ref = wait.remote(0)
+    assert faults(sound, seeds=3, directory=tmp_path).seeds == 3
+    assert minray.get([ref, wait.remote(0)]) == [0, 0]
+
+
 def test_numpy_s_global_generator_is_as_before_after_the_runs(tmp_path: Path) -> None:
     np.random.seed(5)
     expected = np.random.rand(3)
