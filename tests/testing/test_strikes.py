@@ -204,14 +204,14 @@ def test_watching_changes_nothing(program: Any) -> None:
 
 def test_a_value_that_a_task_has_let_go_is_free_after_a_look_at_its_arguments() -> None:
     @minray.remote(max_retries=-1)
-    def let_go(box: list[Any]) -> None:
+    def let_go() -> None:
+        ref = minray.put("value")
         time.sleep(1)
-        del box
+        del ref
         time.sleep(100)
 
     def program() -> None:
-        ref = minray.put("large")
-        minray.get(let_go.remote([ref]))
+        minray.get(let_go.remote())
 
     keys = [key for key in points(program, "long_stall") if key[1].startswith("worker/") and key[2] == "user_code"]
     for key in keys:
