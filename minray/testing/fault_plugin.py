@@ -24,7 +24,7 @@ import functools
 import inspect
 import shlex
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,30 +94,42 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a marked test under its seeds."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Let pytest call the search in place of a marked test.
+
+    Plugins that run coroutine functions, such as anyio's, then find none.
+    """
     marker = pyfuncitem.get_closest_marker(MARKER)
     if marker is None:
-        return None
-    path, command = _place(pyfuncitem)
+        return (yield)
+    function: Callable[..., Any] = pyfuncitem.obj
+    pyfuncitem.obj = functools.partial(_search, pyfuncitem, marker, function)
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = function
+
+
+def _search(item: pytest.Function, marker: pytest.Mark, function: Callable[..., Any], **arguments: Any) -> None:
+    """Run a marked test under its seeds; ``arguments`` are the values of its fixtures."""
     from minray.testing.search import FaultSearch
 
+    path, command = _place(item)
     search = FaultSearch(
-        _driver(pyfuncitem),
-        _settings(pyfuncitem, marker),
-        pyfuncitem.nodeid,
+        _driver(item, function, arguments),
+        _settings(item, marker),
+        item.nodeid,
         path,
         command,
-        _Progress(pyfuncitem),
-        show_output=bool(CAPTURES.intersection(pyfuncitem.fixturenames)),
-        names=pyfuncitem.module.__dict__,
+        _Progress(item),
+        show_output=bool(CAPTURES.intersection(item.fixturenames)),
+        names=item.module.__dict__,
     )
-    if pyfuncitem.config.getoption("minray_fault_replay") is None:
-        _note(pyfuncitem, search.run())
+    if item.config.getoption("minray_fault_replay") is None:
+        _note(item, search.run())
     else:
         search.replay()
-    return True
 
 
 def _place(item: pytest.Function) -> tuple[Path, str]:
@@ -153,12 +165,10 @@ def _settings(item: pytest.Function, marker: pytest.Mark) -> FaultSettings:
         pytest.fail(f"{MARKER}: {error}", pytrace=False)
 
 
-def _driver(item: pytest.Function) -> Callable[[], Any]:
+def _driver(item: pytest.Function, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], Any]:
     """Return the test with its fixtures' values, as a program without arguments."""
-    function: Callable[..., Any] = item.obj
     if type(item).__module__.startswith("pytest_asyncio"):  # it has wrapped the coroutine in an event loop of its own
         function = inspect.unwrap(function)
-    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     call = functools.partial(function, **arguments)
     is_coroutine = inspect.iscoroutinefunction(function)
     seeds_run = 0
