@@ -117,7 +117,17 @@ def test_fixtures_and_parameters_are_the_arguments_of_the_driver(runner: Runner)
     result.assert_outcomes(passed=2)
 
 
-def test_a_coroutine_function_is_run_in_the_simulation(runner: Runner) -> None:
+def test_a_coroutine_function_is_run_in_the_simulation(runner: Runner, pytester: pytest.Pytester) -> None:
+    """Plugins such as anyio's run coroutine functions themselves, and before others."""
+    pytester.makeconftest(
+        """
+        import inspect, pytest
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_pyfunc_call(pyfuncitem):
+            assert not inspect.iscoroutinefunction(pyfuncitem.obj), "run outside of the simulation"
+        """
+    )
     result = runner.run(
         """
         import asyncio
