@@ -10,6 +10,7 @@ from textwrap import dedent
 import pytest
 
 import minray.testing.search  # noqa: F401 (imported by the first run in this process, it would be imported by each of them)
+from minray.testing import fault_plugin
 
 pytest_plugins = ["pytester"]
 
@@ -97,6 +98,19 @@ def test_a_sound_test_passes_and_says_nothing_unless_it_is_asked(runner: Runner,
     result = runner.again("-v")
     assert re.search(r"test_it.py::test_it: 6 seeds with \d+ faults in [\d.]+ s", result.stdout.str())
     assert not (pytester.path / ".minray_faults").exists()
+
+
+def test_progress_is_written_while_a_test_runs(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_plugin, "REPORT_S", 0.0)
+    source = """
+        @pytest.mark.minray_faults(seeds=4)
+        def test_it():
+            print("not shown")
+        """
+    text = runner.run(source, "-v").stdout.str()
+    assert re.findall(r"test_it.py::test_it: (\d) of 4 seeds, \d+ s", text) == ["2", "3", "4"]
+    assert "not shown" not in text
+    assert "of 4 seeds" not in runner.again().stdout.str()
 
 
 def test_fixtures_and_parameters_are_the_arguments_of_the_driver(runner: Runner) -> None:
