@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minray.common.ids import short
-from minray.simulation.channel import CALL
+from minray.platform.transport.queued_channel import CALL
 from minray.simulation.loop import TICKS_PER_SECOND
 
 ONCE = frozenset(

@@ -76,7 +76,7 @@ REASONS: dict[str, str] = {
     "for people: output, states of tasks, metrics": """
         GcsTaskManager._failed GcsTaskManager._workers GcsTaskManager._dropped _WorkerStream.early _Outbox.lines
         _Outbox.warnings _Outbox.waiters TaskExecutor._call_counts OutputNames.unended OutputNames.forget_names
-        TaskProfile._phases MetricRegistry._families TaskEventBuffer._failed TaskManager.recent
+        TaskProfile._phases MetricRegistry._families TaskEventBuffer._failed TaskManager.recent Process.breakpoints
     """,
 }
 """Why tables are no copies -> these tables, as ``Class.attribute``."""

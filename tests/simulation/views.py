@@ -391,7 +391,7 @@ def _actors(cluster: Cluster) -> Iterator[str]:
             told = {key: state for key, state in told.items() if key in rows or state != DEAD}  # asked about when forgotten
             yield from _compare(f"{_name(core)}'s list of actors", told, states)
         for actor_id in core.submission.actors.clients:
-            client, info = core.submission.actors.clients.get(actor_id), rows.get(actor_id)
+            client, info = core.submission.actors.clients.client_of(actor_id), rows.get(actor_id)
             if client is not None and info is not None:
                 yield from _compare_client(_name(core), client, info)
 
@@ -472,13 +472,13 @@ def _borrowers(cluster: Cluster) -> Iterator[str]:
         for object_id, reference in core.references.items():
             for ticket, (borrower, _) in (reference.lent or {}).items():
                 holder = cluster.cores.get(borrower.worker_id)
-                held = None if holder is None else holder.references.get(object_id)
+                held = None if holder is None else holder.references.reference_of(object_id)
                 if holder is not None and (held is None or ticket not in (held.held_tickets or ())):
                     yield f"{_name(core)} has lent {short(object_id)} to {_name(holder)}, which does not have that ticket"
             owner = None if reference.owner is None else cluster.cores.get(reference.owner.worker_id)
             if owner is None:
                 continue
-            noted = owner.references.get(object_id)
+            noted = owner.references.reference_of(object_id)
             for ticket in reference.held_tickets or ():
                 if noted is None or ticket not in (noted.lent or {}):
                     yield f"{_name(core)} holds a ticket of {short(object_id)} that {_name(owner)} has not noted"

@@ -30,7 +30,8 @@ BEHIND_THE_PORCH = GROUND | {
 }  # fmt: skip
 """How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
 COMPOSE = {
-    "__main__", "cli", "simulation", "in_process", "testing", "cluster_utils", "node", "in_rays_place", "run_as_ray", "__init__",
+    "__main__", "cli", "simulation", "in_process", "testing", "cluster_utils", "node", "in_rays_place", "run_as_ray",
+    "__init__",
 }  # fmt: skip
 """Rooms that put processes together."""
 EVERYTHING = None
