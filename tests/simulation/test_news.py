@@ -161,7 +161,7 @@ def hear_an_old_place(scene: Scene) -> None:
 
 def hear_old_news_of_an_actor(scene: Scene) -> None:
     actors = scene.driver.submission.actors
-    client = actors.clients.get(next(iter(actors.clients)))
+    client = actors.clients.client_of(next(iter(actors.clients)))
     assert client is not None and client.info is not None
     before, client.info = client.info, msgspec.structs.replace(client.info, restarts=3)
     actors.submitter.on_info(client, before)

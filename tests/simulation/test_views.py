@@ -151,7 +151,7 @@ def keeper(cluster: SimCluster) -> Any:
 
 def client(cluster: SimCluster) -> Any:
     actor_id = keeper(cluster).execution.actor_receiver.actor.actor_id
-    return driver(cluster).submission.actors.clients.get(actor_id)
+    return driver(cluster).submission.actors.clients.client_of(actor_id)
 
 
 def lent(cluster: SimCluster) -> Any:
