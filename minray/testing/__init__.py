@@ -1,11 +1,32 @@
-"""Tools for testing programs that use minray.
+"""Tools for tests of programs that use minray.
 
 Ray: has no counterpart.
 
-``faults`` runs a program under many seeds of injected faults. The module ``minray.testing.fault_plugin`` brings it to
-pytest, as the marker ``minray_faults``.
+``LocalCluster`` and ``LocalClusterTestCase`` give a test a cluster of its own, inside the test's process or in processes.
+``faults`` runs a program under many seeds of injected faults. ``_minray_pytestplugin.py``, beside the package, brings the
+clusters to pytest as fixtures, and the faults as a marker.
 """
 
-from minray.testing.faults import faults
+from __future__ import annotations
 
-__all__ = ["faults"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from minray.testing.faults import faults  # at once: the module of this name would take its place otherwise
+
+if TYPE_CHECKING:
+    from minray.testing.local_cluster import LocalCluster
+    from minray.testing.test_case import LocalClusterTestCase
+
+__all__ = ["LocalCluster", "LocalClusterTestCase", "faults"]
+_LATER = {"LocalCluster": "minray.testing.local_cluster", "LocalClusterTestCase": "minray.testing.test_case"}
+"""Name -> its module, which is imported when the name is first used."""
+
+if not TYPE_CHECKING:  # a type checker that saw this function would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of ``_LATER``. Raises AttributeError for any other name."""
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return found

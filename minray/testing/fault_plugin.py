@@ -11,7 +11,8 @@ The test function is the driver, with the values of its fixtures as arguments. I
 tests, as ever. So pytest-xdist runs all seeds of a test in one of its workers.
 
 Rules
-  * Without a marked test nothing of the simulation is imported.
+  * ``_minray_pytestplugin.py`` has the options, and registers this module when the first marked test is collected. Without
+    one nothing of the simulation is imported.
   * Fixtures are set up once, before seed 0. All runs of a test get the same values.
   * The output of a test is shown for the failing run only. A test that uses ``capsys`` or ``capfd`` reads its output.
   * Skipping inside of the test skips it, if seed 0 does so. A run with faults that skips counts as passed.
@@ -37,45 +38,11 @@ if TYPE_CHECKING:
     from minray.testing.search import FaultReport
 
 MARKER = "minray_faults"
-PROPERTY = "minray_faults"
-"""Name of the property of a report that has the line for the summary."""
 ARGUMENTS = ("seeds", "nodes", "faults", "budget", "lose_driver", "timeout", "seconds")
 CAPTURES = {"capsys", "capfd", "capsysbinary", "capfdbinary"}
 """Fixtures with which a test reads its own output."""
 REPORT_S = 10.0
 """Real seconds between two lines of progress: few lines, and none for a test that is over soon."""
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("minray", "minray")
-    group.addoption(
-        "--minray-fault-seconds",
-        type=_seconds,
-        metavar="SECONDS",
-        help="Begin no further seed of a test marked minray_faults after this time. [default: no limit]",
-    )
-    group.addoption(
-        "--minray-fault-replay",
-        type=Path,
-        metavar="FILE",
-        help="Run tests marked minray_faults with the faults of this file only.",
-    )
-    parser.addini("minray_faults_dir", "Directory of saved faults and pages of failing runs.", default=".minray_faults")
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < 1e9:
-        raise ValueError(text)
-    return seconds
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        f'{MARKER}(seeds=200, nodes=3, faults="swarm", budget=None, lose_driver=False, timeout=600, seconds=None): run the '
-        "test in minray's simulation, once per seed, with faults that the seed draws.",
-    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -211,20 +178,4 @@ class _Progress:
 def _note(item: pytest.Function, report: FaultReport) -> None:
     """Keep the line for the summary with the test's report, which pytest-xdist sends to the terminal's process."""
     if report.is_cut_short or item.config.get_verbosity() > 0:
-        item.user_properties.append((PROPERTY, f"{item.nodeid}: {report.line()}"))
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many seeds marked tests have run: with -v, or if the time was over before all were run."""
-    lines = [
-        value
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        if getattr(report, "when", "") == "call"
-        for name, value in report.user_properties
-        if name == PROPERTY
-    ]
-    if lines:
-        terminalreporter.section("minray faults")
-        for line in lines:
-            terminalreporter.write_line(line)
+        item.user_properties.append((MARKER, f"{item.nodeid}: {report.line()}"))

@@ -46,8 +46,8 @@ def test_a_number_that_makes_no_sense_is_an_error_that_says_what_would(name: str
     assert getattr(SystemConfig.from_overrides({name: least}), name) == least
 
 
-def test_there_are_two_transports() -> None:
-    with pytest.raises(ValueError, match="'stream' or 'grpc', not 'pigeon'"):
+def test_the_kinds_of_transports() -> None:
+    with pytest.raises(ValueError, match="transport must be 'stream', 'grpc' or 'local', not 'pigeon'"):
         SystemConfig.from_overrides({"transport": "pigeon"})
 
 

@@ -211,7 +211,7 @@ def test_g31_a_cancelled_creator_is_not_interrupted_between_the_registration_and
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename == actor_api.__file__:
-            moments.append(main_thread._is_bad_moment(frame))
+            moments.append(main_thread.is_bad_moment(frame))
         return trace
 
     thread = Registering()

@@ -203,7 +203,7 @@ def is_bad_moment_in(namespace: dict[str, object], path: str) -> bool:
     """Whether an interrupt waits for a frame of a file of that path, with these global names."""
     names = {**namespace, "frame_here": sys._getframe}
     exec(compile("frame = frame_here()", path, "exec"), names)
-    return main_thread._is_bad_moment(names["frame"])  # type: ignore[arg-type]
+    return main_thread.is_bad_moment(names["frame"])  # type: ignore[arg-type]
 
 
 def test_an_interrupt_is_put_off_in_minrays_own_files_only() -> None:

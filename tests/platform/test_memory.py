@@ -101,7 +101,7 @@ def in_process(directory: Path) -> Iterator[World]:
     loop = LocalLoop()
     arenas: dict[str, LocalArena] = {}
     raylet, client, another = (LocalMemory(arenas, LocalProcess(loop, name, "node")) for name in ("a", "b", "c"))
-    yield World(raylet, client, another, "local:arena", loop.run_until_complete, attach_here)
+    yield World(raylet, client, another, "local:arena", "", loop.run_until_complete, attach_here)
     loop.close()
 
 
