@@ -27,7 +27,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -36,6 +36,7 @@ help:
 	@echo "make test-seeds      the simulation's tests with all their seeds, of which the former takes a third"
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make test-shared-memory  the tests of real clusters, with the object stores in multiprocessing.shared_memory"
+	@echo "make test-local      the tests of real clusters, with the whole cluster inside the test's process"
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
 	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
@@ -101,6 +102,10 @@ test-grpc: $(STAMP)
 # And with another kind of memory.
 test-shared-memory: $(STAMP)
 	MINRAY_ARENA=shared_memory $(PY) -m pytest $(PYTEST_ARGS) tests/real tests/cluster
+
+# The real clusters once more, each in the test's own process; tests/real/not_local.py lists what cannot run there.
+test-local: $(STAMP)
+	MINRAY_TRANSPORT=local $(PY) -m pytest $(PYTEST_ARGS) tests/real tests/in_process
 
 test-anywhere: $(STAMP)
 	$(PY) -m tests.anywhere $(ANYWHERE_ARGS) -- $(PYTEST_ARGS)

@@ -172,7 +172,7 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def from_overrides(cls, overrides: dict[str, Any] | None) -> SystemConfig:
         """Build the config. Raise ValueError for an unknown name or a number out of range, TypeError for a wrong type."""
-        known = {entry.name for entry in msgspec.structs.fields(cls)}
+        known = set(cls.__struct_fields__)
         for name in overrides or {}:
             if name not in known:
                 raise ValueError(f"_system_config has no entry {shown(name)}; known are {', '.join(sorted(known))}")

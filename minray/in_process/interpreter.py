@@ -17,8 +17,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from contextvars import copy_context
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Never, TypeVar
 
 from minray.exceptions import AsyncioActorExit
@@ -33,27 +32,38 @@ ABORTED = 6
 Real = Callable[..., Any]
 T = TypeVar("T")
 
-_living: dict[int, LocalProcess] = {}
-"""The living processes of all clusters, by pid."""
+_by_pid: dict[int, LocalProcess] = {}
+"""The living processes of all clusters by pid, without drivers, whose pid is that of the program."""
+_worlds = 0
+"""Number of running clusters."""
 _before: list[tuple[Any, str, Any]] = []
 """(owner, attribute, real value) of everything that is replaced now."""
 
 
-def note_start(process: LocalProcess) -> None:
-    """Know a process by its pid. The first one replaces the functions."""
-    if not _living:
+def begin_world() -> None:
+    """Count one more cluster. The first one replaces the functions."""
+    global _worlds
+    if not _worlds:
         _replace()
-    _living[process.pid] = process
-    process.on_death.append(lambda: forget(process))
+    _worlds += 1
 
 
-def forget(process: LocalProcess) -> None:
-    """Forget a process that has died. With the last one the real functions come back."""
-    if _living.pop(process.pid, None) is not None and not _living:
+def end_world() -> None:
+    """Count one cluster less, whose threads have ended. With the last one the real functions come back."""
+    global _worlds
+    _worlds -= 1
+    if not _worlds:
         definitions.unshare()
         while _before:
             owner, name, real = _before.pop()
             setattr(owner, name, real)
+
+
+def note_start(process: LocalProcess) -> None:
+    """Know a process by its pid while it lives."""
+    if not process.is_program:
+        _by_pid[process.pid] = process
+        process.on_death.append(lambda: _by_pid.pop(process.pid, None))
 
 
 def _sleep(real: Real, process: LocalProcess, seconds: float) -> None:
@@ -61,6 +71,11 @@ def _sleep(real: Real, process: LocalProcess, seconds: float) -> None:
         real(seconds)
     else:
         user_code.sleep(seconds)
+
+
+def _pause(real: Real, process: LocalProcess) -> None:
+    """Replaces ``signal.pause``: wait for an interrupt or the end. Handlers of other signals do not end the wait."""
+    user_code.sleep(threading.TIMEOUT_MAX)
 
 
 def _exit(real: Real, process: LocalProcess, status: int) -> Never:
@@ -73,12 +88,12 @@ def _getpid(real: Real, process: LocalProcess) -> int:
 
 
 def _getppid(real: Real, process: LocalProcess) -> int:
-    return process.parent.pid if process.parent is not None else int(os.getpid())
+    return process.parent.pid if process.parent is not None else int(real())
 
 
 def _kill(real: Real, process: LocalProcess | None, pid: int, number: int) -> None:
     """Replaces ``os.kill``, for pids of processes of a cluster inside this one."""
-    victim = _living.get(pid)
+    victim = _by_pid.get(pid)
     if victim is None:
         real(pid, number)
     elif number == KILL:
@@ -98,9 +113,9 @@ def _abort(real: Real, process: LocalProcess) -> None:
 
 
 def _start(real: Real, process: LocalProcess, thread: threading.Thread) -> None:
-    """Replaces ``Thread.start``: a thread that a worker's code starts belongs to that worker."""
+    """Replaces ``Thread.start``: a thread that a worker's code starts belongs to that worker, and to no call of it."""
     if not process.loop.is_loop_thread():
-        thread.run = partial(_run_in_process, copy_context(), thread.run)  # type: ignore[method-assign]
+        thread.run = partial(_run_in_process, process.context.copy(), thread.run)  # type: ignore[method-assign]
         process.user_threads.append(thread)
     real(thread)
 
@@ -120,8 +135,17 @@ def _set_handler(real: Real, process: LocalProcess, number: int, handler: Any) -
 
 
 def _handler_of(_real: Real, process: LocalProcess, number: int) -> Any:
-    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    default = _on_interrupt if number == signal.SIGINT else signal.SIG_DFL
     return process.signal_handlers.get(int(number), default)
+
+
+def _on_interrupt(_number: int, _frame: Any) -> Never:
+    """Stands for a worker's own handler of SIGINT. It is not Python's, which asyncio replaces."""
+    raise KeyboardInterrupt
+
+
+def _main_thread(real: Real, process: LocalProcess) -> Any:
+    return process.main_thread or real()
 
 
 def _at_exit(real: Real, process: LocalProcess, function: Callable[..., T], *args: Any, **kwargs: Any) -> Callable[..., T]:
@@ -195,9 +219,9 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
         "putenv": _set_variable,
         "unsetenv": _set_variable,
     },
-    "signal": {"raise_signal": _raise_signal, "signal": _set_handler, "getsignal": _handler_of},
+    "signal": {"raise_signal": _raise_signal, "signal": _set_handler, "getsignal": _handler_of, "pause": _pause},
     "atexit": {"register": _at_exit, "unregister": _not_at_exit},
-    "threading": {"_allocate_lock": _waiter},
+    "threading": {"_allocate_lock": _waiter, "main_thread": _main_thread},
     "queue": {"SimpleQueue": _simple_queue},
     "cloudpickle.cloudpickle": {"_lookup_class_or_track": definitions.class_of},
 }
@@ -205,9 +229,12 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
 
 
 def _dispatch(real: Real, meaning: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(real)
     def dispatched(*args: Any, **kwargs: Any) -> Any:
         process = current_process.get()
-        return real(*args, **kwargs) if process is None else meaning(real, process, *args, **kwargs)
+        if process is None or process.is_program:
+            return real(*args, **kwargs)
+        return meaning(real, process, *args, **kwargs)
 
     dispatched.__name__ = dispatched.__qualname__ = getattr(real, "__name__", "dispatched")
     return dispatched
@@ -219,7 +246,9 @@ def _replace() -> None:
         module = importlib.import_module(place)
         for name, meaning in functions.items():
             if hasattr(module, name):
-                _set(module, name, _dispatch(getattr(module, name), meaning))
+                replacement = _dispatch(getattr(module, name), meaning)
+                replacement.__module__, replacement.__qualname__ = place, name  # It is pickled by this name.
+                _set(module, name, replacement)
     kill, start = os.kill, threading.Thread.start
     _set(os, "kill", lambda pid, number: _kill(kill, current_process.get(), pid, number))
     _set(threading.Thread, "start", lambda thread: _dispatch(start, _start)(thread))

@@ -9,7 +9,8 @@ Rules
   * A dead process runs no callback any more. Its tasks are closed when it dies, so their ``finally`` blocks run then.
     Nothing that they do has any effect, since the process's channels and children are gone before.
   * A process may be ended from any thread. It counts as dead at once; what follows from that happens on the loop.
-  * Pids of processes here are larger than any pid of the system, so that neither is taken for the other.
+  * Pids of processes here are larger than any pid of the system, so that neither is taken for the other. A driver has the
+    pid of the program around the cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from contextvars import Context, ContextVar, copy_context
 from heapq import heappush
 from typing import Any, TypeVar, TypeVarTuple
 
-from minray.platform.base import ExitStatus, ProcessGone
+from minray.common.clock import Clock
+from minray.platform.base import ExitStatus, PlatformError, ProcessGone
 
 FIRST_PID = 1 << 23
 """The first pid of a process here; Linux has none above 1 << 22."""
@@ -41,23 +43,30 @@ _pids = itertools.count(FIRST_PID)
 class LocalProcess:
     """One process of an in-process cluster."""
 
-    def __init__(self, loop: LocalLoop, name: str, node: str, parent: LocalProcess | None = None) -> None:
+    def __init__(
+        self, loop: LocalLoop, name: str, node: str, parent: LocalProcess | None = None, program_pid: int = 0
+    ) -> None:
+        """``program_pid``: for a driver, the pid of the program that it stands for."""
         self.loop = loop
         self.name = name
         self.node = node
         """The name of its machine."""
         self.parent = parent
-        self.pid = next(_pids)
+        self.pid = program_pid or next(_pids)
+        self.is_program = bool(program_pid)
+        """Whether this process is a driver: what its user code does on the loop has its effect in the whole program."""
         self.alive = True
         self.status: ExitStatus | None = None
         """How it ended; None while it lives."""
-        self.on_death: list[Callable[[], None]] = []
+        self.on_death: list[Callable[[], object]] = []
         """Called on the loop, in order, once the process has died."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.environ: dict[Any, Any] | None = None
         """Environment variables of its own; None as long as they are those of the program."""
         self.user_threads: list[threading.Thread] = []
         """Threads that user code has started in this process."""
+        self.main_thread: threading.Thread | None = None
+        """The thread that stands for the main thread of a worker, once it has run something."""
         self.classes: dict[str, Any] = {}
         """The process's copies of classes that are pickled by value, by cloudpickle's name of them."""
         self.exit_handlers: list[Callable[[], object]] = []
@@ -168,16 +177,21 @@ class LocalLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
+    def time(self) -> float:
+        """Return the time of the timers, which goes on when user code puts other functions into ``time``."""
+        return Clock.monotonic()
+
     def is_loop_thread(self) -> bool:
         return self._thread_id == threading.get_ident()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), ProcessGone):  # Otherwise a task has ended with its process.
+        """Report an error, unless a task has ended with its process, or nobody was left to hear of a dead peer."""
+        error = context.get("exception")
+        is_unheard = isinstance(error, PlatformError) and "never retrieved" in context.get("message", "")
+        if not isinstance(error, ProcessGone) and not is_unheard:
             super().call_exception_handler(context)
 
-    def call_soon(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
         handle = ProcessHandle(callback, args, self, context)

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from minray.common.clock import Clock
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
 from minray.in_process.process import LocalProcess
+from minray.in_process.session import LocalSession
 from minray.in_process.world import World, world_of
 from minray.platform.base import ExitStatus, PlatformError, SpawnFailed
 from minray.platform.process.processes import ChildEnd
@@ -42,11 +44,13 @@ class _Started:
 class LocalSupervisor:
     """The gcs (head only) and the raylet of one node."""
 
-    def __init__(self, gcs_endpoint: str, system_config: SystemConfig) -> None:
+    def __init__(self, gcs_endpoint: str, system_config: SystemConfig, session: LocalSession) -> None:
         """Make a world, or with a ``gcs_endpoint`` join that world. Raises ConnectionError if it has ended."""
         self._is_head = not gcs_endpoint
-        self.world = World(system_config) if self._is_head else world_of(gcs_endpoint)
-        self.session_dir = self.world.session_dir
+        self.world = World(system_config, session) if self._is_head else world_of(gcs_endpoint)
+        if not self._is_head:
+            self.world.sessions.append(session)
+        self.session_dir = session.path
         self.socket_dir = self.world.new_machine()
         """Beginning of the endpoints of this node's processes."""
         self.pid = 0
@@ -133,10 +137,10 @@ class LocalSupervisor:
 
     def poll_exits(self, timeout_s: float = 0.0) -> list[ChildEnd]:
         """Return the processes that have ended since the last call. Waits up to ``timeout_s`` for the first one."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Clock.monotonic() + timeout_s
         while True:
             ended = [(pid, each) for pid, each in self._started.items() if each.process.status and not each.is_reported]
-            if ended or self.ended or time.monotonic() > deadline:
+            if ended or self.ended or Clock.monotonic() > deadline:
                 break
             time.sleep(POLL_S)
         for _, each in ended:
@@ -157,9 +161,9 @@ class LocalSupervisor:
 
     def wait_end(self, pid: int, timeout_s: float | None) -> None:
         """Wait until a process has ended. Raises ``subprocess.TimeoutExpired``."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else Clock.monotonic() + timeout_s
         while self._started[pid].process.alive:
-            if deadline is not None and time.monotonic() > deadline:
+            if deadline is not None and Clock.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(self._started[pid].name, timeout_s or 0.0)
             time.sleep(POLL_S)
 

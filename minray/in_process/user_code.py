@@ -23,6 +23,7 @@ import _thread
 import asyncio
 import concurrent.futures._base
 import errno
+import gc
 import logging
 import os
 import queue
@@ -41,9 +42,14 @@ from minray.common.environment_variables import update_environment
 from minray.in_process.process import LocalLoop, LocalProcess
 from minray.platform.base import Buffer, ProcessGone
 from minray.platform.threads.main_thread import TERMINATED, is_bad_moment
+from minray.platform.threads.spinning import Spinner
 from minray.platform.threads.threads_beside import ThreadsBeside
 from minray.platform.threads.user_code import BorderParker, DriverUserCode, LoopBorder
 
+COLLECT_S = 0.05
+"""Seconds from ``collect_later`` to the collection, so that many failures share one."""
+YOUNG = 1
+"""The generation, with those below it, that such a collection looks at: objects that two collections have not seen yet."""
 AGAIN_S = 0.005
 """Seconds until an interrupt that came at a bad moment is tried again."""
 WITH_LOCKS = tuple(str(module.__file__) for module in (logging, threading, queue, concurrent.futures._base))
@@ -136,12 +142,20 @@ class LocalParker(BorderParker):
             return super().wait(timeout_s)
 
 
+class _NeverAwake(Spinner):
+    """Lets the loop sleep: threads of one process take turns, so a loop that waits awake would hold the others up."""
+
+    def allow(self, limit_s: float, cores: int) -> None:
+        """Do nothing."""
+
+
 class _InContext(LoopBorder):
     """A border whose callbacks run in the context of its process, from whatever thread they come."""
 
     def __init__(self, loop: LocalLoop, process: LocalProcess) -> None:
         super().__init__(loop)
         self._context: Context = process.context
+        self.spinner = _NeverAwake(loop)
 
     def _wake(self) -> None:
         self._loop.call_soon_threadsafe(self._drain, context=self._context)
@@ -164,12 +178,16 @@ class LocalUserCode(_InContext):
         self._make_directory = make_directory
         self._busy: dict[int, None] = {}
         """Idents of the threads in which work runs."""
+        self._threads: dict[int, threading.Thread] = {}
+        """All threads in which work has run, by ident."""
         self._main_ident = 0
         """Ident of the main thread; 0 before it has run anything."""
         self._groups: list[ThreadsBeside] = []
         self._main = self._new_group(1, f"{process.name} {MAIN}")
         self._held: list[tuple[Any, ...]] | None = []
         """Work that came before ``serve``; None afterwards."""
+        self._will_collect = False
+        """Whether a collection was asked for and has not begun."""
         self._event_loops: list[asyncio.AbstractEventLoop] = []
         process.on_death.append(self._end)
 
@@ -194,12 +212,15 @@ class LocalUserCode(_InContext):
         return _Threads(self, self._new_group(limit, f"{self._process.name} call"))
 
     def _in_main(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
-        self._main_ident = threading.get_ident()
+        if not self._main_ident:
+            self._main_ident, self._process.main_thread = threading.get_ident(), threading.current_thread()
         self.in_process(work, args)
 
     def in_process(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
         """Run a piece of work of this process in the calling thread."""
         ident = threading.get_ident()
+        if ident not in self._threads:
+            self._threads[ident] = threading.current_thread()
         self._busy[ident] = None
         try:
             if self._process.alive:
@@ -228,18 +249,35 @@ class LocalUserCode(_InContext):
         self.threads_beside(1).run(lambda: self._run_event_loop(on_open), _nothing)
 
     def _run_event_loop(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        ident = threading.get_ident()
+        self._busy.pop(ident, None)  # No exception may come before the loop is known, since it has files.
         loop = asyncio.new_event_loop()
+        self._event_loops.append(loop)
+        report = loop.call_exception_handler
+        loop.call_exception_handler = lambda context: report(context) if self._process.alive else None  # type: ignore
         asyncio.set_event_loop(loop)
         loop.call_soon(on_open, loop)
-        self._event_loops.append(loop)
+        self._busy[ident] = None
         try:
-            loop.run_forever()
+            if self._process.alive:
+                loop.run_forever()
         finally:
-            self._busy.pop(threading.get_ident(), None)  # Nothing is raised here any more.
+            self._busy.pop(ident, None)
             _close(loop)
 
     def collect_later(self) -> None:
-        """Do nothing: the program around the cluster makes objects all the time, so Python's own collector runs."""
+        """Collect young objects in the main thread soon. All of the program's objects would take too long."""
+        if not self._will_collect:
+            self._will_collect = True
+            self.post(self._plan_collection)
+
+    def _plan_collection(self) -> None:
+        self._loop.call_later(COLLECT_S, self._main.run, self._in_main, _nothing, self._collect, ())
+
+    def _collect(self) -> None:
+        self._will_collect = False
+        if gc.isenabled():
+            gc.collect(YOUNG)
 
     def run_exit_handlers(self) -> None:
         """Run what this worker's code has registered, the last one first."""
@@ -349,6 +387,24 @@ class LocalUserCode(_InContext):
     def _idents(self) -> list[int]:
         users = [thread.ident for thread in self._process.user_threads if thread.is_alive() and thread.ident is not None]
         return [*self._busy, *users]
+
+    def is_over(self) -> bool:
+        """Return whether the process has died and none of its threads runs any more."""
+        runs = self._process.alive or self._idents() or any(thread.is_alive() for thread in self._threads.values())
+        return not runs
+
+    def join_idle(self, timeout_s: float) -> None:
+        """From outside of the loop: wait until the threads of a dead process have ended, but for those that are busy."""
+        for ident, thread in self._threads.items():
+            if ident not in self._busy:
+                thread.join(timeout_s)
+        self.close_event_loops()
+
+    def close_event_loops(self) -> None:
+        """Close the event loops whose threads were interrupted while they did so."""
+        for loop in self._event_loops:
+            if not loop.is_closed() and not loop.is_running():
+                _close(loop)
 
     def left_threads(self) -> list[tuple[str, FrameType | None]]:
         """Return the threads that still run although the process has died."""

@@ -11,9 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import secrets
-import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -33,6 +30,7 @@ from minray.in_process.memory import LocalArena, LocalMemory
 from minray.in_process.network import LocalListener, LocalNetwork
 from minray.in_process.process import LocalLoop, LocalProcess, current_process
 from minray.in_process.processes import MARK_BYTES, LocalProcesses
+from minray.in_process.session import LocalSession
 from minray.in_process.user_code import LocalDriverCode, LocalUserCode
 from minray.platform.base import Disk, Platform, PlatformError, Storage
 from minray.platform.process.host import RealHost
@@ -65,11 +63,13 @@ def world_of(endpoint: str) -> World:
 class World:
     """All processes of one in-process cluster."""
 
-    def __init__(self, system_config: SystemConfig) -> None:
+    def __init__(self, system_config: SystemConfig, session: LocalSession) -> None:
+        """``session`` is the directory of the head node, where packages are unpacked."""
         self.name = f"local:{next(_numbers)}"
         self.gcs_endpoint = f"{self.name}/0/gcs"
-        self.session_dir = os.path.join(tempfile.gettempdir(), f"minray-local-{os.getpid()}-{secrets.token_hex(4)}")
-        """The directory for spilled objects and packages; made when something is written there."""
+        self.session = session
+        self.sessions = [session]
+        """The directories of all nodes."""
         self.is_closed = False
         self._machines = itertools.count()
         self.system_config = system_config
@@ -84,9 +84,8 @@ class World:
         """The first task of every process, kept here because the loop keeps only weak references to tasks."""
         self._workers: list[LocalUserCode] = []
         """User code of all workers, dead ones too while their threads run."""
-        self._has_directory = False
-        self._making = threading.Lock()
         _worlds[self.gcs_endpoint] = self
+        interpreter.begin_world()
 
     def new_machine(self) -> str:
         """Return the beginning of the endpoints of a new machine; the first one has the gcs."""
@@ -102,9 +101,9 @@ class World:
 
     # --- processes
 
-    def add_process(self, name: str, node: str, parent: LocalProcess | None = None) -> LocalProcess:
-        """From the loop: make a process that has nothing to do yet."""
-        process = LocalProcess(self.loop, name, node, parent)
+    def add_process(self, name: str, node: str, parent: LocalProcess | None = None, program_pid: int = 0) -> LocalProcess:
+        """From the loop: make a process that has nothing to do yet; see ``LocalProcess`` for ``program_pid``."""
+        process = LocalProcess(self.loop, name, node, parent, program_pid)
         self.processes.append(process)
         process.on_death.append(lambda: self.processes.remove(process))
         interpreter.note_start(process)
@@ -173,7 +172,8 @@ class World:
     ) -> LocalProcess:
         config = msgspec.msgpack.decode(encoded, type=WorkerConfig)
         process = self.add_process(f"worker/{config.worker_id[:4].hex()}", parent.node, parent)
-        user_code = LocalUserCode(self.loop, process, self.directory)
+        user_code = LocalUserCode(self.loop, process, self.session.directory)
+        self._drop_ended()
         self._workers.append(user_code)
         platform = self.platform(process, config.worker_id, user_code, marks, journal)
 
@@ -193,15 +193,13 @@ class World:
         self.begin(process, main())
         return process
 
-    # --- files
+    def _drop_ended(self) -> None:
+        """Forget the dead workers whose threads have ended."""
+        for user_code in [each for each in self._workers if each.is_over()]:
+            user_code.close_event_loops()
+            self._workers.remove(user_code)
 
-    def directory(self) -> str:
-        """Return this world's directory for files, and make it first if there is none. Raises OSError."""
-        with self._making:
-            if not self._has_directory:
-                os.mkdir(self.session_dir, 0o700)
-                self._has_directory = True
-            return self.session_dir
+    # --- files
 
     def _open_storage(self, process: LocalProcess, path: str) -> Storage:
         storage = open_storage(path)
@@ -213,7 +211,8 @@ class World:
         if is_external(path):
             disk = ExternalDisk(path)
         else:
-            disk = _DiskInWorld(self, path, self.system_config.local_fs_capacity_threshold)
+            session = next((session for session in self.sessions if session.contains(path)), None)
+            disk = _DiskInWorld(session, path, self.system_config.local_fs_capacity_threshold)
         process.on_death.append(lambda: self.begin_in_no_process(disk.close()))
         return CompressedDisk(disk) if self.system_config.object_spilling_compression else disk
 
@@ -224,14 +223,25 @@ class World:
         if _worlds.pop(self.gcs_endpoint, None) is None:
             return
         self.is_closed = True
-        self.thread.run(self._end_all(), None)
-        for name, frame in self.left_threads():
+        try:
+            left = self._end()
+        finally:
+            interpreter.end_world()
+        for name, frame in left:
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown place"
             how = "it waits in compiled code, so it cannot be ended; let it wait with a timeout, or use processes"
             warnings.warn(f"a thread of {name} outlives the cluster, at {place}: {how}", RuntimeWarning, stacklevel=2)
+
+    def _end(self) -> list[tuple[str, FrameType | None]]:
+        """End all processes and threads, remove all files; return the threads that are left."""
+        self.thread.run(self._end_all(), None)
+        left = self.left_threads()
+        for user_code in self._workers:
+            user_code.join_idle(END_S)
         self.thread.halt()
-        if self._has_directory:
-            remove_tree(self.session_dir)
+        for session in self.sessions:
+            session.remove()
+        return left
 
     async def _end_all(self) -> None:
         for process in list(self.processes):
@@ -247,21 +257,21 @@ class World:
 
 
 class _DiskInWorld:
-    """Implements ``base.Disk`` in a directory that is made when something is written."""
+    """Implements ``base.Disk`` in a directory that is made when something is written, and goes with its raylet."""
 
-    def __init__(self, world: World, path: str, capacity_threshold: float) -> None:
-        self._world = world
+    def __init__(self, session: LocalSession | None, path: str, capacity_threshold: float) -> None:
+        """``session``: the directory that has this path; None for a path elsewhere, which exists."""
+        self._session = session
         self._path = path
         self._threshold = capacity_threshold
         self._disk: RealDisk | None = None
 
     def _real(self) -> RealDisk:
         if self._disk is None:
-            path = self._path
-            if not os.path.isabs(path):
-                path = os.path.join(self._world.directory(), path)
-                os.makedirs(path, 0o700, exist_ok=True)
-            self._disk = RealDisk(path, self._threshold)
+            if self._session is not None:
+                self._session.directory()
+                os.makedirs(self._path, 0o700, exist_ok=True)
+            self._disk = RealDisk(self._path, self._threshold)
         return self._disk
 
     async def write(self, name: str, pieces: Any) -> list[int]:
@@ -276,6 +286,8 @@ class _DiskInWorld:
     async def close(self) -> None:
         if self._disk is not None:
             await self._disk.close()
+        if self._disk is not None or self._session is None:
+            remove_tree(self._path)
 
 
 class DriverThread:
@@ -284,7 +296,7 @@ class DriverThread:
     def __init__(self, world: World, name: str, identity: bytes) -> None:
         self.loop = world.loop
         self._world = world
-        self._process = world.on_loop(lambda: world.add_process(name, ""))
+        self._process = world.on_loop(lambda: world.add_process(name, "", program_pid=os.getpid()))
         self.user_code = LocalDriverCode(world.loop, self._process)
         marks = memoryview(bytearray(MARK_BYTES))
         self.platform = world.on_loop(

@@ -116,7 +116,7 @@ def without_entries_of_ray(overrides: dict[str, Any]) -> dict[str, Any]:
 
     Raises ValueError for an ``object_spilling_config`` of another form than Ray's.
     """
-    own = {field.name for field in msgspec.structs.fields(SystemConfig)}
+    own = set(SystemConfig.__struct_fields__)
     found = {OTHER_NAMES.get(name, name): value for name, value in overrides.items()}
     if SPILLING_CONFIG in found:
         found = {"object_spilling_directory": _spilling_directory(found.pop(SPILLING_CONFIG)), **found}

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -33,12 +34,14 @@ import msgspec
 from minray.common.config import SystemConfig
 from minray.common.decoding import MALFORMED
 from minray.node.config_of_ray import without_entries_of_ray
-from minray.platform.process.session import LOGS, SOCKETS, live_sessions, sweep_sessions
+from minray.platform.process.session import LOGS, SOCKETS, hold_lock, live_sessions, sweep_sessions
 from minray.platform.storage.private_paths import make_private, remove_tree
 from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES, check_unix_sockets
 
 NODE_FILE, TOKEN_FILE = "node.json", "token"
 TABLES_FILE = "gcs.sqlite"
+HAS_SESSIONS = hasattr(os, "geteuid")
+"""Whether this system has what a session needs: owners of files, and locks that end with their process. Windows has not."""
 HEAD_PATTERN = "head_*"
 LOGIN_DIRECTORIES, LINGERING_USERS = "/run/user", "/var/lib/systemd/linger"
 """Directories of systemd: one has the users' runtime directories, the other a file for each user whose runtime directory
@@ -118,13 +121,14 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
     for (name, position), entries in RAYS_SWITCHES.items():
         if setting(name) == position:
             found.update(entries)
-    for field in msgspec.structs.fields(SystemConfig):
-        text = setting(field.name) or setting(field.name.upper())
+    for name in SystemConfig.__struct_fields__:
+        text = setting(name) or setting(name.upper())
         if text is not None:
+            (field,) = (field for field in msgspec.structs.fields(SystemConfig) if field.name == name)
             try:
-                found[field.name] = msgspec.convert(text, field.type, strict=False)
+                found[name] = msgspec.convert(text, field.type, strict=False)
             except msgspec.ValidationError as error:
-                raise TypeError(f"environment variable MINRAY_{field.name}={text!r}: {error}") from None
+                raise TypeError(f"environment variable MINRAY_{name}={text!r}: {error}") from None
     return {**found, **without_entries_of_ray(overrides or {})}
 
 
@@ -202,8 +206,7 @@ def default_spilling_place(session: Path) -> str:
 def make_session(token: bytes) -> Path:
     """Make a new session directory. Raises RuntimeError if it cannot be made or its path is too long for sockets."""
     sweep()
-    root = runtime_root()
-    session = root / f"session_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
+    session = _session_in(runtime_root())
     longest = str(session / SOCKETS / ("w-" + "0" * 16))
     if len(os.fsencode(longest)) > MAX_UNIX_PATH_BYTES:
         raise RuntimeError(
@@ -218,6 +221,29 @@ def make_session(token: bytes) -> Path:
         remove_tree(str(session))
         raise RuntimeError(f"cannot create {session}: {error.strerror}; set MINRAY_TMPDIR to another path") from None
     return session
+
+
+def _session_in(root: Path) -> Path:
+    return root / f"session_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
+
+
+def new_session_path() -> Path:
+    """Return the path for a session inside this process. Neither it nor the directory above it is made."""
+    return _session_in(Path(_root_paths()[0] if HAS_SESSIONS else tempfile.gettempdir()))
+
+
+def begin_local_session(session: Path) -> int:
+    """Make and lock the directory of a session inside this process; return the lock's descriptor. Raises OSError.
+
+    Where processes cannot have sessions there is no lock (-1): nothing sweeps the directory of a killed program.
+    """
+    if not HAS_SESSIONS:
+        session.mkdir(mode=0o700)
+        return -1
+    make_private(str(session.parent))
+    sweep()
+    session.mkdir(mode=0o700)
+    return hold_lock(str(session))
 
 
 def find_nodes() -> list[NodeFile]:
@@ -279,7 +305,9 @@ def read_token(path: Path) -> bytes:
 
 
 def session_token(session_dir: str) -> bytes:
-    """Read the token of a session. Raises RuntimeError as ``read_token`` does."""
+    """Read the token of a session; one inside this process has none. Raises RuntimeError as ``read_token`` does."""
+    if any(file.session_dir == session_dir for file in local_nodes):
+        return b""
     return read_token(Path(session_dir, TOKEN_FILE))
 
 

@@ -167,6 +167,8 @@ def _one_at_a_time(function: Callable[Parameters, Returned]) -> Callable[Paramet
 
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        if _is_in_local_worker():  # It changes nothing, and must not wait for a program that ends its worker.
+            return function(*args, **kwargs)
         with _changing:
             return function(*args, **kwargs)
 
@@ -273,8 +275,7 @@ def init(
         "_node_name": _node_name,
     }
     options = _node_options(**of_the_node)
-    packed = _packed(runtime_env)
-    job = _job_config(namespace, runtime_env)
+    packed, job = _packed(runtime_env), _job_config(namespace, runtime_env)
     if files := candidates(address):
         _check_joining(of_the_node)
         _connection = _join(files, job, packed, log_to_driver)
@@ -312,7 +313,7 @@ def _check_types(**arguments: tuple[Any, type]) -> None:
 def _set_aside_inherited() -> None:
     """In a forked child, keep the parent's connection without using it."""
     global _connection
-    if _connection is not None and _connection.pid != os.getpid():
+    if _connection is not None and _connection.pid != os.getpid() and not _is_in_local_worker():
         _inherited.append(_connection)
         _connection = None
 
@@ -320,9 +321,15 @@ def _set_aside_inherited() -> None:
 def _existing_context(ignore_reinit_error: bool) -> RayContext:
     """Return the context of a process that is connected already, or raise RuntimeError."""
     if ignore_reinit_error:
-        connection = _connection
+        connection = None if _is_in_local_worker() else _connection
         return RayContext(_address_info_of_worker() if connection is None else _address_info_of_driver(connection.file))
     raise RuntimeError("this process is connected already; call shutdown() first, or pass ignore_reinit_error=True")
+
+
+def _is_in_local_worker() -> bool:
+    """Return whether the caller is a worker inside this process, whose connection is not that of the program."""
+    api = worker.current_process_api.get(None)
+    return api is not None and api is not worker._process_api
 
 
 def _node_options(
@@ -550,6 +557,8 @@ def shutdown() -> None:
     Does nothing if this process is not connected, and nothing in a task, whose connection belongs to its worker.
     """
     global _connection
+    if _is_in_local_worker():
+        return
     if _connection is not None:
         _connection.user_code.refuse_on_loop()
     connection, _connection = _connection, None

@@ -18,6 +18,7 @@ import secrets
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -31,18 +32,20 @@ from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import (
     NODE_FILE,
     NodeFile,
+    begin_local_session,
     default_spilling_place,
     discard_local,
     local_nodes,
     make_session,
     make_token,
+    new_session_path,
     write_node_file,
 )
 from minray.node.node_labels import labels_at_start
 from minray.platform.base import ExitStatus, Host, PlatformError, SpawnFailed
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import ChildEnd, start_zygote
-from minray.platform.process.session import LOGS, SOCKETS, make_spill_directories, remove_session
+from minray.platform.process.session import LOGS, SOCKETS, SPILL, make_spill_directories, remove_session
 from minray.platform.real import check_transport
 from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.storage.memory import check_arena, most_arena_bytes
@@ -64,6 +67,8 @@ ZYGOTE_PROGRAM = (
 """Program of a zygote. It is told this process's path, and imports minray from there, and nothing from the current
 directory. PyCharm's debugger does not change a command in which the word pydevd stands."""
 logger = logging.getLogger("minray")
+LOCAL_PRESTARTED = 1
+"""Default number of workers that a node inside this process starts before there is work: another one takes a millisecond."""
 
 
 @dataclass(slots=True)
@@ -143,9 +148,7 @@ class Supervisor(Protocol):
 class Node:
     """A running node, in the process that has started it."""
 
-    def __init__(
-        self, zygote: Supervisor, file: NodeFile, token: bytes, has_external: bool, gcs: GcsConfig | None
-    ) -> None:
+    def __init__(self, zygote: Supervisor, file: NodeFile, token: bytes, has_external: bool, gcs: GcsConfig | None) -> None:
         self.zygote = zygote
         self.file = file
         self.token = token
@@ -301,17 +304,27 @@ def start_node(options: NodeOptions) -> Node:
 
 def _start_local(options: NodeOptions, resources: dict[str, int]) -> Node:
     """Start a node inside this process. Raises as ``start_node``."""
-    from minray.in_process.supervisor import LocalSupervisor  # Other programs need nothing of that world.
+    from minray.in_process.session import LocalSession  # Other programs need nothing of that world.
+    from minray.in_process.supervisor import LocalSupervisor
 
     for name in ("env_vars", "tcp_host"):
         if getattr(options, name):
             raise ValueError(f"{name} needs a node with processes of its own, which local_mode does not have")
-    supervisor = LocalSupervisor(options.gcs_endpoint, options.system_config)
+    if options.system_config.num_prestart_workers < 0:
+        options.system_config = msgspec.structs.replace(options.system_config, num_prestart_workers=LOCAL_PRESTARTED)
+    path = new_session_path()
+    session = LocalSession(str(path), partial(begin_local_session, path))
+    supervisor = LocalSupervisor(options.gcs_endpoint, options.system_config, session)
     try:
+        if _places_to_spill(options):
+            session.directory()
         node = _boot(options, resources, b"", supervisor.socket_dir, supervisor)
     except SpawnFailed as error:
         supervisor.close()
         raise RuntimeError(f"the node could not be started: {error}") from None
+    except OSError as error:
+        supervisor.close()
+        raise RuntimeError(f"cannot create {path}: {error.strerror}; set MINRAY_TMPDIR to another path") from None
     except BaseException:
         supervisor.close()
         raise
@@ -327,9 +340,7 @@ def import_path() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]
 
 
-def _boot(
-    options: NodeOptions, resources: dict[str, int], token: bytes, socket_dir: str, zygote: Supervisor
-) -> Node:
+def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, socket_dir: str, zygote: Supervisor) -> Node:
     session = Path(zygote.session_dir)
     gcs_endpoint = options.gcs_endpoint
     gcs_address = gcs_endpoint.removeprefix("tcp:")
@@ -374,11 +385,15 @@ def _boot(
     return Node(zygote, file, token, any(map(is_external, config.spill_directories)), gcs)
 
 
+def _places_to_spill(options: NodeOptions) -> str:
+    return options.object_spilling_directory or options.system_config.object_spilling_directory
+
+
 def _spill_directories(options: NodeOptions, session: Path) -> list[str]:
     """Make the directories for spill files of this session. Raises RuntimeError if one cannot be made."""
-    places = options.object_spilling_directory or options.system_config.object_spilling_directory
+    places = _places_to_spill(options)
     if options.system_config.transport == LOCAL and not places:
-        return ["spilled"]  # below a directory that is made when something is spilled
+        return [str(session / SPILL / "0")]  # in the session directory, which is made when something is spilled
     try:
         return make_spill_directories(str(session), split_places(places or default_spilling_place(session)))
     except OSError as error:
@@ -403,9 +418,7 @@ def _start_process(
 ) -> None:
     """Start a process of the node; return when it reports that it is ready. Raises RuntimeError if it reports a failure."""
     log = os.path.join(zygote.session_dir, LOGS, f"{name}.log")
-    pid = zygote.spawn(
-        name, name, config, log_path=log, ready=True, control=control, essential=essential, respawn=respawn
-    )
+    pid = zygote.spawn(name, name, config, log_path=log, ready=True, control=control, essential=essential, respawn=respawn)
     words = msgspec.json.decode(zygote.wait_ready(pid, START_TIMEOUT_S), type=list[str])
     if words[0] != "ready":
         raise RuntimeError(f"the {name} could not be started: {words[1]}")

@@ -13,7 +13,15 @@ import pytest
 from minray.cluster_utils import Cluster
 from minray.platform.process.session import live_sessions
 from tests.cluster.command_line import CommandLine
+from tests.cluster.not_local import reason_for
 from tests.helpers import wait_for_condition
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("MINRAY_TRANSPORT") == "local":
+        for item in items:
+            if item.path.parent == Path(__file__).parent and (reason := reason_for(item.nodeid)):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(params=["", "127.0.0.1"], ids=["unix", "tcp"])

@@ -49,7 +49,7 @@ def test_an_address_of_ray_client() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("local_mode=True", "ValueError"),
+        ("local_mode=1", "TypeError: local_mode must be a bool, not int"),
         ("number_of_cpus=1, x=2", "RuntimeError: Unknown keyword argument(s): number_of_cpus, x"),
         ("_temp_dir='relative'", "ValueError: _temp_dir must be an absolute path or None, not 'relative'"),
         ("_temp_dir=3", "TypeError: _temp_dir must be a str, not int"),

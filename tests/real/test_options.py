@@ -46,6 +46,9 @@ class Omp:
     def threads(self) -> str | None:
         return omp_threads()
 
+    def pid(self) -> int:
+        return os.getpid()
+
 
 @pytest.mark.skipif("OMP_NUM_THREADS" in os.environ, reason="the user's own value would win")
 @pytest.mark.parametrize(
@@ -430,8 +433,8 @@ def test_wrong_fallbacks_are_errors(fallback: Any, error: type[Exception]) -> No
 
 
 def test_an_actor_falls_back_too() -> None:
-    actor = ray.remote(Titled).options(label_selector={"zone": "b"}, fallback_strategy=[{"label_selector": {"zone": "a"}}])
-    assert ray.get(actor.remote().titles.remote())[2] != os.getpid()
+    actor = ray.remote(Omp).options(label_selector={"zone": "b"}, fallback_strategy=[{"label_selector": {"zone": "a"}}])
+    assert ray.get(actor.remote().pid.remote()) != os.getpid()
 
 
 def test_wrong_labels_are_errors() -> None:

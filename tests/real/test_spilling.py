@@ -184,7 +184,7 @@ sys.stdin.read()
     assert driver.stdout is not None
     session_dir = driver.stdout.readline().strip()
     own = [process for process in leaks.processes(Path(session_dir)) if session_dir in str(process.cmdline())]
-    victims = [psutil.Process(driver.pid), *own, *own[0].children()]
+    victims = [psutil.Process(driver.pid), *own, *(child for zygote in own[:1] for child in zygote.children())]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for victim in victims:
             with suppress(psutil.NoSuchProcess):

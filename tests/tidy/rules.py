@@ -115,10 +115,9 @@ EXCEPTIONS = {
     ("minray/in_process/interpreter.py", "threading.Thread"): "replaces what a worker's code calls",
     ("minray/in_process/process.py", "threading.Thread"): "names the threads of a worker's code",
     ("minray/in_process/supervisor.py", "subprocess"): "raises its exception, as a process would",
-    ("minray/in_process/supervisor.py", "time.monotonic"): "the caller's thread waits for a process, without a loop",
     ("minray/in_process/supervisor.py", "time.sleep"): "the caller's thread waits for a process, without a loop",
+    ("minray/in_process/user_code.py", "threading.Thread"): "names the threads of a worker's code",
     ("minray/in_process/user_code.py", "time.sleep"): "keeps the function that it replaces",
-    ("minray/in_process/world.py", "secrets"): "names the directory of a world",
     ("minray/node/discovery.py", "secrets"): "makes tokens and names of sessions",
     ("minray/node/discovery.py", "os.open"): "writes tokens that nobody else may read",
 }
@@ -453,15 +452,14 @@ def dead_files(root: Path) -> list[str]:
     ]
 
 
-INTERRUPTED = ("tests/in_process/test_local_mode.py",)
-"""Files of tests whose tasks sleep so that something interrupts the sleep."""
-
-
 def sleeping_tests(root: Path) -> list[str]:
-    """Tests wait for conditions (tests/helpers.py), never for time to pass, unless that time is virtual."""
+    """Tests wait for conditions (tests/helpers.py), never for time to pass, unless that time is virtual.
+
+    In ``tests/in_process`` tasks sleep, and the tests end these sleeps.
+    """
     complaints = []
     for source in sources(root, "tests"):
-        if source.path.startswith(("tests/simulation/", "tests/spec/", "tests/zoo/", *INTERRUPTED, *VIRTUAL_TIME)):
+        if source.path.startswith(("tests/simulation/", "tests/spec/", "tests/zoo/", "tests/in_process/", *VIRTUAL_TIME)):
             continue
         bound = {alias: name for _, name, alias in source.imports}
         for node in ast.walk(source.tree):
