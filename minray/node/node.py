@@ -310,8 +310,10 @@ def _start_local(options: NodeOptions, resources: dict[str, int]) -> Node:
     for name in ("env_vars", "tcp_host"):
         if getattr(options, name):
             raise ValueError(f"{name} needs a node with processes of its own, which local_mode does not have")
-    if options.system_config.num_prestart_workers < 0:
-        options.system_config = msgspec.structs.replace(options.system_config, num_prestart_workers=LOCAL_PRESTARTED)
+    system, replace = options.system_config, msgspec.structs.replace
+    prestarted = LOCAL_PRESTARTED if system.num_prestart_workers < 0 else system.num_prestart_workers
+    # To end a worker would give little memory back: it is all in this process.
+    options.system_config = replace(system, num_prestart_workers=prestarted, memory_monitor_refresh_ms=0)
     path = new_session_path()
     session = LocalSession(str(path), partial(begin_local_session, path))
     supervisor = LocalSupervisor(options.gcs_endpoint, options.system_config, session)

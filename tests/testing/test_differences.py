@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import minray
+from minray.api import calls
 from minray.testing import LocalCluster
 from tests.helpers import wait_for_condition
 
@@ -189,3 +190,42 @@ def test_another_program_cannot_join(cluster: Any) -> None:
     program = f"import minray; minray.init(address={cluster.context['address']!r})"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "ConnectionError" in ended.stderr
+
+
+def test_a_task_may_not_fork_but_may_start_programs() -> None:
+    @minray.remote
+    def fork() -> int:
+        return os.fork()
+
+    @minray.remote
+    def start() -> str:
+        return subprocess.run([sys.executable, "-c", "print('started')"], capture_output=True, text=True, check=True).stdout
+
+    with pytest.raises(RuntimeError, match="would copy the whole program"):
+        minray.get(fork.remote())
+    assert minray.get(start.remote()) == "started\n"
+
+
+def test_a_killed_worker_runs_its_finally_blocks(tmp_path: Path) -> None:
+    began, ended = tmp_path / "began", tmp_path / "ended"
+
+    @minray.remote
+    class Waiting:
+        def wait(self) -> None:
+            try:
+                began.touch()
+                threading.Event().wait()
+            finally:
+                ended.touch()
+
+    actor = Waiting.remote()
+    call = actor.wait.remote()
+    wait_for_condition(began.exists)
+    minray.kill(actor)
+    with pytest.raises(minray.exceptions.ActorDiedError):
+        minray.get(call)
+    wait_for_condition(ended.exists)
+
+
+def test_no_worker_is_killed_for_memory() -> None:
+    assert calls.current_api().config.system_config.memory_monitor_refresh_ms == 0  # never
