@@ -39,6 +39,7 @@ from typing import Any
 
 from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
+from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.in_process.process import LocalLoop, LocalProcess
 from minray.platform.base import Buffer, ProcessGone
 from minray.platform.threads.main_thread import TERMINATED, is_bad_moment
@@ -450,7 +451,14 @@ def _is_bad(frame: FrameType, ident: int) -> bool:
     """Whether an exception must not be raised in a thread that is in this frame."""
     name = frame.f_code.co_filename
     may_hold_lock = ident not in _waits and (name.endswith(WITH_LOCKS) or name.startswith(IMPORTING))
-    return may_hold_lock or is_bad_moment(frame)
+    return may_hold_lock or is_bad_moment(frame) or _ends_a_task(frame)
+
+
+def _ends_a_task(frame: FrameType | None) -> bool:
+    """Whether a task has raised, and the executor takes care of it: the thread will be free in a moment."""
+    while frame is not None and frame.f_code is not TaskExecutor._on_exception.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:

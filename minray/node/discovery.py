@@ -23,7 +23,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -229,7 +228,11 @@ def _session_in(root: Path) -> Path:
 
 def new_session_path() -> Path:
     """Return the path for a session inside this process. Neither it nor the directory above it is made."""
-    return _session_in(Path(_root_paths()[0] if HAS_SESSIONS else tempfile.gettempdir()))
+    if not HAS_SESSIONS:
+        import tempfile  # Other systems have better places.
+
+        return _session_in(Path(tempfile.gettempdir()))
+    return _session_in(Path(_root_paths()[0]))
 
 
 def begin_local_session(session: Path) -> int:

@@ -265,12 +265,14 @@ def start_node(options: NodeOptions) -> Node:
     """
     _check_texts(options)
     check_transport(options.system_config)
+    is_local = options.system_config.transport == LOCAL
+    if not is_local:
+        check_unix_sockets()
+        check_arena(options.system_config.arena)
     resources = node_resources(options, RealHost())
     options.labels = labels_at_start(options.labels, "TPU" in resources, {**os.environ, **options.env_vars})
-    if options.system_config.transport == LOCAL:
+    if is_local:
         return _start_local(options, resources)
-    check_unix_sockets()
-    check_arena(options.system_config.arena)
     files = raise_file_limit()
     if files < FEW_FILES:
         logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)

@@ -20,6 +20,7 @@ COUNTS = "it counts steps of the driver's loop or objects of its heap, which all
 STREAMS = "a dead worker has no standard error of its own whose last lines could be told"
 UNWINDS = "a killed worker is a thread in which an exception is raised, so its finally blocks run"
 
+MEMORY = "test_large_values.py::test_memory"
 NOT_LOCAL: dict[str, str] = {
     "test_actor_endings.py::test_a_child_that_an_actor_forks_answers_no_calls": FORKS,
     "test_actor_endings.py::test_a_clean_up_that_nobody_can_await_is_said_to_be_none": OUTPUT,
@@ -49,13 +50,12 @@ NOT_LOCAL: dict[str, str] = {
     "test_drivers.py::test_actors_for_which_no_worker_can_be_started_fail_and_name_the_limit": LIMITS,
     "test_drivers.py::test_the_context_has_the_addresses_that_ray_has": SOCKETS,
     "test_large_values.py::test_g62_objects_of_other_drivers_go_with_them": DRIVERS,
-    "test_large_values.py::test_memory_that_only_garbage_keeps_makes_room_wherever_the_garbage_is[another driver]": DRIVERS,
+    f"{MEMORY}_that_only_garbage_keeps_makes_room_wherever_the_garbage_is[memfd-another driver]": DRIVERS,
     "test_notebook.py": OUTPUT,
     "test_options.py::test_the_title_of_a_worker_says_what_it_runs": PROCESSES,
     "test_other_users.py::test_a_user_whose_directory_is_taken_gets_one_in_the_login_s_directory": SOCKETS,
     "test_other_users.py::test_logs_rotate": SOCKETS,
     "test_other_users.py::test_no_process_of_a_cluster_inherits_a_token": SHARED,
-    "test_output.py::test_a_breakpoint_in_a_task_says_that_a_worker_has_no_terminal": OUTPUT,
     "test_output.py::test_a_line_that_a_call_has_begun_in_another_thread_ends_with_the_call": OUTPUT,
     "test_output.py::test_a_line_without_an_end_is_its_tasks_alone": OUTPUT,
     "test_output.py::test_de_duplication_can_be_switched_off": OUTPUT,

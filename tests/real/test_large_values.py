@@ -30,7 +30,11 @@ INIT = {
 MEGABYTE = 1 << 20
 
 
-@pytest.fixture(scope="module", params=["memfd"] if ON_RAY else ["memfd", "shared_memory"])
+HAS_ONE_KIND = ON_RAY or os.environ.get("MINRAY_TRANSPORT") == "local"
+"""Whether the setting has no effect: on Ray, and inside one process."""
+
+
+@pytest.fixture(scope="module", params=["memfd"] if HAS_ONE_KIND else ["memfd", "shared_memory"])
 def arena(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kind of the node's memory, also of the clusters that tests start."""
     with pytest.MonkeyPatch.context() as patch:

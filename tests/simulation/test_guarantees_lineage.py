@@ -534,7 +534,8 @@ def test_g67_a_reader_at_the_moment_of_the_loss_gets_the_value_later(delay: floa
         ready, _ = minray.wait([ref], timeout=100)
         return [*values_of(*ready), *minray.get(refs)]
 
-    plan = FaultPlan({"delay": 0.5, "long_delay": 0.02}, budget=3)
+    about_objects = ("GetObject", "GetObjectLocations", "UpdateObjectLocations", "PinObjects", "ReadChunk", "PushTask")
+    plan = FaultPlan({"delay": 0.5, "long_delay": 0.05}, budget=3, aims=about_objects, aimed=("long_delay",))
     value, runs = lineage(body, faults=plan)
     assert value == [6] * 4 and runs["make 6"] <= 2
 

@@ -155,13 +155,11 @@ def ends_what_the_tests_keep():
     KEPT[1].parent.rmdir()
 
 @pytest.mark.minray_init(num_cpus=1)
-def test_one(monkeypatch, minray_local):
+def test_one(minray_local):
     KEPT.append(shared_memory.SharedMemory(create=True, size=8))
-    monkeypatch.setattr("minray.in_process.world.remove_tree", lambda path: None)
-    from minray.in_process.world import world_of
-    from minray.api.calls import current_api
-    directory = world_of(current_api().config.gcs_endpoint).directory()
-    KEPT.append(Path(directory, "left"))
+    directory = Path(minray_local["session_dir"])
+    directory.mkdir(parents=True)
+    KEPT.append(directory / "left")
     KEPT[1].write_text("x")
 """,
     )

@@ -38,7 +38,6 @@ CONSTANTS: Mapping[str, str] = {
     "minray/common/resources.py MOST_INTEGER": RECORD,
     "minray/common/bundles.py BUNDLE_CAPACITY": "how many tasks and actors a bundle counts; not memory",
     "minray/api/actor_options.py MAX_ASYNC_CONCURRENCY": "Ray's default of an option of actors",
-    "minray/in_process/memory.py MOST_FALLBACK_BYTES": "mapped, not taken: memory that nothing writes to costs nothing",
     "minray/object_manager/chunks.py MOST_CHUNKS": "a size of chunks, which object_manager_default_chunk_size decides",
     "minray/object_manager/chunks.py MOST_CHUNK_BYTES": "a size of chunks, which object_manager_default_chunk_size decides",
     "minray/core_worker/execution/actor_task_receiver.py MAX_HEADERS": "a cache; what is dropped is decoded again",
