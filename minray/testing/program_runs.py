@@ -16,9 +16,13 @@ Rules
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 from minray.errors.tracebacks import is_runtime
@@ -175,7 +179,7 @@ def run_program(
     if on_chance is not None:
         cluster.oracle.listen(lambda key, _: on_chance(key))
     try:
-        with cluster:
+        with _alarms_end_the_run(), cluster:
             if watches:
                 watch = StrikeWatch(cluster)
             value, error = _drive(cluster, program, settings.timeout)
@@ -192,6 +196,39 @@ def run_program(
         value=value,
         watch=watch,
     )
+
+
+@contextmanager
+def _alarms_end_the_run() -> Iterator[None]:
+    """Let what a handler of SIGALRM raises end the block, such as a time-out of the test runner.
+
+    It may come while a task of the simulation runs, and would then count as what this task has raised.
+    """
+    number = getattr(signal, "SIGALRM", None)
+    before = None if number is None else signal.getsignal(number)
+    if number is None or not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ring: Callable[[int, FrameType | None], object] = before
+    raised: list[BaseException] = []
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        try:
+            ring(signal_number, frame)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    signal.signal(number, handle)
+    try:
+        yield
+    except BaseException:
+        if not raised:
+            raise
+    finally:
+        signal.signal(number, before)
+    if raised:
+        raise raised[0]
 
 
 def _drive(cluster: SimCluster, program: Callable[[], Any], timeout_s: float) -> tuple[Any, BaseException | None]:
