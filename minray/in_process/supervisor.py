@@ -177,6 +177,9 @@ class LocalSupervisor:
         """Refuse: the node is a part of this process."""
         raise SpawnFailed("a node of local_mode cannot outlive its program")
 
+    def disown(self) -> None:
+        """In a forked copy of the program: do nothing, since the copy has no thread of the node."""
+
     def close(self) -> None:
         """End the node's processes; with the head the whole world. May be called again."""
         if self._is_head:

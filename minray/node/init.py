@@ -310,11 +310,18 @@ def _check_types(**arguments: tuple[Any, type]) -> None:
             raise TypeError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
 
 
+def _inherit(connection: _DriverConnection) -> None:
+    """In a forked child, keep the parent's connection: its cluster must not end with this process."""
+    if connection.node is not None:
+        connection.node.zygote.disown()
+    _inherited.append(connection)
+
+
 def _set_aside_inherited() -> None:
     """In a forked child, keep the parent's connection without using it."""
     global _connection
     if _connection is not None and _connection.pid != os.getpid() and not _is_in_local_worker():
-        _inherited.append(_connection)
+        _inherit(_connection)
         _connection = None
 
 
@@ -567,7 +574,7 @@ def shutdown() -> None:
     worker.connect_process(None)
     _leave_sigterm()
     if connection.pid != os.getpid():
-        _inherited.append(connection)
+        _inherit(connection)
         return
     try:
         _disconnect(connection)

@@ -252,7 +252,7 @@ def test_g112_a_question_answered_while_there_was_no_copy_makes_no_receiver_when
     scene = Scene(A)
     scene.hears(ONE, is_here=False)
     assert scene.directory.locations(A, TWO, 7).status == LOST
-    scene.directory.add(A, Place(2, 1000, ONE))
+    scene.directory.add_location(A, Place(2, 1000, ONE))
     assert scene.directory.locations(A, TWO, 7).turn
     assert not scene.directory.locations(A, THREE, 1).receivers
     assert scene.directory.locations(A, TWO, 8).turn

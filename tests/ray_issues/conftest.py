@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.real.conftest import cluster, files, node  # noqa: F401  (fixtures)
+from tests.real.conftest import arena, cluster, files, node  # noqa: F401  (fixtures)
 from tests.real.support import ON_RAY
 
 

@@ -321,10 +321,10 @@ def test_a_future_keeps_its_object() -> None:
 @pytest.mark.parametrize(
     ("part", "method", "ask"),
     [
-        ("waiting", "begin", lambda slow: ray.get(slow)),
-        ("waiting", "begin", lambda slow: ray.wait([slow])),
-        ("waiting", "begin", lambda slow: slow.future().result(30)),
-        ("waiting", "begin", lambda slow: asyncio.run(awaited(slow))),
+        ("waiting", "begin_wait", lambda slow: ray.get(slow)),
+        ("waiting", "begin_wait", lambda slow: ray.wait([slow])),
+        ("waiting", "begin_wait", lambda slow: slow.future().result(30)),
+        ("waiting", "begin_wait", lambda slow: asyncio.run(awaited(slow))),
         ("provider._client", "create", lambda _: ray.put(b"." * 1_000_000)),
         ("provider", "fetch", lambda _: ray.get(ray.put(b"." * 1_000_000))),
         ("submission", "hold_arguments", lambda _: ray.get(echo.remote(1))),

@@ -11,6 +11,7 @@ import pytest
 
 import minray.testing.search  # noqa: F401 (imported by the first run in this process, it would be imported by each of them)
 from minray.testing import fault_plugin
+from tests.testing.runs import PLUGIN
 
 pytest_plugins = ["pytester"]
 
@@ -47,7 +48,7 @@ class Runner:
         return self.again(*arguments)
 
     def again(self, *arguments: str) -> pytest.RunResult:
-        common = ("-p", "_minray_pytestplugin", "-p", "no:cacheprovider", "-p", "no:randomly")
+        common = (*PLUGIN, "-p", "no:cacheprovider", "-p", "no:randomly")
         xdist = () if any("-n" in argument for argument in arguments) else ("-p", "no:xdist")
         return self.pytester.runpytest_inprocess(*common, *xdist, *arguments)
 
@@ -391,7 +392,7 @@ def test_nothing_of_the_simulation_is_imported_without_a_marked_test(pytester: p
             assert not any(name.startswith(("minray.simulation", "minray.testing.search")) for name in sys.modules)
         """
     )
-    result = pytester.runpytest_subprocess("-p", "_minray_pytestplugin", "-p", "no:xdist")
+    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:xdist")
     result.assert_outcomes(passed=1)
 
 
@@ -418,7 +419,7 @@ def test_under_xdist_all_seeds_of_a_test_run_in_one_worker(pytester: pytest.Pyte
         )
     )
     base = pytester.path / "base"
-    arguments = ("-p", "_minray_pytestplugin", "-p", "no:cacheprovider", "-n", "2", "-v", f"--basetemp={base}")
+    arguments = (*PLUGIN, "-p", "no:cacheprovider", "-n", "2", "-v", f"--basetemp={base}")
     result = pytester.runpytest_subprocess(*arguments)
     result.assert_outcomes(passed=3, failed=1)
     workers = [path.read_text().splitlines() for path in sorted(pytester.path.glob("seeds-of-*"))]
@@ -441,7 +442,7 @@ def test_the_page_shows_what_its_program_does(pytester: pytest.Pytester) -> None
     told, summary, *_ = blocks("text")
     (pytester.path / "jobs.py").write_text(jobs)
     (pytester.path / "test_jobs.py").write_text(test)
-    arguments = ("-p", "_minray_pytestplugin", "-p", "no:cacheprovider", "-p", "no:xdist")
+    arguments = (*PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist")
     found = pytester.runpytest_subprocess(*arguments)
     found.assert_outcomes(failed=1)
     shown = [line.rstrip() for line in told.splitlines() if line != "..."]

@@ -261,6 +261,10 @@ class OwnedZygote:
         self._process.returncode = 0  # Otherwise Popen would warn that the process still runs.
         self._link.close()
 
+    def disown(self) -> None:
+        """In a forked copy of the owner: leave the zygote to the owner. Popen would warn that it still runs."""
+        self._process.returncode = 0
+
     def close(self) -> None:
         """End the zygote and its children and wait until nothing is left. May be called again."""
         if os.getpid() != self._owner_pid or self._link.fileno() < 0:
