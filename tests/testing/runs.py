@@ -15,8 +15,6 @@ assert minray.in_process.world and minray.testing  # A run inside of this proces
 IS_INSTALLED = any(entry.name == "minray" for entry in entry_points(group="pytest11"))
 """Whether pytest finds the plugin by itself: not in an environment that was made before setup.cfg named it."""
 PLUGIN = () if IS_INSTALLED else ("-p", "_minray_pytestplugin")
-QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
-"""Says nothing of modules that these tests have imported before the inner run."""
 PROGRAM = """
 import minray, pytest, threading, time
 
@@ -38,9 +36,7 @@ class Counter:
 def run(pytester: pytest.Pytester, text: str, *arguments: str, ini: str = "") -> pytest.RunResult:
     """Run tests inside this process; they may use ``add``, ``Counter`` and the imports of ``PROGRAM``."""
     _write(pytester, text, ini)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTEST_XDIST_WORKER", raising=False)
-        return pytester.runpytest_inprocess(*PLUGIN, *QUIET, "-p", "no:xdist", "-p", "no:cacheprovider", *arguments)
+    return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:xdist", "-p", "no:cacheprovider", *arguments)
 
 
 def run_apart(pytester: pytest.Pytester, text: str, *arguments: str, ini: str = "") -> pytest.RunResult:

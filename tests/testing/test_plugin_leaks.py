@@ -137,7 +137,7 @@ def test_two(minray_local):
     result.stdout.fnmatch_lines(["*left by the test:*", line])
 
 
-def test_shared_memory_and_files_are_named(pytester: pytest.Pytester) -> None:
+def test_shared_memory_and_files_are_named(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_apart(
         pytester,
         """
@@ -168,7 +168,8 @@ def test_one(minray_local):
 
 
 def test_a_thread_of_a_worker_that_cannot_be_ended_is_named(pytester: pytest.Pytester) -> None:
-    result = run(
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # whose workers share the memory that is looked at
+    result = run_apart(
         pytester,
         """
 LOCK = threading.Lock()
@@ -195,7 +196,7 @@ def test_one(minray_local):
 @pytest.mark.parametrize(("how", "errors", "warnings"), [("error", 1, 0), ("warn", 0, 1), ("off", 0, 0)])
 def test_the_option_decides_what_a_leak_does(pytester: pytest.Pytester, how: str, errors: int, warnings: int) -> None:
     text = "\nKEPT = []\n\ndef test_one(minray_local):\n    KEPT.append(add.remote(1))\n"
-    result = run(pytester, text, f"--minray-leaks={how}", "-Wdefault")
+    result = run_apart(pytester, text, f"--minray-leaks={how}", "-Wdefault")
     result.assert_outcomes(passed=1, errors=errors, warnings=warnings)
 
 

@@ -262,8 +262,9 @@ class OwnedZygote:
         self._link.close()
 
     def disown(self) -> None:
-        """In a forked copy of the owner: leave the zygote to the owner. Popen would warn that it still runs."""
+        """In a forked copy of the owner: leave the zygote to the owner. Python would warn that it still runs."""
         self._process.returncode = 0
+        self._link.close()
 
     def close(self) -> None:
         """End the zygote and its children and wait until nothing is left. May be called again."""
