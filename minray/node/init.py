@@ -37,12 +37,12 @@ from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.job_environment import pack_hook
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
-from minray.node.discovery import NodeFile, candidates, read_node_file, session_token, with_environment
+from minray.node.discovery import NodeFile, candidates, session_token, with_environment
 from minray.node.ide_debugger import with_debugger
 from minray.node.node import Node, NodeOptions, import_path, start_node
 from minray.node.notebook import CellOutput, running_shell
 from minray.node.own_thread import OwnThread, join
-from minray.node.raylet_restart import when_listening
+from minray.node.raylet_restart import successor_of, when_listening
 from minray.node.worker_output import LinePrinter
 from minray.platform.base import PlatformError
 from minray.platform.process import sigterm
@@ -447,8 +447,8 @@ def _join_node(
         try:
             return _connect(None, file, session_token(file.session_dir), job, packed, log_to_driver)
         except ConnectionError:
-            newer = read_node_file(file.session_dir)
-            if newer is None or newer.node_id == file.node_id:
+            newer = successor_of(file)
+            if newer is None:
                 raise
             file = newer
 

@@ -90,6 +90,19 @@ def when_listening(file: NodeFile) -> NodeFile:
     return file
 
 
+def successor_of(file: NodeFile) -> NodeFile | None:
+    """Return the file of the node that has taken a node's place, also one that is just starting; None if there is none."""
+    deadline = time.monotonic() + RESTART_S
+    while True:
+        newer = read_node_file(file.session_dir)
+        if newer is None or newer.node_id != file.node_id:
+            return newer
+        is_there = newer.departure or is_listening(file.raylet_endpoint)
+        if not file.restarts or is_there or time.monotonic() > deadline:
+            return None
+        time.sleep(POLL_S)
+
+
 def _describe(file: NodeFile, what: str) -> str:
     log = os.path.join(file.session_dir, "logs", "raylet.log")
     return (

@@ -168,8 +168,7 @@ def test_one(minray_local):
 
 
 def test_a_thread_of_a_worker_that_cannot_be_ended_is_named(pytester: pytest.Pytester) -> None:
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # whose workers share the memory that is looked at
-    result = run_apart(
+    result = run(
         pytester,
         """
 LOCK = threading.Lock()
