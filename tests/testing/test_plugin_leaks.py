@@ -138,6 +138,7 @@ def test_two(minray_local):
 
 
 def test_shared_memory_and_files_are_named(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # whose workers share the memory that is looked at
     result = run_apart(
         pytester,
         """
