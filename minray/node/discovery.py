@@ -338,9 +338,9 @@ local_nodes: list[NodeFile] = []
 
 
 def discard_local(file: NodeFile) -> None:
-    """Forget a node that has ended, if it was one inside this process."""
-    with suppress(ValueError):
-        local_nodes.remove(file)
+    """Forget a node that has ended, if it was one inside this process; with a head forget its whole cluster."""
+    cluster = file.gcs_endpoint if file.is_head else None
+    local_nodes[:] = [node for node in local_nodes if node.node_id != file.node_id and node.gcs_endpoint != cluster]
 
 
 own_heads: list[str] = []

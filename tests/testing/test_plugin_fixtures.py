@@ -59,7 +59,7 @@ def test_one(minray_local):
 
 @pytest.mark.slow
 def test_minray_processes_lives_on_and_is_reset(pytester: pytest.Pytester) -> None:
-    result = run(
+    result = run_apart(
         pytester,
         """
 import os
@@ -68,7 +68,9 @@ NODES = []
 
 @pytest.fixture(scope="module")
 def shared(minray_processes):
-    return Counter.remote()
+    counter = Counter.remote()
+    minray.get(counter.__ray_ready__.remote())  # Otherwise the first test might seem to have made it.
+    return counter
 
 @pytest.mark.minray_leaks("off")
 def test_one(shared):
