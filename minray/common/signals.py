@@ -11,7 +11,9 @@ import signal
 
 SIGKILL = 9
 """The number of the signal that ends a process at once."""
-EVERYWHERE = {2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 8: "SIGFPE", SIGKILL: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+SIGABRT = 6
+"""The number of the signal with which ``os.abort`` ends a process."""
+EVERYWHERE = {2: "SIGINT", 4: "SIGILL", SIGABRT: "SIGABRT", 8: "SIGFPE", SIGKILL: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 """Names of signals by their numbers, which are the same on all systems with signals."""
 
 

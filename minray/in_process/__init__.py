@@ -8,6 +8,6 @@ callbacks and tasks on one loop, with a context and an identity of its own (``pr
 sockets would carry (``network``). Memory is a mapping that the processes share (``memory``). User code of each worker has
 a thread of its own (``user_code``), so it may block, and breakpoints, coverage and mocks work as in any thread.
 
-What one process of the system cannot give to each worker, all workers share: modules and their globals, ``sys.path``, the
-working directory, signal handlers, standard streams. ``docs/testing.md`` lists it.
+All workers share modules and their globals, ``sys.path``, the working directory, signal handlers and standard streams, since
+a process of the system has them only once. ``docs/testing.md`` lists the differences.
 """

@@ -5,8 +5,8 @@ Ray: has no counterpart
 Each replacement looks at the process in the caller's context. The program around the cluster gets the real function.
 All replacements are taken back when the last cluster ends.
 
-What escapes: a name that was bound before the cluster began (``from time import sleep``); compiled code; the working
-directory; signal handlers, which Python sets in the program's main thread only.
+Not replaced are names that were bound before the cluster began (``from time import sleep``), compiled code, the working
+directory, and signal handlers, which Python sets in the program's main thread only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial, wraps
 from typing import Any, Never, TypeVar
 
+from minray.common.signals import SIGABRT, SIGKILL
 from minray.exceptions import AsyncioActorExit
 from minray.in_process import definitions, user_code
 from minray.in_process.process import LocalProcess, current_process
 from minray.platform.base import ProcessGone
 
-KILL = 9
-"""The number of SIGKILL, which Windows does not name."""
-ABORTED = 6
-"""The number of the signal with which ``os.abort`` ends a process."""
 Real = Callable[..., Any]
 T = TypeVar("T")
 
@@ -96,8 +93,8 @@ def _kill(real: Real, process: LocalProcess | None, pid: int, number: int) -> No
     victim = _by_pid.get(pid)
     if victim is None:
         real(pid, number)
-    elif number == KILL:
-        victim.exit(None, KILL)
+    elif number == SIGKILL:
+        victim.exit(None, SIGKILL)
     elif number:
         victim.on_signal(int(number))
     if victim is not None and victim is process and not victim.alive:
@@ -109,7 +106,7 @@ def _raise_signal(real: Real, process: LocalProcess, number: int) -> None:
 
 
 def _abort(real: Real, process: LocalProcess) -> None:
-    _kill(real, process, process.pid, ABORTED)
+    _kill(real, process, process.pid, SIGABRT)
 
 
 def _start(real: Real, process: LocalProcess, thread: threading.Thread) -> None:

@@ -8,7 +8,6 @@ all worlds. The first node makes the world; the others join it by the endpoint o
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import time
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import msgspec
 
 from minray.common.clock import Clock
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig
+from minray.common.signals import SIGKILL
 from minray.in_process.process import LocalProcess
 from minray.in_process.session import LocalSession
 from minray.in_process.world import World, world_of
@@ -128,7 +128,7 @@ class LocalSupervisor:
         self.ended = True
         for started in list(self._started.values()):
             started.respawns = False
-            started.process.exit(None, signal.SIGKILL if hasattr(signal, "SIGKILL") else 9)
+            started.process.exit(None, SIGKILL)
 
     def wait_ready(self, pid: int, timeout_s: float) -> bytes:
         """Return what the process reports about its start, as the zygote's children do."""
@@ -171,7 +171,7 @@ class LocalSupervisor:
         """End a process; ``for_good``: do not start it again."""
         started = self._started[pid]
         started.respawns = started.respawns and not for_good
-        started.process.exit(None, 9)
+        started.process.exit(None, SIGKILL)
 
     def detach(self) -> None:
         """Refuse: the node is a part of this process."""

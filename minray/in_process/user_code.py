@@ -40,7 +40,7 @@ from typing import Any
 from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
 from minray.core_worker.execution.task_executor import TaskExecutor
-from minray.in_process.process import LocalLoop, LocalProcess
+from minray.in_process.process import LocalLoop, LocalProcess, close
 from minray.platform.base import Buffer, ProcessGone
 from minray.platform.threads.main_thread import TERMINATED, is_bad_moment
 from minray.platform.threads.spinning import Spinner
@@ -352,7 +352,7 @@ class LocalUserCode(_InContext):
     def _interrupt_with(self, kind: type[BaseException], applies: Callable[[], bool]) -> None:
         """Raise an exception in the main thread, now or at the next good moment, as long as the interrupt applies.
 
-        Nothing may run in that thread between the look and the exception. The short sleep has the effect that this thread
+        That thread must run nothing between the look and the exception. The short sleep has the effect that this thread
         gets the interpreter's lock anew; it then keeps the lock for the switch interval of 5 ms, unless it waits.
         """
         _sleep(1e-6)
@@ -468,10 +468,7 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
     for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        coroutine = task.get_coro()
-        if coroutine is not None:
-            coroutine.close()
+        close(task)
     loop.close()
 
 

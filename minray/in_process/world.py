@@ -28,7 +28,7 @@ from minray.gcs.server import GcsServer
 from minray.in_process import interpreter
 from minray.in_process.memory import LocalArena, LocalMemory
 from minray.in_process.network import LocalListener, LocalNetwork
-from minray.in_process.process import LocalLoop, LocalProcess, current_process
+from minray.in_process.process import LocalLoop, LocalProcess
 from minray.in_process.processes import MARK_BYTES, LocalProcesses
 from minray.in_process.session import LocalSession
 from minray.in_process.user_code import LocalDriverCode, LocalUserCode
@@ -297,11 +297,10 @@ class DriverThread:
         self.loop = world.loop
         self._world = world
         self._process = world.on_loop(lambda: world.add_process(name, "", program_pid=os.getpid()))
-        self.user_code = LocalDriverCode(world.loop, self._process)
-        marks = memoryview(bytearray(MARK_BYTES))
-        self.platform = world.on_loop(
-            lambda: world.platform(self._process, identity, self.user_code, marks, memoryview(b""))
-        )
+        self.platform = world.on_loop(lambda: world.plain_platform(self._process, identity))
+        user_code = self.platform.user_code
+        assert isinstance(user_code, LocalDriverCode)
+        self.user_code = user_code
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine in this connection's process to its end, and return its result; see ``IoThread.run``."""
@@ -321,8 +320,3 @@ def host() -> RealHost:
 async def _until(closing: Coroutine[Any, Any, Any]) -> int:
     await closing
     return 0
-
-
-def is_inside() -> bool:
-    """Return whether the caller runs in a process of an in-process cluster."""
-    return current_process.get() is not None

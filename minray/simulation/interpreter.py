@@ -27,6 +27,7 @@ from datetime import UTC
 from types import BuiltinFunctionType, ClassMethodDescriptorType
 from typing import Any, Never, TextIO, TypeVar
 
+from minray.common.signals import SIGABRT
 from minray.simulation.locks import SimLock, SimSimpleQueue, reentrant_lock, wait_for_notice
 from minray.simulation.loop import NotSimulated, SimProcess, current_process
 from minray.simulation.refusal import refusal
@@ -41,8 +42,6 @@ CLOUDPICKLE = "cloudpickle.cloudpickle"
 IMMUTABLE_TYPE = 1 << 8
 """The flag ``Py_TPFLAGS_IMMUTABLETYPE`` of a Python type."""
 
-ABORTED = 6
-"""The number of the signal with which ``os.abort`` ends a process."""
 NO_PARENT = 1
 """The pid that ``os.getppid`` shows when the parent has died."""
 WALL_CLOCKS = ("CLOCK_REALTIME", "CLOCK_TAI")
@@ -117,7 +116,7 @@ def _raise_signal(real: Real, process: SimProcess, signal: int) -> None:
 
 
 def _abort(real: Real, process: SimProcess) -> None:
-    _kill(real, process, process.pid, ABORTED)
+    _kill(real, process, process.pid, SIGABRT)
 
 
 def _getppid(real: Real, process: SimProcess) -> int:

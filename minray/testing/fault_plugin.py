@@ -20,9 +20,7 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import inspect
 import shlex
 import unittest
 from collections.abc import Callable, Generator
@@ -134,20 +132,16 @@ def _settings(item: pytest.Function, marker: pytest.Mark) -> FaultSettings:
 
 def _driver(item: pytest.Function, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], Any]:
     """Return the test with its fixtures' values, as a program without arguments."""
-    if type(item).__module__.startswith("pytest_asyncio"):  # it has wrapped the coroutine in an event loop of its own
-        function = inspect.unwrap(function)
-    call = functools.partial(function, **arguments)
-    is_coroutine = inspect.iscoroutinefunction(function)
+    from minray.testing.simulated_test import program_of
+
+    call = program_of(item, function, arguments)
     seeds_run = 0
 
     def drive() -> None:
         nonlocal seeds_run
         seeds_run += 1
         try:
-            if is_coroutine:
-                asyncio.run(call())
-            else:
-                call()
+            call()
         except (pytest.skip.Exception, pytest.xfail.Exception):
             if seeds_run == 1:
                 raise

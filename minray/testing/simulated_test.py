@@ -48,17 +48,17 @@ def run_test(item: pytest.Function, described: Described) -> None:
     if unknown:
         pytest.fail(f"{unknown[0]} has no meaning in the simulation; run this test in the world local", pytrace=False)
     nodes: Sequence[Mapping[str, Any]] = [{"num_cpus": 4, **of_node, **node} for node in described.nodes or [{}]]
+    values = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    program = program_of(item, item.obj, values)
     with SimCluster(nodes, system_config=config) as cluster:
-        cluster.wait_for(cluster.start_driver(_driver(item), namespace=namespace), LIMIT_S)
+        cluster.wait_for(cluster.start_driver(program, namespace=namespace), LIMIT_S)
         cluster.settle()
 
 
-def _driver(item: pytest.Function) -> Callable[[], object]:
-    """Return the test with its fixtures' values, as a program without arguments."""
-    function: Callable[..., Any] = item.obj
+def program_of(item: pytest.Function, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return a test function with its fixtures' values, as a program without arguments."""
     if type(item).__module__.startswith("pytest_asyncio"):  # It has wrapped the coroutine in an event loop of its own.
         function = inspect.unwrap(function)
-    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     call = functools.partial(function, **arguments)
     return (lambda: asyncio.run(call())) if inspect.iscoroutinefunction(function) else call
 
