@@ -12,6 +12,7 @@ directory, and signal handlers, which Python sets in the program's main thread o
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import queue
 import signal
@@ -29,12 +30,18 @@ from minray.platform.base import ProcessGone
 Real = Callable[..., Any]
 T = TypeVar("T")
 
+SERVICES = ("minray.gcs", "minray.raylet")
+"""Loggers of processes that write into a session's logs. Here they have the program's handlers, which show their warnings
+only, unless the program has set the level of such a logger."""
+
 _by_pid: dict[int, LocalProcess] = {}
 """The living processes of all clusters by pid, without drivers, whose pid is that of the program."""
 _worlds = 0
 """Number of running clusters."""
 _before: list[tuple[Any, str, Any]] = []
 """(owner, attribute, real value) of everything that is replaced now."""
+_hushed: list[logging.Logger] = []
+"""The loggers whose level is set while a cluster runs."""
 
 
 def begin_world() -> None:
@@ -54,6 +61,8 @@ def end_world() -> None:
         while _before:
             owner, name, real = _before.pop()
             setattr(owner, name, real)
+        while _hushed:
+            _hushed.pop().setLevel(logging.NOTSET)
 
 
 def note_start(process: LocalProcess) -> None:
@@ -250,6 +259,10 @@ def _replace() -> None:
     _set(os, "kill", lambda pid, number: _kill(kill, current_process.get(), pid, number))
     _set(threading.Thread, "start", lambda thread: _dispatch(start, _start)(thread))
     _set(os.environ, "_data", _Environ(os.environ._data))  # type: ignore[attr-defined]
+    for logger in map(logging.getLogger, SERVICES):
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
+            _hushed.append(logger)
 
 
 def _set(owner: Any, name: str, value: Any) -> None:

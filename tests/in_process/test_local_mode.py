@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -55,6 +58,7 @@ def test_nothing_outlives_the_cluster() -> None:
         lambda: signal.signal,
         lambda: atexit.register,
         lambda: sys.path[:],
+        lambda: logging.getLogger("minray.gcs").level,
     ]
     before = [look() for look in replaced], threading.enumerate(), len(descriptors())
     with minray.init(local_mode=True, num_cpus=2, logging_level="WARNING") as context:
@@ -309,6 +313,22 @@ def test_many_clusters_in_one_process_leave_nothing() -> None:
     assert threading.active_count() == threads and len(descriptors()) <= open_before
 
 
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO])
+def test_what_gcs_and_raylet_note_is_shown_if_the_program_asks_for_it(
+    level: int, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    gcs = logging.getLogger("minray.gcs")
+    gcs.setLevel(level)
+    request.addfinalizer(lambda: gcs.setLevel(logging.NOTSET))
+    with minray.init(local_mode=True, num_cpus=1, logging_level="INFO"):
+        actor = Counter.remote()
+        minray.get(actor.add.remote())
+        minray.kill(actor)
+        wait_for_condition(lambda: list_actors()[0].state == "DEAD")
+    noted = [record.getMessage() for record in caplog.records if record.name.startswith(gcs.name)]
+    assert bool(noted) == (level == logging.INFO) and gcs.level == level
+
+
 def test_it_does_not_join_another_cluster() -> None:
     with pytest.raises(ValueError, match="cannot join 'auto'"):
         minray.init("auto", local_mode=True)
@@ -323,3 +343,36 @@ def test_a_task_may_not_fork(local: Any) -> None:
         warnings.simplefilter("error")
         with pytest.raises(RuntimeError, match=r"os\.fork\(\) in a task or actor of local_mode"):
             minray.get(minray.remote(lambda: os.fork()).remote())
+
+
+BREAKPOINTS = """\
+import minray
+
+@minray.remote
+def increment(number):
+    total = number
+    breakpoint()
+    return total + 1
+
+@minray.remote
+class Actor:
+    async def double(self, number):
+        twice = number * 2
+        breakpoint()
+        return twice
+
+minray.init(local_mode=True, logging_level="ERROR")
+print("returned", minray.get(increment.remote(41)))
+print("returned", minray.get(Actor.remote().double.remote(3)))
+"""
+
+
+@pytest.mark.slow
+def test_breakpoints_of_tasks_and_actors_stop_at_the_programs_own_terminal(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(BREAKPOINTS)
+    typed = "p total\ntotal = 5\nc\np twice\nc\n"
+    done = subprocess.run([sys.executable, str(program)], input=typed, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"\(Pdb\) (\d+)", done.stdout) == ["41", "6"]
+    assert re.findall(r"returned (\d+)", done.stdout) == ["6", "6"]
