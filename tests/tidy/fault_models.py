@@ -30,7 +30,7 @@ WORDS = {
     r"os\._exit\(": "exit",
 }
 """Pattern of what stands in a test -> what goes wrong."""
-WORLDS = {"simulation": "simulation", "spec": "simulation", "real": "real", "cluster": "real"}
+WORLDS = {"simulation": "simulation", "spec": "simulation", "real": "real", "cluster": "real", "debugging": "real"}
 """By folder; others are alone."""
 
 

@@ -14,8 +14,7 @@ import pytest
 
 import minray as ray
 from minray.util.state import list_workers
-from tests.helpers import wait_for_condition
-from tests.real.debugging import (
+from tests.debugging.terminals import (
     attached,
     command,
     debugger_sockets,
@@ -23,6 +22,7 @@ from tests.real.debugging import (
     wait_for_no_sockets,
     waiting,
 )
+from tests.helpers import wait_for_condition
 from tests.real.support import run_driver
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.slow]
@@ -388,7 +388,7 @@ def test_a_worker_says_where_it_waits_and_a_forked_process_cannot() -> None:
     done = run_driver(
         """
         import os
-        from tests.real.debugging import attached, wait_for_breakpoints
+        from tests.debugging.terminals import attached, wait_for_breakpoints
         ray.init(num_cpus=1, logging_level="ERROR")
         @ray.remote
         def f():

@@ -12,7 +12,7 @@ from minray.cli import debug
 from minray.cli.main import main
 from minray.cluster_utils import Cluster
 from minray.node.discovery import NodeFile, find_nodes
-from tests.real.debugging import attached, wait_for_breakpoints, wait_for_no_sockets
+from tests.debugging.terminals import attached, wait_for_breakpoints, wait_for_no_sockets
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_all_nodes_are_listed_and_those_of_other_machines_need_a_shell_there(
     here, there = sorted(wait_for_breakpoints(2), key=lambda one: one.node.name == "second")
     monkeypatch.setattr(debug, "find_nodes", without("second"))
     listed = CliRunner().invoke(main, ["debug", "--list"])
-    assert listed.exit_code == 0 and listed.output.startswith("2 breakpoints\n")
+    assert listed.exit_code == 0 and "2 breakpoints\n" in listed.output  # beside what the workers say
     assert f"second ({there.node.ip})" in listed.output and f"{here.node.name} ({here.node.ip})" not in listed.output
     refused = CliRunner().invoke(main, ["debug", there.at.id])
     assert refused.exit_code == 1 and f"log in there and run: minray debug {there.at.id}" in refused.output

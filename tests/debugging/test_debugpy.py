@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from minray.platform.transport.endpoints import free_port
+from tests.debugging.adapter_client import AdapterClient
 from tests.helpers import wait_for_condition
-from tests.real.debug_adapter import AdapterClient
 
 pytest.importorskip("debugpy")
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The list of ``minray debug``, and its refusals. tests/real/test_debugger.py attaches to breakpoints."""
+"""The list of ``minray debug``, and its refusals. test_debugger.py attaches to breakpoints."""
 
 from __future__ import annotations
 
