@@ -8,7 +8,7 @@ BENCH_VENV ?= .venv-bench
 # `make test PYTEST_ARGS=` runs them one after the other.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 # Tests that run minray in their own process: the parts alone, and the simulation, in which all rooms share one process.
-COVERAGE_ARGS ?= --ignore=tests/real --ignore=tests/cluster --ignore=tests/spec --ignore=tests/zoo --ignore=tests/tidy
+COVERAGE_ARGS ?= --ignore=tests/real --ignore=tests/cluster --ignore=tests/debugging --ignore=tests/spec --ignore=tests/zoo --ignore=tests/tidy
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 CONFORMANCE_ARGS ?=

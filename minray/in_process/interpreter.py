@@ -31,8 +31,8 @@ Real = Callable[..., Any]
 T = TypeVar("T")
 
 SERVICES = ("minray.gcs", "minray.raylet")
-"""Loggers of processes that write into a session's logs. Here they have the program's handlers, which show their warnings
-only, unless the program has set the level of such a logger."""
+"""Loggers of processes that write into a session's logs. Here they have the program's handlers, which show their errors
+only, unless the program has set the level of such a logger. What users must hear comes to the driver on its own way."""
 
 _by_pid: dict[int, LocalProcess] = {}
 """The living processes of all clusters by pid, without drivers, whose pid is that of the program."""
@@ -261,7 +261,7 @@ def _replace() -> None:
     _set(os.environ, "_data", _Environ(os.environ._data))  # type: ignore[attr-defined]
     for logger in map(logging.getLogger, SERVICES):
         if logger.level == logging.NOTSET:
-            logger.setLevel(logging.WARNING)
+            logger.setLevel(max(logging.ERROR, logger.getEffectiveLevel()))
             _hushed.append(logger)
 
 
