@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from minray.common.config import SystemConfig
 from minray.node.discovery import NodeFile
-from minray.node.own_thread import join
+from minray.node.own_thread import make_own_thread
 from minray.observability.state_reader import ClusterObjects, StateReader
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address, Record, Request, decode
@@ -52,7 +52,7 @@ class ClusterClient:
         Only the transport of ``system_config`` matters. ``address`` is the cluster's name in error messages.
         """
         self.address = address or gcs_endpoint.removeprefix("tcp:")
-        self._thread, _, platform = join("client", secrets.token_bytes(16), gcs_endpoint, token, system_config)
+        self._thread, _, platform = make_own_thread("client", secrets.token_bytes(16), gcs_endpoint, token, system_config)
         self._platform = platform
         self._peers = Peers(platform, b"", TIMEOUT_S)
         self._gcs = self._peers.at(gcs_endpoint, reconnect_timeout_s=TIMEOUT_S, may_restart=False)
@@ -142,7 +142,7 @@ async def _ask(peer: Peer, answer: Awaitable[T], address: str) -> T:
 
 def end_gracefully(file: NodeFile, token: bytes, reason: str) -> None:
     """Ask a node of this machine to unregister and end. Return when its raylet has ended, at most FAREWELL_S later."""
-    thread, _, platform = join("client", secrets.token_bytes(16), file.gcs_endpoint, token, file.system_config)
+    thread, _, platform = make_own_thread("client", secrets.token_bytes(16), file.gcs_endpoint, token, file.system_config)
 
     async def end() -> None:
         peers = Peers(platform, bytes.fromhex(file.node_id), FAREWELL_S)

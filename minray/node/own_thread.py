@@ -35,7 +35,7 @@ class OwnThread(Protocol):
         """End the connection. May be called again."""
 
 
-def join(
+def make_own_thread(
     name: str, identity: bytes, gcs_endpoint: str, token: bytes, system_config: SystemConfig
 ) -> tuple[OwnThread, DriverUserCode, Platform]:
     """Make the thread and the platform for a connection to the cluster with this gcs; the caller stops the thread.

@@ -108,7 +108,7 @@ EXCEPTIONS = {
     ("minray/testing/process_leaks.py", "open"): "reads the pids of the children of the test's process",
     ("minray/testing/process_leaks.py", "threading.Thread"): "names threads, and starts none",
     ("minray/node/cluster_client.py", "secrets"): "names an incarnation before there is a platform",
-    ("minray/node/init.py", "secrets"): "names an incarnation before there is a platform",
+    ("minray/node/driver_connection.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/node.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/raylet_restart.py", "time.monotonic"): "the caller's thread waits for a raylet, without a loop",
     ("minray/node/raylet_restart.py", "time.sleep"): "the caller's thread waits for a raylet, without a loop",

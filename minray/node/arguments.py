@@ -1,0 +1,123 @@
+"""The arguments of ``init``: which there are, what is checked, and what follows from them for a node and a job.
+
+Ray: ray.init in python/ray/_private/worker.py
+
+All checks come before anything is started, so that a wrong argument leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from minray.api.runtime_environment import SETUP_HOOK
+from minray.common.config import LOCAL, SystemConfig
+from minray.common.shown import cut, shown
+from minray.core_worker.execution.job_environment import pack_hook
+from minray.node.discovery import with_environment
+from minray.node.ide_debugger import with_debugger
+from minray.node.node import NodeOptions, import_path
+from minray.protocol.gcs import JobConfig
+
+IGNORED = (
+    "include_dashboard",
+    "dashboard_host",
+    "dashboard_port",
+    "job_config",
+    "configure_logging",
+    "logging_format",
+    "logging_config",
+    "enable_resource_isolation",
+    "system_reserved_cpu",
+    "system_reserved_memory",
+    "cgroup_path",
+    "proxy_server_url",
+    "_node_ip_address",
+    "_temp_dir",
+    "_plasma_directory",
+    "_metrics_export_port",
+    "_redis_username",
+    "_redis_password",
+    "_tracing_startup_hook",
+    "_enable_object_reconstruction",
+)
+"""Arguments of Ray's ``init`` that are accepted and ignored: minray does not have what they configure."""
+
+
+def check_ignored(ignored: Mapping[str, Any]) -> None:
+    """Check the arguments that ``init`` ignores. Raises RuntimeError for one that Ray does not have either."""
+    check_types(_temp_dir=((directory := ignored.get("_temp_dir")), str))
+    if directory is not None and not os.path.isabs(directory):
+        raise ValueError(f"_temp_dir must be an absolute path or None, not {shown(directory)}")
+    if unknown := [name for name in ignored if name not in IGNORED]:
+        raise RuntimeError(f"Unknown keyword argument(s): {', '.join(map(cut, unknown))}")
+
+
+def check_types(**arguments: tuple[Any, type]) -> None:
+    """Check that each argument, given as (value, type), is None or of its type. Raises TypeError."""
+    for name, (value, wanted) in arguments.items():
+        if value is not None and not isinstance(value, wanted):
+            raise TypeError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
+
+
+def check_joining(of_the_node: Mapping[str, Any]) -> None:
+    """Raise ValueError if an option of a node was given, although ``init`` joins a cluster and starts none."""
+    given = [name for name, value in of_the_node.items() if value is not None]
+    if given:
+        only = "only for a node that init() starts, but it joins a running cluster; address='local' starts one"
+        raise ValueError(f"{', '.join(given)}: {only}")
+
+
+def with_local_mode(
+    address: str | None, local_mode: bool, system_config: dict[str, Any] | None
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Return address and system config, for local mode those of a cluster inside this process.
+
+    Raises ValueError for the address of another cluster, TypeError for a ``local_mode`` that is no bool.
+    """
+    check_types(local_mode=(local_mode, bool))
+    if not local_mode:
+        return address, system_config
+    if address not in (None, "local"):
+        raise ValueError(f"local_mode starts a cluster inside this process, so it cannot join {shown(address)}")
+    return "local", {**(system_config or {}), "transport": LOCAL}
+
+
+def node_options(of_the_node: Mapping[str, Any]) -> NodeOptions:
+    """Return the options of the node that ``init`` may start, from its arguments; those that are None are left out.
+
+    The spilling directory is that of the whole cluster, so it belongs to the system config. Raises ValueError for a wrong
+    ``_system_config``.
+    """
+    given = {name.removeprefix("_"): value for name, value in of_the_node.items() if value is not None}
+    overrides = with_environment(given.pop("system_config", None))
+    place = given.pop("object_spilling_directory", None)
+    if place is not None:
+        overrides["object_spilling_directory"] = place
+    return NodeOptions(system_config=SystemConfig.from_overrides(overrides), **given)
+
+
+def job_config(namespace: str | None, runtime_env: Mapping[str, Any] | None) -> JobConfig:
+    """Return the configuration of this program's job. Raises RuntimeError if the working directory has been removed."""
+    working_dir = _working_directory()  # first, since the path may be relative to it
+    return JobConfig(
+        sys_path=import_path(),
+        working_dir=working_dir,
+        namespace=namespace or "",
+        entrypoint=_entrypoint(),
+        setup_hook=pack_hook(with_debugger((runtime_env or {}).get(SETUP_HOOK))),
+    )
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise RuntimeError("the current directory has been removed; os.chdir() to another one before init()") from None
+
+
+def _entrypoint() -> str:
+    """Return this program's command line as text; bytes of file names that are not text are escaped."""
+    return " ".join(sys.argv).encode(errors="backslashreplace").decode()
