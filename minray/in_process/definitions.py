@@ -23,28 +23,29 @@ from minray.in_process.process import LocalProcess
 
 
 def share() -> None:
-    """From now on pickle functions and classes of this process as above."""
+    """From now on let cloudpickle reduce functions and classes of this process by the rules above."""
     cloudpickle.CloudPickler.in_one_process = _reduce
 
 
 def unshare() -> None:
+    """Let cloudpickle reduce functions and classes as it does in other programs."""
     cloudpickle.CloudPickler.in_one_process = None
 
 
 def _reduce(pickler: Any, value: Any) -> Any:
-    """Reduce a function or a class; NotImplemented for everything else, and for what no module has."""
+    """Reduce a function or a class. Return NotImplemented where cloudpickle's own rules apply."""
     is_function = type(value) is types.FunctionType
     if not is_function and not isinstance(value, type):
         return NotImplemented
     module, name = value.__module__, value.__qualname__
-    if _at(module, name) is value:
-        return (_at, (module, name)) if module == "__main__" or _is_wrapped(module, name) else NotImplemented
+    if _definition(module, name) is value:
+        return (_definition, (module, name)) if module == "__main__" or _is_wrapped(module, name) else NotImplemented
     if is_function and _globals_of(value.__globals__.get("__name__")) is value.__globals__:
         return _reduce_function(pickler, value)
     return NotImplemented
 
 
-def _found(module: Any, name: str) -> Any:
+def _lookup(module: Any, name: str) -> Any:
     found = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -52,12 +53,15 @@ def _found(module: Any, name: str) -> Any:
 
 
 def _is_wrapped(module: Any, name: str) -> bool:
-    return _found(module, name) is not _at(module, name)
+    return _lookup(module, name) is not _definition(module, name)
 
 
-def _at(module: Any, name: str) -> Any:
-    """Return the function or class that a module has under a name; of a remote one that from which it was made."""
-    found = _found(module, name)
+def _definition(module: Any, name: str) -> Any:
+    """Return the function or class that a module has under a name.
+
+    Of a remote function or an actor class, return the function or class from which it was made.
+    """
+    found = _lookup(module, name)
     definition = vars(found).get("_definition") if hasattr(found, "__dict__") else None
     return found if definition is None else definition.function
 
@@ -87,7 +91,7 @@ def _reduce_function(pickler: Any, function: types.FunctionType) -> Any:
 
 
 def class_of(real: Callable[..., Any], process: LocalProcess, tracker_id: str | None, made: Any) -> Any:
-    """Replaces cloudpickle's search for a class that it has unpickled before: each process has copies of its own."""
+    """Replaces cloudpickle's search for a class that was unpickled before: each process has copies of its own."""
     if tracker_id is None:
         return made
     known = process.classes.setdefault(tracker_id, made)

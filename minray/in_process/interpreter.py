@@ -1,8 +1,9 @@
-"""Replaces functions of the standard library while an in-process cluster runs, so that they have their meaning in a worker.
+"""Replaces functions of the standard library while an in-process cluster runs, so that they act on the calling worker.
 
 Ray: has no counterpart
 
-Each replacement looks at the process in the caller's context. The program around the cluster gets the real function.
+``os.getpid`` is an example: it returns the pid of the worker in whose context it is called. The program around the cluster,
+which is its driver, gets the real functions.
 All replacements are taken back when the last cluster ends.
 
 Not replaced are names that were bound before the cluster began (``from time import sleep``), compiled code, the working
@@ -38,7 +39,7 @@ _by_pid: dict[int, LocalProcess] = {}
 """The living processes of all clusters by pid, without drivers, whose pid is that of the program."""
 _worlds = 0
 """Number of running clusters."""
-_before: list[tuple[Any, str, Any]] = []
+_replaced: list[tuple[Any, str, Any]] = []
 """(owner, attribute, real value) of everything that is replaced now."""
 _hushed: list[logging.Logger] = []
 """The loggers whose level is set while a cluster runs."""
@@ -58,15 +59,15 @@ def end_world() -> None:
     _worlds -= 1
     if not _worlds:
         definitions.unshare()
-        while _before:
-            owner, name, real = _before.pop()
+        while _replaced:
+            owner, name, real = _replaced.pop()
             setattr(owner, name, real)
         while _hushed:
             _hushed.pop().setLevel(logging.NOTSET)
 
 
 def note_start(process: LocalProcess) -> None:
-    """Know a process by its pid while it lives."""
+    """Let ``os.kill`` find a process by its pid as long as the process lives."""
     if not process.is_program:
         _by_pid[process.pid] = process
         process.on_death.append(lambda: _by_pid.pop(process.pid, None))
@@ -213,7 +214,7 @@ class _Environ(MutableMapping[Any, Any]):
         return len(self._data())
 
 
-MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
+REPLACEMENTS: dict[str, dict[str, Callable[..., Any]]] = {
     "time": {"sleep": _sleep},
     "os": {
         "_exit": _exit,
@@ -234,13 +235,13 @@ MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {
 """Module and function -> its replacement, called with the real function, the calling process and the arguments."""
 
 
-def _dispatch(real: Real, meaning: Callable[..., Any]) -> Callable[..., Any]:
+def _dispatch(real: Real, replacement: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(real)
     def dispatched(*args: Any, **kwargs: Any) -> Any:
         process = current_process.get()
         if process is None or process.is_program:
             return real(*args, **kwargs)
-        return meaning(real, process, *args, **kwargs)
+        return replacement(real, process, *args, **kwargs)
 
     dispatched.__name__ = dispatched.__qualname__ = getattr(real, "__name__", "dispatched")
     return dispatched
@@ -248,13 +249,13 @@ def _dispatch(real: Real, meaning: Callable[..., Any]) -> Callable[..., Any]:
 
 def _replace() -> None:
     definitions.share()
-    for place, functions in MEANINGS.items():
+    for place, functions in REPLACEMENTS.items():
         module = importlib.import_module(place)
-        for name, meaning in functions.items():
+        for name, replacement in functions.items():
             if hasattr(module, name):
-                replacement = _dispatch(getattr(module, name), meaning)
-                replacement.__module__, replacement.__qualname__ = place, name  # It is pickled by this name.
-                _set(module, name, replacement)
+                dispatched = _dispatch(getattr(module, name), replacement)
+                dispatched.__module__, dispatched.__qualname__ = place, name  # It is pickled by this name.
+                _set(module, name, dispatched)
     kill, start = os.kill, threading.Thread.start
     _set(os, "kill", lambda pid, number: _kill(kill, current_process.get(), pid, number))
     _set(threading.Thread, "start", lambda thread: _dispatch(start, _start)(thread))
@@ -266,5 +267,5 @@ def _replace() -> None:
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
-    _before.append((owner, name, getattr(owner, name)))
+    _replaced.append((owner, name, getattr(owner, name)))
     setattr(owner, name, value)

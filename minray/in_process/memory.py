@@ -2,8 +2,8 @@
 
 Ray: has no counterpart
 
-An arena is mapped, not allocated: it is full of zeros at first, and takes memory only where it was written. A disk arena is
-the same, with a limit on what may be reserved: what a full store could not keep is in memory all the same.
+An arena is mapped, not allocated: it is full of zeros at first, and takes memory only where it was written. The arena for
+objects that a full store cannot keep, which a real raylet has on disk, is in memory too. It has a fixed size.
 
 Rules
   * The creator hands an arena out; when that process has ended, no further process can attach.
@@ -43,7 +43,7 @@ class LocalArena:
 
 
 class LocalDiskArena(LocalArena):
-    """Implements ``base.DiskArena`` in memory, with a limit."""
+    """Implements ``base.DiskArena`` in memory, up to its size."""
 
     _reserved = 0
     """Bytes that are reserved."""

@@ -20,7 +20,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappush
 from typing import Any, TypeVar, TypeVarTuple
@@ -54,7 +54,7 @@ class LocalProcess:
         self.parent = parent
         self.pid = program_pid or next(_pids)
         self.is_program = bool(program_pid)
-        """Whether this process is a driver: what its user code does on the loop has its effect in the whole program."""
+        """Whether this process is a driver. Its user code is the program's own, so nothing is replaced for it."""
         self.alive = True
         self.status: ExitStatus | None = None
         """How it ended; None while it lives."""
@@ -68,7 +68,7 @@ class LocalProcess:
         self.main_thread: threading.Thread | None = None
         """The thread that stands for the main thread of a worker, once it has run something."""
         self.classes: dict[str, Any] = {}
-        """The process's copies of classes that are pickled by value, by cloudpickle's name of them."""
+        """The process's copies of classes that are pickled by value, by cloudpickle's id of the class."""
         self.exit_handlers: list[Callable[[], object]] = []
         """The functions that user code has registered with ``atexit``, in order."""
         self.signal_handlers: dict[int, Any] = {}
@@ -112,13 +112,33 @@ class LocalProcess:
         self.tasks.clear()
 
 
-class ProcessHandle(asyncio.Handle):
-    """A callback that runs only while its process lives."""
+class _OfProcess:
+    """The part of a handle that asks, when its turn has come, whether its process still lives."""
+
+    __slots__ = ()
+    _process: LocalProcess | None
+    _loop: asyncio.AbstractEventLoop
+    _callback: Callable[..., object]
+    _args: Sequence[Any]
+    _context: Context
+
+    def _run(self) -> None:
+        process = self._process
+        if process is not None and not process.alive:
+            return
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            message = f"Exception in callback {self._callback!r}"
+            self._loop.call_exception_handler({"message": message, "exception": error})
+
+
+class ProcessHandle(_OfProcess, asyncio.Handle):
+    """A callback that waits for its turn."""
 
     __slots__ = ("_process",)
-    _callback: Callable[..., object]
-    _args: tuple[Any, ...]
-    _context: Context
 
     def __init__(
         self, callback: Callable[..., Any], args: tuple[Any, ...], loop: LocalLoop, context: Context | None
@@ -132,37 +152,17 @@ class ProcessHandle(asyncio.Handle):
         self._repr = None
         self._process = self._context.get(current_process)
 
-    def _run(self) -> None:
-        process = self._process
-        if process is None or process.alive:
-            run_callback(self, self._loop)
 
-
-class ProcessTimer(asyncio.TimerHandle):
-    """A callback that waits for its time, and runs only if its process still lives then."""
+class ProcessTimer(_OfProcess, asyncio.TimerHandle):
+    """A callback that waits for its time."""
 
     __slots__ = ("_process",)
-    _context: Context
 
     def __init__(
         self, when: float, callback: Callable[..., Any], args: tuple[Any, ...], loop: LocalLoop, context: Context | None
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self._process = self._context.get(current_process)
-
-    def _run(self) -> None:
-        process = self._process
-        if process is None or process.alive:
-            run_callback(self, self._loop)  # type: ignore[attr-defined]
-
-
-def run_callback(handle: Any, loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        handle._context.run(handle._callback, *handle._args)
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        loop.call_exception_handler({"message": f"Exception in callback {handle._callback!r}", "exception": error})
 
 
 class LocalLoop(asyncio.SelectorEventLoop):

@@ -35,7 +35,7 @@ class LocalChild:
         self._ended = asyncio.Event()
 
     def watch(self, process: LocalProcess) -> None:
-        """Be this process, which has just been started."""
+        """Stand for this process, which has just been started."""
         self.pid = process.pid
         self._process = process
         process.on_death.append(self._on_end)

@@ -32,15 +32,21 @@ class LocalSession:
                 self._lock_descriptor = self._begin()
         return self.path
 
+    def remove_spilled(self) -> None:
+        """Remove what a raylet that has died has spilled, here and in other places, as far as possible. Never raises."""
+        if self._lock_descriptor is not None:
+            from minray.platform.process.session import remove_spilled  # Few clusters spill anything.
+
+            remove_spilled(self.path)
+
     def remove(self) -> None:
         """Remove the directory, and what was spilled to other places, as far as possible. Never raises."""
+        self.remove_spilled()
         with self._making:
             if self._lock_descriptor is None:
                 return
-            from minray.platform.process.session import remove_spilled  # Few clusters spill anything.
-            from minray.platform.storage.private_paths import remove_tree
+            from minray.platform.storage.private_paths import remove_tree  # Few clusters have a directory.
 
-            remove_spilled(self.path)
             remove_tree(self.path)
             with suppress(OSError):
                 os.close(self._lock_descriptor)

@@ -37,6 +37,8 @@ class _Started:
     process: LocalProcess
     respawns: bool
     is_essential: bool
+    failure: str
+    """Why it could not be started; empty if it has started."""
     is_reported: bool = False
     """Whether ``poll_exits`` has returned its end."""
 
@@ -45,20 +47,17 @@ class LocalSupervisor:
     """The gcs (head only) and the raylet of one node."""
 
     def __init__(self, gcs_endpoint: str, system_config: SystemConfig, session: LocalSession) -> None:
-        """Make a world, or with a ``gcs_endpoint`` join that world. Raises ConnectionError if it has ended."""
+        """Make a world, or with the endpoint of a gcs join its world. Raises ConnectionError if that has ended."""
         self._is_head = not gcs_endpoint
-        self.world = World(system_config, session) if self._is_head else world_of(gcs_endpoint)
-        if not self._is_head:
-            self.world.sessions.append(session)
+        self.world = World(system_config) if self._is_head else world_of(gcs_endpoint)
         self.session_dir = session.path
-        self.socket_dir = self.world.new_machine()
+        self.socket_dir = self.world.add_machine(session)
         """Beginning of the endpoints of this node's processes."""
         self.pid = 0
         """There is no zygote."""
         self.ended = False
         self._started: dict[int, _Started] = {}
         """All processes that were started here, by pid, oldest first."""
-        self._failures: dict[int, str] = {}
 
     def spawn(
         self,
@@ -77,11 +76,10 @@ class LocalSupervisor:
         if self.ended:
             raise SpawnFailed("the node has ended")
         process, failure = self.world.thread.run(self._start(name, config), timeout_s)
-        self._started[process.pid] = _Started(name, config, process, respawns=respawn, is_essential=essential)
-        if failure:
-            self._failures[process.pid] = failure
-        else:
-            self.world.on_loop(lambda: self._watch(self._started[process.pid]))
+        started = _Started(name, config, process, respawns=respawn, is_essential=essential, failure=failure)
+        self._started[process.pid] = started
+        if not failure:
+            self.world.call_on_loop(lambda: self._watch(started))
         return process.pid
 
     async def _start(self, name: str, config: bytes) -> tuple[LocalProcess, str]:
@@ -117,7 +115,7 @@ class LocalSupervisor:
 
     async def _start_again(self, old: _Started) -> None:
         process, failure = await self._start(old.name, old.config)
-        new = replace(old, process=process, is_reported=False)
+        new = replace(old, process=process, failure=failure, is_reported=False)
         self._started[process.pid] = new
         if failure:
             self.world.loop.call_later(RESPAWN_S, self._respawn, new)
@@ -132,8 +130,8 @@ class LocalSupervisor:
 
     def wait_ready(self, pid: int, timeout_s: float) -> bytes:
         """Return what the process reports about its start, as the zygote's children do."""
-        failure = self._failures.get(pid)
-        return msgspec.json.encode(["ready"] if failure is None else ["failed", failure])
+        failure = self._started[pid].failure
+        return msgspec.json.encode(["failed", failure] if failure else ["ready"])
 
     def poll_exits(self, timeout_s: float = 0.0) -> list[ChildEnd]:
         """Return the processes that have ended since the last call. Waits up to ``timeout_s`` for the first one."""
@@ -186,4 +184,4 @@ class LocalSupervisor:
             self.ended = True
             self.world.close()
         elif not self.world.is_closed:
-            self.world.on_loop(self._end_processes)
+            self.world.call_on_loop(self._end_processes)

@@ -359,7 +359,7 @@ class LocalUserCode(_InContext):
         if not applies():
             return
         frame = sys._current_frames().get(self._main_ident)
-        if frame is not None and self._main_ident in self._busy and not _is_bad(frame, self._main_ident):
+        if frame is not None and self._main_ident in self._busy and not _refuses_exceptions(frame, self._main_ident):
             raise_in_thread(self._main_ident, kind)
         else:
             self._loop.call_later(AGAIN_S, self._interrupt_with, kind, applies)
@@ -380,7 +380,7 @@ class LocalUserCode(_InContext):
         frames, idents = sys._current_frames(), self._idents()
         for ident in idents:
             frame = frames.get(ident)
-            if frame is not None and ident != threading.get_ident() and not _is_bad(frame, ident):
+            if frame is not None and ident != threading.get_ident() and not _refuses_exceptions(frame, ident):
                 raise_in_thread(ident, ProcessGone)
         if idents and not self._loop.is_closed():
             self._loop.call_later(AGAIN_S, self._end_threads)
@@ -432,7 +432,7 @@ class _Terminated(SystemExit):
 
 
 class _Then:
-    """The callback after a piece of work, which ``ThreadsBeside`` calls with the arguments of ``in_process``."""
+    """A callback for the end of a piece of work. ``ThreadsBeside`` calls it with the arguments of ``in_process``."""
 
     __slots__ = ("_then",)
 
@@ -447,15 +447,15 @@ def _nothing(*_: object) -> None:
     """Do nothing after a piece of work."""
 
 
-def _is_bad(frame: FrameType, ident: int) -> bool:
-    """Whether an exception must not be raised in a thread that is in this frame."""
+def _refuses_exceptions(frame: FrameType, ident: int) -> bool:
+    """Whether nothing may be raised in this thread now: it is in minray's own code, or may hold a lock of all threads."""
     name = frame.f_code.co_filename
     may_hold_lock = ident not in _waits and (name.endswith(WITH_LOCKS) or name.startswith(IMPORTING))
     return may_hold_lock or is_bad_moment(frame) or _ends_a_task(frame)
 
 
 def _ends_a_task(frame: FrameType | None) -> bool:
-    """Whether a task has raised, and the executor takes care of it: the thread will be free in a moment."""
+    """Whether the executor handles what a task has raised: the thread will be free in a moment."""
     while frame is not None and frame.f_code is not TaskExecutor._on_exception.__code__:
         frame = frame.f_back
     return frame is not None

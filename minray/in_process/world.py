@@ -37,7 +37,6 @@ from minray.platform.process.host import RealHost
 from minray.platform.storage.compressed_disk import CompressedDisk
 from minray.platform.storage.disk import RealDisk
 from minray.platform.storage.external_storage import ExternalDisk, is_external
-from minray.platform.storage.private_paths import remove_tree
 from minray.platform.storage.storage import open_storage
 from minray.platform.threads.main_thread import TERMINATED
 from minray.platform.threads.user_code import IoThread
@@ -63,15 +62,12 @@ def world_of(endpoint: str) -> World:
 class World:
     """All processes of one in-process cluster."""
 
-    def __init__(self, system_config: SystemConfig, session: LocalSession) -> None:
-        """``session`` is the directory of the head node, where packages are unpacked."""
+    def __init__(self, system_config: SystemConfig) -> None:
         self.name = f"local:{next(_numbers)}"
         self.gcs_endpoint = f"{self.name}/0/gcs"
-        self.session = session
-        self.sessions = [session]
-        """The directories of all nodes."""
+        self.sessions: dict[str, LocalSession] = {}
+        """The directories of all nodes, by machine, the head first. Packages are unpacked in that of the head."""
         self.is_closed = False
-        self._machines = itertools.count()
         self.system_config = system_config
         self.thread = IoThread("minray-local", make_loop=LocalLoop)
         assert isinstance(self.thread.loop, LocalLoop)
@@ -87,12 +83,14 @@ class World:
         _worlds[self.gcs_endpoint] = self
         interpreter.begin_world()
 
-    def new_machine(self) -> str:
-        """Return the beginning of the endpoints of a new machine; the first one has the gcs."""
-        return f"{self.name}/{next(self._machines)}"
+    def add_machine(self, session: LocalSession) -> str:
+        """Return the name of a new machine, with which its endpoints begin; the first one has the gcs."""
+        machine = f"{self.name}/{len(self.sessions)}"
+        self.sessions[machine] = session
+        return machine
 
-    def on_loop(self, call: Callable[[], T]) -> T:
-        """From another thread: make this call on the loop, in no process, and return its result."""
+    def call_on_loop(self, call: Callable[[], T]) -> T:
+        """From another thread: make this call on the loop, outside of all processes, and return its result."""
 
         async def run() -> T:
             return call()
@@ -172,7 +170,7 @@ class World:
     ) -> LocalProcess:
         config = msgspec.msgpack.decode(encoded, type=WorkerConfig)
         process = self.add_process(f"worker/{config.worker_id[:4].hex()}", parent.node, parent)
-        user_code = LocalUserCode(self.loop, process, self.session.directory)
+        user_code = LocalUserCode(self.loop, process, self.sessions[f"{self.name}/0"].directory)
         self._drop_ended()
         self._workers.append(user_code)
         platform = self.platform(process, config.worker_id, user_code, marks, journal)
@@ -211,8 +209,7 @@ class World:
         if is_external(path):
             disk = ExternalDisk(path)
         else:
-            session = next((session for session in self.sessions if session.contains(path)), None)
-            disk = _DiskInWorld(session, path, self.system_config.local_fs_capacity_threshold)
+            disk = _DiskInWorld(self.sessions[process.node], path, self.system_config.local_fs_capacity_threshold)
         process.on_death.append(lambda: self.begin_in_no_process(disk.close()))
         return CompressedDisk(disk) if self.system_config.object_spilling_compression else disk
 
@@ -239,7 +236,7 @@ class World:
         for user_code in self._workers:
             user_code.join_idle(END_S)
         self.thread.halt()
-        for session in self.sessions:
+        for session in self.sessions.values():
             session.remove()
         return left
 
@@ -259,8 +256,8 @@ class World:
 class _DiskInWorld:
     """Implements ``base.Disk`` in a directory that is made when something is written, and goes with its raylet."""
 
-    def __init__(self, session: LocalSession | None, path: str, capacity_threshold: float) -> None:
-        """``session``: the directory that has this path; None for a path elsewhere, which exists."""
+    def __init__(self, session: LocalSession, path: str, capacity_threshold: float) -> None:
+        """``session`` is that of the node. A path elsewhere exists already."""
         self._session = session
         self._path = path
         self._threshold = capacity_threshold
@@ -268,7 +265,7 @@ class _DiskInWorld:
 
     def _real(self) -> RealDisk:
         if self._disk is None:
-            if self._session is not None:
+            if self._session.contains(self._path):
                 self._session.directory()
                 os.makedirs(self._path, 0o700, exist_ok=True)
             self._disk = RealDisk(self._path, self._threshold)
@@ -286,8 +283,7 @@ class _DiskInWorld:
     async def close(self) -> None:
         if self._disk is not None:
             await self._disk.close()
-        if self._disk is not None or self._session is None:
-            remove_tree(self._path)
+        self._session.remove_spilled()
 
 
 class DriverThread:
@@ -296,8 +292,8 @@ class DriverThread:
     def __init__(self, world: World, name: str, identity: bytes) -> None:
         self.loop = world.loop
         self._world = world
-        self._process = world.on_loop(lambda: world.add_process(name, "", program_pid=os.getpid()))
-        self.platform = world.on_loop(lambda: world.plain_platform(self._process, identity))
+        self._process = world.call_on_loop(lambda: world.add_process(name, "", program_pid=os.getpid()))
+        self.platform = world.call_on_loop(lambda: world.plain_platform(self._process, identity))
         user_code = self.platform.user_code
         assert isinstance(user_code, LocalDriverCode)
         self.user_code = user_code

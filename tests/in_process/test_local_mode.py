@@ -296,6 +296,21 @@ def test_what_does_not_fit_is_spilled_and_comes_back() -> None:
     assert not session.exists()
 
 
+def test_a_spill_directory_elsewhere_goes_but_not_another_one_in_its_place(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 20_000_000, "logging_level": "WARNING"}
+    for is_replaced in (False, True):
+        with minray.init(local_mode=True, object_spilling_directory=str(tmp_path), **options):
+            refs = [minray.put(numpy.full(500_000, number)) for number in range(20)]
+            assert [int(minray.get(ref)[0]) for ref in refs] == list(range(20))
+            (spilled,) = tmp_path.iterdir()
+            assert list(spilled.iterdir())
+            if is_replaced:
+                spilled.rename(tmp_path / "moved")
+                spilled.mkdir()
+                (spilled / "file").touch()
+        assert (spilled / "file").exists() == spilled.exists() == is_replaced
+
+
 def test_the_cluster_can_be_seen(local: Any) -> None:
     counter = Counter.remote()
     minray.get([counter.add.remote(), call_shout.remote("a")])

@@ -68,10 +68,10 @@ class Attachment(Protocol):
         """The process to which the network belongs."""
 
     def send(self, end: Any, message: Message) -> None:
-        """Put a message on its way to the other end, the last one in an orderly way (CLOSE) too."""
+        """Put a message on its way to the other end. CLOSE, the last message of an orderly end, comes this way too."""
 
     def shut(self, end: Any) -> None:
-        """Let the other end learn that this one has ended, after all that was sent."""
+        """Tell the other end that this one is closed, behind all messages that were sent before."""
 
     def on_message(self, end: Any, message: Message) -> None:
         """Note that a message has arrived at this end, before it is handled."""
@@ -183,7 +183,7 @@ class ChannelEnd:
         self._calls.pop(message.number)(message.failure, message.payload, buffers)
 
     def end(self) -> None:
-        """End the channel for any reason other than our own ``close``."""
+        """End the channel for any reason other than a call of ``close`` on this side."""
         if self.closed:
             return
         self.closed = True
@@ -193,7 +193,7 @@ class ChannelEnd:
         self.network.process.call_soon(self._on_close)
 
     def forget(self) -> None:
-        """Drop all calls, since the process is dead. Calls that it makes while it is unwound are not kept either."""
+        """Drop all open calls, since the process is dead. Its ``finally`` blocks may make calls still; these get no reply."""
         self.closed = True
         self._calls.clear()
         self._into.clear()
