@@ -159,9 +159,7 @@ class CoreWorker:
     def _build_fetching(self) -> None:
         """Make the parts that fetch values, and those in which threads wait for them."""
         process, config, references, store, objects = self.process, self.config, self.references, self.store, self.objects
-        self.futures = FutureResolver(
-            process, references, store, objects.on_value, objects.put_error, self.borrowing.apply
-        )
+        self.futures = FutureResolver(process, references, store, objects.on_value, objects.put_error, self.borrowing.apply)
         client = StoreClient(
             process.platform,
             process.raylet,

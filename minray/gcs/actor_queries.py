@@ -16,7 +16,7 @@ from minray.errors.packed_exception import with_last_line
 from minray.gcs.actor_scheduler import ActorScheduler
 from minray.gcs.gcs_actor_manager import GcsActorManager
 from minray.protocol import actor as protocol
-from minray.protocol.actor import DEAD, DeathCause
+from minray.protocol.actor import DeathCause
 from minray.protocol.base import Address
 from minray.protocol.gcs import WorkerDeath
 from minray.rpc.service import Call
@@ -48,16 +48,7 @@ class ActorQueries:
             cause = DeathCause(protocol.OWNER_DIED, f"its owner died before it was created: {death.cause}")
         else:
             return protocol.ActorReply(None)
-        dead = protocol.ActorInfo(
-            actor_id=request.actor_id,
-            state=DEAD,
-            class_name="",
-            name="",
-            namespace="",
-            owner=request.owner,
-            death=cause,
-        )
-        return protocol.ActorReply(dead)
+        return protocol.ActorReply(protocol.ActorInfo.of_dead(request.actor_id, request.owner, cause))
 
     def handle_ExplainActor(self, request: protocol.ExplainActor, call: Call) -> protocol.ActorExplanation:
         known = self.handle_GetActor(protocol.GetActor(request.actor_id, request.owner), call)

@@ -149,7 +149,9 @@ class ActorScheduler:
         if task is not None:
             await asyncio.wait([task])
 
-    def end_lease(self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]) -> None:
+    def end_lease(
+        self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """End a lease in any state, and its worker; the messages are repeated until the raylet answers or is dead."""
         returning = self._end_lease(lease_id, raylet, reason, on_returned)
         self._returning.begin(returning, f"give_back({lease_id[-4:].hex()})")
@@ -200,7 +202,7 @@ class ActorScheduler:
                 error = reply.values[0].data
                 await self._outcomes.on_impossible(row, DeathCause(kind, "its constructor did not succeed", error))
                 return
-            self.end_lease(lease.lease_id, lease.raylet, "it takes no more tasks", _nothing)
+            self.end_lease(lease.lease_id, lease.raylet, "it takes no more tasks")
             row = ActorRow(row.info, row.creation)
 
     async def _lease(self, row: ActorRow) -> _ActorLease | None:
@@ -274,13 +276,14 @@ class ActorScheduler:
         return self._nodes.death_cause(process.node_id) is not None or self._outcomes.is_dead(process)
 
     async def _end_lease(
-        self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]]
+        self, lease_id: bytes, raylet: Address, reason: str, on_returned: Callable[[], Awaitable[None]] | None
     ) -> None:
         requests: Sequence[Request[Done]] = (CancelWorkerLease(lease_id), ReturnWorkerLease(lease_id, True, reason))
         for request in requests:
             if await self._caller.call(raylet, request) is None:
                 break
-        await on_returned()
+        if on_returned is not None:
+            await on_returned()
 
     # --- Choosing a node -------------------------------------------------------------------------------------------------
 
@@ -335,7 +338,3 @@ def _push_of(row: ActorRow, lease: _ActorLease) -> PushTask:
         gpu_ids=lease.gpu_ids,
         actor_id=row.info.actor_id,
     )
-
-
-async def _nothing() -> None:
-    pass

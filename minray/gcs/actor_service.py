@@ -174,7 +174,7 @@ class ActorService:
         """Kill an actor's present incarnation if that was requested. A restarted gcs repeats it until it is answered."""
         row = self._actors.get(actor_id)
         if row is not None and row.is_to_be_killed() and row.raylet is not None:
-            self._scheduler.end_lease(row.lease_id, row.raylet, "killed by minray.kill", _nothing)
+            self._scheduler.end_lease(row.lease_id, row.raylet, "killed by minray.kill")
 
     @durable
     async def handle_EndActor(self, request: protocol.EndActor, call: Call) -> Done:
@@ -258,18 +258,15 @@ class ActorService:
     # --- Outcomes of the scheduler ---------------------------------------------------------------------------------------
 
     async def on_leasing(self, row: ActorRow, lease_id: bytes, raylet: Address) -> bool:
-        def lease(_now: ActorRow) -> ActorRow | None:
-            return self._actors.leased_row(row.info.actor_id, row.info.restarts, lease_id, raylet)
-
-        return await self._until_stored(row.info.actor_id, lease)
+        actor_id, restarts = row.info.actor_id, row.info.restarts
+        return await self._until_stored(actor_id, lambda _now: self._actors.leased_row(actor_id, restarts, lease_id, raylet))
 
     async def on_created(self, row: ActorRow, address: Address, pid: int) -> bool:
-        def begin(_now: ActorRow) -> ActorRow | None:
-            return self._actors.alive_row(row.info.actor_id, row.info.restarts, address, pid)
-
-        created = await self._until_stored(row.info.actor_id, begin)
-        if created and (loss := self._loss(address)) is not None:
-            await self._lose_worker(row.info.actor_id, address, loss)
+        actor_id, restarts = row.info.actor_id, row.info.restarts
+        created = await self._until_stored(actor_id, lambda _now: self._actors.alive_row(actor_id, restarts, address, pid))
+        now = self._actors.get(actor_id)
+        if created and (loss := self._loss(address)) is not None and now is not None and now.info.address == address:
+            await self._lose(now, loss)
         return created
 
     async def on_impossible(self, row: ActorRow, cause: DeathCause) -> None:
@@ -285,11 +282,6 @@ class ActorService:
         return self._surroundings.worker_death(worker) is not None
 
     # --- Storing changes -------------------------------------------------------------------------------------------------
-
-    async def _lose_worker(self, actor_id: bytes, address: Address, cause: DeathCause) -> None:
-        row = self._actors.get(actor_id)
-        if row is not None and row.info.address == address:
-            await self._lose(row, cause)
 
     def _loss(self, place: Address) -> DeathCause | None:
         """Return the cause of death of an incarnation at ``place``, if that process or its node is known to be dead."""
@@ -351,7 +343,7 @@ class ActorService:
             self._return_lease(row, row.info.death.message if row.info.death is not None else "")
         else:
             if old.lease_id and old.raylet is not None:
-                self._scheduler.end_lease(old.lease_id, old.raylet, "its actor begins anew", _nothing)
+                self._scheduler.end_lease(old.lease_id, old.raylet, "its actor begins anew")
             self._scheduler.create(row)
 
     def _return_lease(self, row: ActorRow, reason: str) -> None:
@@ -395,13 +387,8 @@ class ActorService:
         return self._actors.rows()
 
 
-
 def _job(row: ActorRow) -> bytes:
     return job_of_actor(row.info.actor_id)
-
-
-async def _nothing() -> None:
-    pass
 
 
 def _loss_of(death: WorkerDeath) -> DeathCause:

@@ -6,7 +6,8 @@ Ray: src/ray/gcs/actor/gcs_actor_manager.h
     PENDING_CREATION, ALIVE or RESTARTING -> RESTARTING -> ALIVE
     each of these -> DEAD -> forgotten
 
-Pure, like the other tables of the gcs: a decision (``..._row``) returns the row to store, ``on_committed`` enters it.
+Pure, like the other tables of the gcs: a decision (``..._row``) returns the row to store, ``on_committed`` enters it. The
+messages and deaths that lead to a decision come to ``actor_service``. ``actor_scheduler`` brings an incarnation to life.
 
 Rules
   * An actor's incarnations are counted by ``restarts``. Each restart uses up one of ``max_restarts`` (G35), except one
@@ -149,18 +150,7 @@ class GcsActorManager:
         if actor_id in self._rows or actor_id in self._forgotten:
             return None
         nobody = Address(b"", b"", "", "")
-        return ActorRow(
-            ActorInfo(
-                actor_id=actor_id,
-                state=DEAD,
-                class_name="",
-                name="",
-                namespace="",
-                owner=nobody,
-                death=cause,
-                end_time=now,
-            )
-        )
+        return ActorRow(ActorInfo.of_dead(actor_id, nobody, cause, end_time=now))
 
     def created_row(self, actor_id: bytes, creation: ActorCreation) -> ActorRow | None:
         """Return the row of an actor whose constructor's arguments are there; None if it is created already."""

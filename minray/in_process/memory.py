@@ -2,47 +2,21 @@
 
 Ray: has no counterpart
 
-An arena is mapped, not allocated: it is full of zeros at first, and takes memory only where it was written. The arena for
-objects that a full store cannot keep, which a real raylet has on disk, is in memory too. It has a fixed size.
-
-Rules
-  * The creator hands an arena out; when that process has ended, no further process can attach.
-  * Views outlive the creator and the cluster. An arena is unmapped when the last view of it is gone.
+The arena for objects that a full store cannot keep, which a real raylet has on disk, is in memory too. It has a fixed size.
+When the creator of an arena has ended, no further process can attach. Views outlive the creator and the cluster.
 """
 
 from __future__ import annotations
 
-import mmap
-
 from minray.in_process.process import LocalProcess
 from minray.platform.base import DiskFull, MemoryFailed
+from minray.platform.storage.listed_arena import ListedArena
 
 MOST_FALLBACK_BYTES = 1 << 30
 """Size of an arena for what does not fit into the store, in bytes."""
 
 
-class LocalArena:
-    """Implements ``base.Arena`` with an anonymous mapping."""
-
-    def __init__(self, arenas: dict[str, LocalArena], endpoint: str, size: int, creator: LocalProcess) -> None:
-        try:
-            self.view = memoryview(mmap.mmap(-1, size))
-        except (OSError, OverflowError, ValueError) as error:
-            raise MemoryFailed(f"no arena of {size} bytes: {error}; choose a smaller object_store_memory") from error
-        self._arenas = arenas
-        self._endpoint = endpoint
-        arenas[endpoint] = self
-        creator.on_death.append(self._withdraw)
-
-    async def close(self) -> None:
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        if self._arenas.get(self._endpoint) is self:
-            del self._arenas[self._endpoint]
-
-
-class LocalDiskArena(LocalArena):
+class LocalDiskArena(ListedArena):
     """Implements ``base.DiskArena`` in memory, up to its size."""
 
     _reserved = 0
@@ -62,22 +36,25 @@ class LocalDiskArena(LocalArena):
 class LocalMemory:
     """Implements ``base.Memory``; one for each process, over the arenas of its world."""
 
-    def __init__(self, arenas: dict[str, LocalArena], process: LocalProcess) -> None:
+    def __init__(self, arenas: dict[str, ListedArena], process: LocalProcess) -> None:
         self._arenas = arenas
         self._process = process
         self._views: dict[str, memoryview] = {}
         """The views of attached arenas, by endpoint."""
         process.on_death.append(self._views.clear)
 
-    async def create_arena(self, endpoint: str, size: int) -> LocalArena:
+    async def create_arena(self, endpoint: str, size: int) -> ListedArena:
         self._check(endpoint)
         if size <= 0:
             raise MemoryFailed(f"an arena of {size} bytes: object_store_memory must be positive")
-        return LocalArena(self._arenas, endpoint, size, self._process)
+        try:
+            return ListedArena(self._arenas, endpoint, size, self._process.on_death)
+        except (OSError, OverflowError, ValueError) as error:
+            raise MemoryFailed(f"no arena of {size} bytes: {error}; choose a smaller object_store_memory") from error
 
     async def create_disk_arena(self, endpoint: str, directory: str, capacity_threshold: float) -> LocalDiskArena:
         self._check(endpoint)
-        return LocalDiskArena(self._arenas, endpoint, MOST_FALLBACK_BYTES, self._process)
+        return LocalDiskArena(self._arenas, endpoint, MOST_FALLBACK_BYTES, self._process.on_death)
 
     def _check(self, endpoint: str) -> None:
         if not endpoint.startswith("local:") or len(endpoint) == len("local:"):

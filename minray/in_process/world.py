@@ -26,7 +26,7 @@ from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GcsServer
 from minray.in_process import interpreter
-from minray.in_process.memory import LocalArena, LocalMemory
+from minray.in_process.memory import LocalMemory
 from minray.in_process.network import LocalListener, LocalNetwork
 from minray.in_process.process import LocalLoop, LocalProcess
 from minray.in_process.processes import MARK_BYTES, LocalProcesses
@@ -37,6 +37,7 @@ from minray.platform.process.host import RealHost
 from minray.platform.storage.compressed_disk import CompressedDisk
 from minray.platform.storage.disk import RealDisk
 from minray.platform.storage.external_storage import ExternalDisk, is_external
+from minray.platform.storage.listed_arena import ListedArena
 from minray.platform.storage.storage import open_storage
 from minray.platform.threads.main_thread import TERMINATED
 from minray.platform.threads.user_code import IoThread
@@ -75,7 +76,7 @@ class World:
         self.processes: list[LocalProcess] = []
         """The living processes."""
         self._listeners: dict[str, LocalListener] = {}
-        self._arenas: dict[str, LocalArena] = {}
+        self._arenas: dict[str, ListedArena] = {}
         self._mains: set[asyncio.Task[None]] = set()
         """The first task of every process, kept here because the loop keeps only weak references to tasks."""
         self._workers: list[LocalUserCode] = []

@@ -16,7 +16,8 @@ import logging
 import os
 import secrets
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -291,16 +292,26 @@ def start_node(options: NodeOptions) -> Node:
     except (OSError, ValueError) as error:  # ValueError: the name of an environment variable is invalid.
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
-    try:
+    with _closed_after_failure(zygote, f"cannot write {session / NODE_FILE}"):
         node = _boot(options, resources, token, f"unix:{session / SOCKETS}", zygote)
         write_node_file(node.file)
-        return node
+    return node
+
+
+@contextmanager
+def _closed_after_failure(zygote: Supervisor, what_failed: str, advice: str = "") -> Iterator[None]:
+    """Close the zygote if its node cannot be started. Raises RuntimeError for SpawnFailed and OSError.
+
+    ``what_failed`` says what an OSError means, ``advice`` what to do about it.
+    """
+    try:
+        yield
     except SpawnFailed as error:
         zygote.close()
         raise RuntimeError(f"the node could not be started: {error}") from None
     except OSError as error:
         zygote.close()
-        raise RuntimeError(f"cannot write {session / NODE_FILE}: {error.strerror}") from None
+        raise RuntimeError(f"{what_failed}: {error.strerror}{advice}") from None
     except BaseException:
         zygote.close()
         raise
@@ -321,19 +332,10 @@ def _start_local(options: NodeOptions, resources: dict[str, int]) -> Node:
     path = new_session_path()
     session = LocalSession(str(path), partial(begin_local_session, path))
     supervisor = LocalSupervisor(options.gcs_endpoint, options.system_config, session)
-    try:
+    with _closed_after_failure(supervisor, f"cannot create {path}", "; set MINRAY_TMPDIR to another path"):
         if _places_to_spill(options):
             session.directory()
         node = _boot(options, resources, b"", supervisor.socket_dir, supervisor)
-    except SpawnFailed as error:
-        supervisor.close()
-        raise RuntimeError(f"the node could not be started: {error}") from None
-    except OSError as error:
-        supervisor.close()
-        raise RuntimeError(f"cannot create {path}: {error.strerror}; set MINRAY_TMPDIR to another path") from None
-    except BaseException:
-        supervisor.close()
-        raise
     local_nodes.append(node.file)
     return node
 

@@ -1,4 +1,4 @@
-"""A report of a node's store for the state API: the largest copies, their owners and their readers.
+"""Reports of a node's store for people: the largest copies, their owners and their readers, and why the store is full.
 
 Ray: the half of NodeManager::HandleGetObjectsInfo (src/ray/raylet/node_manager.cc) that is about plasma
 
@@ -11,7 +11,11 @@ import heapq
 
 from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.object_table import ObjectTable
+from minray.platform.base import DiskFailed
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo, SpillStats
+
+TOP_HOLDERS = 5
+"""Number of largest objects that the explanation of a full store names."""
 
 
 def objects_info(node_id: bytes, table: ObjectTable, spill: SpillStats, request: GetObjectsInfo) -> ObjectsInfo:
@@ -49,3 +53,27 @@ def _copy_info(table: ObjectTable, entry: ObjectEntry) -> CopyInfo:
         is_on_disk=entry.spilled is not None,
         is_in_fallback=table.fallback.has(entry.offset),
     )
+
+
+def describe_full(table: ObjectTable, size: int, disk_trouble: DiskFailed | None) -> str:
+    """Explain for users why ``size`` bytes are not available: the largest objects, their users, and the trouble on disk."""
+    allocator, entries = table.allocator, table.entries()
+    largest = heapq.nlargest(TOP_HOLDERS, entries, key=lambda entry: entry.size)
+    held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes, {_use_of(entry)})" for entry in largest)
+    in_use = sum(entry.in_use() for entry in entries)
+    advice = "make room there, or choose another object_spilling_directory"
+    failing = f" The disk does not help: {disk_trouble}; {advice}." if disk_trouble else ""
+    on_disk = f", and {table.fallback.used} on disk" if table.fallback.used else ""
+    return (
+        f"{size} bytes are wanted; {allocator.used} of {allocator.capacity} are in use{on_disk}, by {len(entries)}"
+        f" objects, of which {in_use} are being read or written; the largest hole has {allocator.largest_hole()}."
+        f"{failing} The largest objects: {held or 'none'}"
+    )
+
+
+def _use_of(entry: ObjectEntry) -> str:
+    """Explain for users why a copy takes memory."""
+    if not entry.is_written:
+        return "being written"
+    readers = dict.fromkeys(client.hex()[:8] or "its node" for client in entry.pins.values())
+    return f"read by {', '.join(readers)}" if readers else f"owned by {entry.owner.worker_id.hex()[:8]}"

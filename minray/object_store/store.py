@@ -20,7 +20,7 @@ from typing import Protocol
 
 from minray.object_store.allocator import Allocator
 from minray.object_store.create_request_queue import CreateRequestQueue, Creation, OnCreated, Restoration
-from minray.object_store.inventory import objects_info
+from minray.object_store.inventory import describe_full, objects_info
 from minray.object_store.object_entry import ObjectEntry, SpillFile
 from minray.object_store.object_table import ObjectTable
 from minray.object_store.question import Order, Question
@@ -57,9 +57,6 @@ from minray.rpc.service import Call
 
 LOOK_AGAIN_S = 0.5
 """Most seconds until waiting requests are looked at again: each time, processes may be asked to collect garbage."""
-TOP_HOLDERS = 5
-"""Number of largest objects that the explanation of a full store names."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -76,6 +73,7 @@ class Spilling(Protocol):
 
     trouble: DiskFailed | None
     """Error of the last attempt to spill; None if it succeeded."""
+
     def stats(self) -> SpillStats:
         """Return the amounts spilled and restored so far."""
 
@@ -394,25 +392,5 @@ class ObjectStore:
         spilling.maybe_spill(self._queue.waiting_bytes)
 
     def why_full(self, size: int) -> str:
-        """Explain for users why ``size`` bytes are not available: the largest objects, and who uses them."""
-        allocator, entries = self.table.allocator, self.table.entries()
-        largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:TOP_HOLDERS]
-        held = ", ".join(f"{entry.object_id.hex()} ({entry.size} bytes, {_use_of(entry)})" for entry in largest)
-        in_use = sum(entry.in_use() for entry in entries)
-        trouble = self._disk_trouble()
-        advice = "make room there, or choose another object_spilling_directory"
-        failing = f" The disk does not help: {trouble}; {advice}." if trouble else ""
-        on_disk = f", and {self.table.fallback.used} on disk" if self.table.fallback.used else ""
-        return (
-            f"{size} bytes are wanted; {allocator.used} of {allocator.capacity} are in use{on_disk}, by {len(entries)}"
-            f" objects, of which {in_use} are being read or written; the largest hole has {allocator.largest_hole()}."
-            f"{failing} The largest objects: {held or 'none'}"
-        )
-
-
-def _use_of(entry: ObjectEntry) -> str:
-    """Explain for users why a copy takes memory."""
-    if not entry.is_written:
-        return "being written"
-    readers = dict.fromkeys(client.hex()[:8] or "its node" for client in entry.pins.values())
-    return f"read by {', '.join(readers)}" if readers else f"owned by {entry.owner.worker_id.hex()[:8]}"
+        """Explain for users why ``size`` bytes are not available."""
+        return describe_full(self.table, size, self._disk_trouble())

@@ -92,6 +92,22 @@ class ActorInfo(Record, frozen=True):
     is_ending: bool = False
     """Whether no handle is left or the actor ends itself: it ends soon, is not restarted, and its name is free."""
 
+    @staticmethod
+    def of_dead(
+        actor_id: bytes, owner: Address, death: DeathCause, class_name: str = "", end_time: float = 0.0
+    ) -> ActorInfo:
+        """Describe an actor of which nothing else is known, or counts any more."""
+        return ActorInfo(
+            actor_id=actor_id,
+            state=DEAD,
+            class_name=class_name,
+            name="",
+            namespace="",
+            owner=owner,
+            death=death,
+            end_time=end_time,
+        )
+
     def may_restart(self, preempted: bool = False) -> bool:
         """Tell whether the actor is restarted if it dies now."""
         if preempted:

@@ -29,6 +29,7 @@ from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.common.tombstones import remember
 from minray.protocol.base import Address
+from minray.raylet.start_failures import StartFailures
 
 STARTING, IDLE, LEASED, EXITING, DYING, DEAD = "STARTING", "IDLE", "LEASED", "EXITING", "DYING", "DEAD"
 """States of a worker. EXITING: it was asked to end and may refuse. DYING: it is being killed. DEAD: its end was seen."""
@@ -43,12 +44,6 @@ WORKER_STATES: Mapping[str, tuple[str, ...]] = {
     DEAD: (NEW,),
 }
 
-MAX_FAILED_IN_A_ROW = 5
-"""Number of failures in a row after which waiting leases fail, too."""
-BACKOFF_FIRST_S = 0.1
-"""Seconds before the next attempt after a first failure; the pause doubles with each further one."""
-BACKOFF_MAX_S = 5.0
-"""Longest pause, in seconds, after a failure."""
 ASK_AGAIN_S = 1.0
 """Seconds before a retired worker that refused to end is asked again."""
 
@@ -68,7 +63,6 @@ class Binding(NamedTuple):
     def start(self) -> Start:
         """Return what decides how such a worker starts."""
         return self.job_id, self.runtime_env
-
 
 
 @dataclass(slots=True, eq=False)
@@ -96,40 +90,6 @@ class Worker:
     """Reason why the worker is being killed."""
     memory_usage: tuple[int, int] = (0, 0)
     """Bytes of the node's memory, used and total, if the worker was killed because memory ran short; else zeros."""
-
-
-@dataclass(slots=True)
-class Failures:
-    """Counts failed attempts of one kind in a row, and says when to try again."""
-
-    in_a_row: int = 0
-    in_all: int = 0
-    reason: str = ""
-    again_at: float = 0.0
-    since: float = 0.0
-    """Time of the first failure in the row."""
-    _failed_at: float = -1.0
-
-    def add_failure(self, begun_at: float, reason: str, now: float) -> None:
-        self.reason = reason
-        if begun_at <= self._failed_at:
-            return  # It began before the last failure was seen, so it has the same cause and does not count again.
-        self.in_a_row += 1
-        self.since = now if self.in_a_row == 1 else self.since
-        self.in_all += 1
-        self._failed_at = now
-        self.again_at = now + min(BACKOFF_FIRST_S * 2 ** (self.in_a_row - 1), BACKOFF_MAX_S)
-
-    @property
-    def is_hopeless(self) -> bool:
-        return self.in_a_row >= MAX_FAILED_IN_A_ROW
-
-    def has_lasted(self, period_s: float, now: float) -> bool:
-        return self.in_a_row > 0 and now >= self.since + period_s
-
-    def end(self) -> None:
-        """Reset the row, because an attempt has succeeded."""
-        self.in_a_row, self.again_at = 0, 0.0
 
 
 @dataclass(slots=True)
@@ -182,9 +142,9 @@ class WorkerPool:
         """Starting workers, oldest first."""
         self._prestart = prestart
         """Number of workers to start although no lease waits for them yet."""
-        self._starts = Failures()
+        self._starts = StartFailures()
         """Failed starts; no worker is started before ``again_at``."""
-        self._first_tasks: dict[Start, Failures] = {}
+        self._first_tasks: dict[Start, StartFailures] = {}
         """Deaths before a first task, by start; only of starts whose last worker died so."""
         self._finished_jobs: OrderedDict[bytes, None] = OrderedDict()
 
@@ -255,7 +215,9 @@ class WorkerPool:
             if is_excused:
                 self._first_tasks.pop(worker.binding.start(), None)
             elif state == LEASED and not self.is_over(worker.binding.job_id):
-                self._first_tasks.setdefault(worker.binding.start(), Failures()).add_failure(worker.leased_at, cause, now)
+                self._first_tasks.setdefault(worker.binding.start(), StartFailures()).add_failure(
+                    worker.leased_at, cause, now
+                )
         self._idle.pop(worker_id, None)
         self._starting.pop(worker_id, None)
         self._states.set(worker_id, DEAD)
@@ -331,9 +293,9 @@ class WorkerPool:
         for lease_id, binding in list(self._waiting.items()):
             deaths = self._first_tasks.get(binding.start())
             if lease_id in held_back and deaths is not None and deaths.is_hopeless and binding not in alive:
-                reason = _describe_deaths(deaths)
+                reason = _DEATHS + deaths.describe()
             elif self._starts.is_hopeless and self._was_tried(lease_id) and not alive & {None, binding}:
-                reason = f"no worker could be started{_times(self._starts)}"
+                reason = f"no worker could be started{self._starts.describe()}"
             else:
                 continue
             self.cancel(lease_id)
@@ -393,9 +355,7 @@ class WorkerPool:
         retired = [
             worker
             for worker in self.workers.values()
-            if worker.retired
-            and self._states.get(worker.worker_id) == EXITING
-            and now - worker.idle_since > ASK_AGAIN_S
+            if worker.retired and self._states.get(worker.worker_id) == EXITING and now - worker.idle_since > ASK_AGAIN_S
         ]
         for worker in retired:
             worker.idle_since = now
@@ -408,20 +368,11 @@ class WorkerPool:
         """Explain for users what a lease without a worker waits for."""
         deaths = self._first_tasks.get(self._waiting[lease_id].start())
         if deaths is not None:
-            return f"waits for a worker on node {node}: {_describe_deaths(deaths)}"
+            return f"waits for a worker on node {node}: {_DEATHS + deaths.describe()}"
         if self._starts.in_a_row:
-            return f"waits for a worker on node {node}: none could be started{_times(self._starts)}"
+            return f"waits for a worker on node {node}: none could be started{self._starts.describe()}"
         return f"waits for a worker, which is starting on node {node}"
 
 
-def _times(failures: Failures) -> str:
-    """Say how often in a row attempts have failed, and why."""
-    in_a_row = f", {failures.in_a_row} times in a row" if failures.in_a_row > 1 else ""
-    return f"{in_a_row}: {failures.reason}"
-
-
-def _describe_deaths(failures: Failures) -> str:
-    return f"workers die before they begin a task{_times(failures)}"
-
-
+_DEATHS = "workers die before they begin a task"
 _NOT_REGISTERED = "it did not register in time"

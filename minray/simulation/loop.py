@@ -184,7 +184,7 @@ class SimProcess:
         """Tick before which the process does not run."""
         self.ordinals: dict[str, int] = {}
         """Counters of events in the process by name, such as the steps of each task while faults may strike."""
-        self.on_death: list[Callable[[], None]] = []
+        self.on_death: list[Callable[[], object]] = []
         """Callbacks for its death; each is called once, in order, outside of the process."""
         self.tombs: list[object] = []
         """Tasks, handles and timers of a dead process, kept so that none of them unwinds."""

@@ -1,8 +1,5 @@
 """Simulated memory: arenas that the processes of a simulated node share.
 
-All simulated processes are in one real process, so that all of them share one view of an arena. The arena is mapped, not
-allocated: like a real one it is full of zeros, and takes memory only where it was written.
-
 Rules
   * The creator hands the arena out. A process cannot attach when the creator has died, or from another node.
   * Views outlive the creator and the node: others see a dead process's last writes, and nothing else happens to them.
@@ -13,9 +10,8 @@ Left out: a stalled creator. A simulated one hands out memory all the same; a re
 
 from __future__ import annotations
 
-import mmap
-
 from minray.platform.base import DiskFailed, DiskFull, MemoryFailed
+from minray.platform.storage.listed_arena import ListedArena
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
 from minray.simulation.node import SimNode
@@ -24,24 +20,13 @@ MOST_DISK_BYTES = 1 << 28
 """The largest arena on a simulated disk, in bytes: it is really in memory."""
 
 
-class SimArena:
-    """Implements ``base.Arena`` with an anonymous mapping of the real process."""
+class SimArena(ListedArena):
+    """An arena on a simulated node."""
 
     def __init__(self, arenas: dict[str, SimArena], endpoint: str, size: int, creator: SimProcess) -> None:
-        self.view = memoryview(mmap.mmap(-1, size))
+        super().__init__(arenas, endpoint, size, creator.on_death)
         self.creator = creator
         self.node = creator.node
-        self._arenas = arenas
-        self._endpoint = endpoint
-        arenas[endpoint] = self
-        creator.on_death.append(self._withdraw)
-
-    async def close(self) -> None:
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        if self._arenas.get(self._endpoint) is self:
-            del self._arenas[self._endpoint]
 
 
 class SimDiskArena(SimArena):

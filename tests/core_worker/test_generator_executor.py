@@ -16,11 +16,10 @@ from minray.common.bounds import BOUNDS
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 from minray.common.ids import item_id
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
-from minray.core_worker.execution.outgoing_stream import StreamingTask
-from minray.core_worker.records.received_task import ReceivedTask, Result
+from minray.core_worker.records.received_task import Result
 from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
-from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
+from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, Rerun, WaitForReader
 from minray.protocol.object_store import Place
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import Serialized, deserialize
@@ -46,7 +45,14 @@ class LoopUser(UserThread):
 class Stage:
     """See the head of this file."""
 
-    def __init__(self, is_async: bool = False, **fields: Any) -> None:
+    def __init__(
+        self,
+        is_async: bool = False,
+        most_unread: int = 0,
+        items_arrived: int = 0,
+        items_lost: Sequence[int] = (),
+        actor_id: bytes = b"",
+    ) -> None:
         self.user = LoopUser() if is_async else UserThread()
         self.peers = RecordingPeers()
         self.discarded: list[bytes] = []
@@ -62,8 +68,8 @@ class Stage:
         myself: Any = self
         process = process_record(self.peers, user_code=self.user)
         self.executor = GeneratorExecutor(process, myself, myself, self.lend_soon)
-        values: dict[str, Any] = {"items_arrived": 0, "most_unread": 0, **fields}
-        self.task = StreamingTask(RECEIVED_ID, 2, OWNER, **values)
+        rerun = Rerun([], items_arrived, list(items_lost))
+        self.task = received(template(most_unread=most_unread), OWNER, actor_id=actor_id, rerun=rerun)
 
     # --- as the keeper of results
 
@@ -169,7 +175,7 @@ def test_large_items_are_told_by_their_places_and_long_ones_travel_beside() -> N
 
 
 def test_what_has_arrived_before_does_not_come_again_unless_it_is_lost() -> None:
-    stage = Stage(items_arrived=4, items_lost={2})
+    stage = Stage(items_arrived=4, items_lost=[2])
     stage.begin(stage.numbers(5))
     reports = stage.take_reports()
     assert numbers(reports) == [2, 5, 6] and items(reports) == [2, 5, None]
@@ -209,14 +215,13 @@ def test_one_that_is_interrupted_waits_until_all_is_answered() -> None:
 # --- cancelled: a call of an actor, which is not interrupted
 
 
-def cancelled(stage: Stage, call: ReceivedTask) -> None:
-    call.cancelled = True
-    stage.executor.on_cancelled(call)
+def cancel(stage: Stage) -> None:
+    stage.task.cancelled = True
+    stage.executor.on_cancelled(stage.task)
 
 
 def test_g48_a_call_that_is_held_up_ends_when_it_is_cancelled_and_all_is_answered() -> None:
-    call = received(template())
-    stage = Stage(most_unread=1, call=call)
+    stage = Stage(most_unread=1, actor_id=b"actor")
     closed: list[str] = []
 
     def some() -> Iterator[int]:
@@ -228,7 +233,7 @@ def test_g48_a_call_that_is_held_up_ends_when_it_is_cancelled_and_all_is_answere
     stage.begin(some())
     reports = stage.take_reports()
     stage.take_question(1)
-    cancelled(stage, call)
+    cancel(stage)
     assert closed == ["before its end"] and stage.yielded == 1 and not stage.is_over()
     stage.answer(*reports)
     with pytest.raises(asyncio.CancelledError):
@@ -236,13 +241,12 @@ def test_g48_a_call_that_is_held_up_ends_when_it_is_cancelled_and_all_is_answere
 
 
 def test_g48_a_call_that_nobody_holds_up_ends_before_its_next_item_when_it_is_cancelled() -> None:
-    call = received(template())
-    stage = Stage(call=call)
+    stage = Stage(actor_id=b"actor")
 
     def some() -> Iterator[int]:
         for number in stage.numbers():
             if number == 2:
-                cancelled(stage, call)
+                cancel(stage)
             yield number
 
     stage.begin(some())
@@ -253,11 +257,10 @@ def test_g48_a_call_that_nobody_holds_up_ends_before_its_next_item_when_it_is_ca
 
 
 def test_a_cancelled_call_closes_also_what_is_no_generator() -> None:
-    call = received(template())
-    stage = Stage(most_unread=1, call=call)
+    stage = Stage(most_unread=1, actor_id=b"actor")
     stage.begin(iter([1, 2]))
     reports = stage.take_reports()
-    cancelled(stage, call)
+    cancel(stage)
     stage.answer(*reports)
     with pytest.raises(asyncio.CancelledError):
         stage.user.result()
@@ -298,19 +301,19 @@ def test_with_back_pressure_the_next_item_waits_until_enough_are_read() -> None:
 
 
 def test_g101_a_task_that_is_held_up_lends_its_cpus_until_it_goes_on() -> None:
-    stage = Stage(most_unread=1, lender="task")
+    stage = Stage(most_unread=1)
     stage.begin(stage.numbers())
     reports = stage.take_reports()
     question = stage.take_question(1)
-    assert stage.lenders == ["task"]
+    assert stage.lenders == [stage.task]
     stage.answer(*reports)
-    assert stage.lenders == ["task"], "that its item has come does not mean that it is read"
+    assert stage.lenders == [stage.task], "that its item has come does not mean that it is read"
     stage.answer(question, read=1)
-    assert stage.yielded == 2 and stage.lenders == ["task"], "it has gone on, and is held up again"
+    assert stage.yielded == 2 and stage.lenders == [stage.task], "it has gone on, and is held up again"
     reports = stage.take_reports()
     stage.take_question(2)
     stage.answer(*reports, read=2)
-    assert stage.yielded == 3 and stage.lenders == ["task"], "the question is open still"
+    assert stage.yielded == 3 and stage.lenders == [stage.task], "the question is open still"
     stage.user.interrupt(KeyboardInterrupt())
     stage.answer(*stage.take_reports())
     with pytest.raises(KeyboardInterrupt):
@@ -319,10 +322,10 @@ def test_g101_a_task_that_is_held_up_lends_its_cpus_until_it_goes_on() -> None:
 
 
 def test_g101_a_task_that_waits_for_nothing_but_answers_lends_nothing() -> None:
-    stage = Stage(lender="task")
+    stage = Stage()
     stage.begin(stage.numbers())
     assert stage.yielded == BOUNDS.generator_max_reports_in_flight and stage.lenders == []
-    held_up = Stage(most_unread=1, lender=None)
+    held_up = Stage(most_unread=1, actor_id=b"actor")
     held_up.begin(held_up.numbers())
     held_up.take_reports()
     held_up.take_question(1)

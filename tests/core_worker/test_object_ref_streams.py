@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from minray.common.bounds import BOUNDS
 from minray.common.ids import TaskIdFactory, item_id, return_id, task_of
 from minray.common.state_table import InvalidTransition
-from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report, StreamingTask
+from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report
 from minray.core_worker.records.object_ref_streams import ObjectRefStreams
 from minray.core_worker.records.received_task import Result
 from minray.core_worker.records.stored_object import StoredObject
-from minray.protocol.core_worker import GeneratorItemReply
+from minray.protocol.core_worker import GeneratorItemReply, Rerun
 from minray.values.serialization import serialize
-from tests.core_worker.parts import JOB, OWN
+from tests.core_worker.parts import JOB, OWN, received, template
 
 TASK = TaskIdFactory(OWN.worker_id, JOB).next()
 
@@ -124,7 +124,8 @@ class Executor:
         self.reports: list[Report] = []
         self.discarded: list[bytes] = []
         myself: Any = self
-        task = StreamingTask(TASK, 0, OWN, items_arrived, most_unread)
+        rerun = Rerun([], items_arrived, [])
+        task = received(template(most_unread=most_unread), task_id=TASK, attempt=0, rerun=rerun)
         in_flight = BOUNDS.generator_max_reports_in_flight
         self.stream = OutgoingStream(task, myself, lambda stream, report: self.reports.append(report), in_flight)
 

@@ -17,7 +17,6 @@ import pytest
 
 from minray.common.task_spec import ActorOptions, TaskTemplate
 from minray.core_worker.execution.actor_instance import method_of
-from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import BrokenOff
 from minray.core_worker.execution.task_errors import TaskErrors
 from minray.core_worker.execution.task_executor import MARKS, TaskExecutor
@@ -25,9 +24,9 @@ from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.errors.packed_exception import unpack_exception
 from minray.exceptions import ActorDiedError, AsyncioActorExit, RayError, RaySystemError, TaskCancelledError
-from minray.protocol.core_worker import CANCELLED, FAILED, OK, Rerun
+from minray.protocol.core_worker import CANCELLED, FAILED, OK
 from minray.values import serialization
-from tests.core_worker.parts import OWN, RECEIVED_ID, id_of, received, template
+from tests.core_worker.parts import RECEIVED_ID, id_of, received, template
 from tests.platform_record import FakeProcesses, platform_record
 from tests.rpc.fake_network import run, turns
 
@@ -52,7 +51,7 @@ class Machine:
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.discarded: list[Any] = []
         """Results that were taken back."""
-        self.streams: list[tuple[StreamingTask, list[Any]]] = []
+        self.streams: list[tuple[ReceivedTask, list[Any]]] = []
         """Generators that have run."""
         self.cleaned = 0
         """How often the interpreter has cleaned up,"""
@@ -93,10 +92,10 @@ class Machine:
     def discard(self, task: Any, results: list[Any]) -> None:
         self.discarded += results
 
-    def run(self, task: StreamingTask, iterator: Any) -> None:
+    def run(self, task: ReceivedTask, iterator: Any) -> None:
         self.streams.append((task, list(iterator)))
 
-    async def run_async(self, task: StreamingTask, iterator: Any) -> None:
+    async def run_async(self, task: ReceivedTask, iterator: Any) -> None:
         self.streams.append((task, [item async for item in iterator]))
 
     # --- what a test says
@@ -625,15 +624,10 @@ def test_the_methods_that_every_actor_has() -> None:
 
 def test_a_generator_runs_until_it_is_through_and_its_task_has_no_value() -> None:
     machine = Machine()
-    rerun = Rerun([], 3, [2])
-    execution = machine.of(lambda: iter([1, 2]), is_streaming=True, most_unread=4, rerun=rerun)
+    execution = machine.of(lambda: iter([1, 2]), is_streaming=True)
     assert execution.values == [None]
-    ((stream, items),) = machine.streams
-    assert stream == StreamingTask(RECEIVED_ID, 2, OWN, 3, 4, frozenset({2}), stream.lender) and items == [1, 2]
-    assert stream.lender is not None and stream.lender.task_id == RECEIVED_ID
-    method: dict[str, Any] = {"method": "__ray_call__", "actor_id": b"actor"}
-    machine.of(None, lambda actor: iter([1]), is_streaming=True, most_unread=1, **method)
-    assert machine.streams[-1][0].lender is None, "actors' calls lend nothing"
+    ((task, items),) = machine.streams
+    assert task.task_id == RECEIVED_ID and items == [1, 2]
 
 
 class Argument:

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from minray.common.state_table import InvalidTransition, StateMachine
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.protocol.base import Address
+from minray.raylet.start_failures import BACKOFF_FIRST_S, MAX_FAILED_IN_A_ROW
 from minray.raylet.worker_pool import (
     ASK_AGAIN_S,
-    BACKOFF_FIRST_S,
     IDLE,
-    MAX_FAILED_IN_A_ROW,
     WORKER_STATES,
     Actions,
     Binding,

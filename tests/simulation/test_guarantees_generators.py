@@ -15,7 +15,7 @@ import minray
 from minray.common.bounds import BOUNDS
 from minray.common.ids import item_id
 from minray.core_worker.execution.generator_executor import GeneratorExecutor
-from minray.core_worker.execution.outgoing_stream import StreamingTask
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.exceptions import StreamingGeneratorReplayInconsistentError
 from minray.protocol.base import decode
 from minray.protocol.core_worker import ReportGeneratorItem
@@ -596,7 +596,7 @@ def driven_by_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
             yield value
             await asyncio.sleep(0.01)
 
-    def run(self: GeneratorExecutor, task: StreamingTask, iterator: Iterator[Any]) -> None:
+    def run(self: GeneratorExecutor, task: ReceivedTask, iterator: Iterator[Any]) -> None:
         asyncio.run(self.run_async(task, slowly(iterator)))
 
     monkeypatch.setattr(GeneratorExecutor, "run", run)

@@ -23,22 +23,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minray.common.ids import short
 from minray.common.task_set import TaskSet
-from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report, StreamingTask
+from minray.core_worker.execution.outgoing_stream import OutgoingStream, Report
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.borrowing import Borrowing
+from minray.core_worker.records.received_task import ReceivedTask
 from minray.core_worker.records.user_calls import call_for
 from minray.core_worker.records.values import to_value
 from minray.platform.base import PlatformError
 from minray.protocol.core_worker import GeneratorItemReply, RefInfo, ReportGeneratorItem, WaitForReader
 from minray.values import serialization
-
-if TYPE_CHECKING:
-    from minray.core_worker.records.received_task import ReceivedTask
 
 
 class GeneratorExecutor:
@@ -64,7 +62,7 @@ class GeneratorExecutor:
 
     # --- in the thread that runs the user's code
 
-    def run(self, task: StreamingTask, iterator: Iterator[Any]) -> None:
+    def run(self, task: ReceivedTask, iterator: Iterator[Any]) -> None:
         """Drive the iterator to its end and report its items; return when the owner has answered all reports.
 
         An exception of the iterator is raised then, too.
@@ -83,7 +81,7 @@ class GeneratorExecutor:
         finally:
             self._wait(stream, stream.is_settled)
 
-    async def run_async(self, task: StreamingTask, iterator: AsyncIterator[Any]) -> None:
+    async def run_async(self, task: ReceivedTask, iterator: AsyncIterator[Any]) -> None:
         """Do what ``run`` does with an asynchronous iterator, on the user's own event loop."""
         stream = self._stream(task)
         try:
@@ -96,7 +94,7 @@ class GeneratorExecutor:
         finally:
             await self._wait_async(stream, stream.is_settled)
 
-    def _stream(self, task: StreamingTask) -> OutgoingStream:
+    def _stream(self, task: ReceivedTask) -> OutgoingStream:
         return OutgoingStream(task, self._results, partial(self._user_code.post, self._on_report), self._max_in_flight)
 
     def _wait(self, stream: OutgoingStream, condition: Callable[[], bool]) -> None:
@@ -141,8 +139,8 @@ class GeneratorExecutor:
                 stream.end_loan = None
             release()
         elif condition == stream.may_go_on and stream.is_held_up():
-            if stream.end_loan is None and stream.task.lender is not None:
-                stream.end_loan = self._lend_soon(stream.task.lender)
+            if stream.end_loan is None and not stream.task.actor_id:  # An actor keeps its resources.
+                stream.end_loan = self._lend_soon(stream.task)
             if not stream.is_asking:
                 self._ask_reader(stream)
 
@@ -154,7 +152,7 @@ class GeneratorExecutor:
 
         stream.is_asking = True
         task = stream.task
-        self._patient.send(task.owner, WaitForReader(task.task_id, task.attempt, stream.enough_read()), on_answer)
+        self._patient.send(task.header.owner, WaitForReader(task.task_id, task.attempt, stream.enough_read()), on_answer)
 
     def _on_report(self, stream: OutgoingStream, report: Report) -> None:
         stream.queue.append(report)
@@ -169,7 +167,8 @@ class GeneratorExecutor:
         while stream.queue:
             report = stream.queue[0]
             refs = report.result.refs if report.result is not None and not stream.is_unwanted else ()
-            lent = self._borrowing.lend_now([(ref._id, ref._owner) for ref in refs], stream.task.owner) if refs else []
+            owner = stream.task.header.owner
+            lent = self._borrowing.lend_now([(ref._id, ref._owner) for ref in refs], owner) if refs else []
             if lent is None:
                 stream.is_lending = True
                 name = f"lend_item({short(stream.task.task_id)}, {report.number})"
@@ -180,7 +179,7 @@ class GeneratorExecutor:
     async def _lend_and_send(self, stream: OutgoingStream) -> None:
         result = stream.queue[0].result
         assert result is not None
-        lent = await self._borrowing.lend([(ref._id, ref._owner) for ref in result.refs], stream.task.owner)
+        lent = await self._borrowing.lend([(ref._id, ref._owner) for ref in result.refs], stream.task.header.owner)
         stream.is_lending = False
         self._send_first(stream, lent)
         self._send_queued(stream)
@@ -201,7 +200,7 @@ class GeneratorExecutor:
         beside: list[Any] = []
         value = None if report.result is None else to_value(report.result.stored, lent, beside)
         message = ReportGeneratorItem(task.task_id, task.attempt, report.number, value)
-        self._patient.send(task.owner, message, on_answer, beside)
+        self._patient.send(task.header.owner, message, on_answer, beside)
 
 
 def _close(iterator: Iterator[Any]) -> None:

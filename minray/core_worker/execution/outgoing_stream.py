@@ -10,40 +10,17 @@ These numbers decide whether the iterator may be asked for its next item. No int
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Set
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from minray.common.ids import item_id
 from minray.core_worker.fetching.results import ResultKeeper
-from minray.core_worker.records.received_task import Result
-from minray.protocol.base import Address
+from minray.core_worker.records.received_task import ReceivedTask, Result
 from minray.protocol.core_worker import GeneratorItemReply
 from minray.values.serialization import Serialized
 
-if TYPE_CHECKING:
-    from minray.core_worker.records.received_task import ReceivedTask
-
 COUNTS_REFERENCES = True
 """See ``common/package.py``: an interrupt waits until these frames have counted."""
-
-
-class StreamingTask(NamedTuple):
-    """The task whose generator runs, and the items that its owner wants."""
-
-    task_id: bytes
-    attempt: int
-    owner: Address
-    items_arrived: int
-    """Number of items that the owner has already received, from earlier attempts."""
-    most_unread: int
-    """Back-pressure: number of unread items at which the generator is held up; 0: no limit."""
-    items_lost: Set[int] = frozenset()
-    """Numbers of those received items that are lost and must be reported again."""
-    lender: ReceivedTask | None = None
-    """The task if it is a normal one, which lends its CPUs while it is held up; None for an actor call, which does not."""
-    call: ReceivedTask | None = None
-    """The task if it is an actor call, which ends before its next item when it is cancelled; None for a normal task, which
-    is interrupted."""
 
 
 class Report(NamedTuple):
@@ -59,12 +36,16 @@ class OutgoingStream:
 
     def __init__(
         self,
-        task: StreamingTask,
+        task: ReceivedTask,
         results: ResultKeeper,
         on_report: Callable[[OutgoingStream, Report], None],
         max_in_flight: int,
     ) -> None:
         self.task = task
+        self._most_unread = task.header.template.most_unread
+        """Back-pressure: number of unread items at which the generator is held up; 0: no limit."""
+        self._items_lost = frozenset(task.rerun.items_lost)
+        """Numbers of items of earlier attempts that are lost and must be reported again."""
         self._results = results
         self._on_report = on_report
         """Function that takes a report to the loop."""
@@ -95,14 +76,14 @@ class OutgoingStream:
     def count_item(self) -> bool:
         """Count an item that the iterator has yielded, and return whether it must be reported."""
         self.yielded += 1
-        is_missing = self.yielded > self.task.items_arrived or self.yielded in self.task.items_lost
+        is_missing = self.yielded > self.task.rerun.items_arrived or self.yielded in self._items_lost
         return is_missing and not self.is_unwanted
 
     def report(self, value: Serialized) -> None:
         """Store the item that was yielded last, and report it to the owner."""
         task = self.task
         object_id = item_id(task.task_id, self.yielded)
-        self._report(Report(self.yielded, self._results.keep_result(object_id, task.attempt, value, task.owner)))
+        self._report(Report(self.yielded, self._results.keep_result(object_id, task.attempt, value, task.header.owner)))
 
     def report_end(self) -> None:
         """Report to the owner that the iterator has ended."""
@@ -115,7 +96,8 @@ class OutgoingStream:
     # --- conditions, in any thread
 
     def is_cancelled(self) -> bool:
-        return self.task.call is not None and self.task.call.cancelled
+        """Whether this is a cancelled actor call, which ends before its next item. A task is interrupted instead."""
+        return self.task.cancelled and bool(self.task.actor_id)
 
     def may_go_on(self) -> bool:
         """Whether the user's code may continue: ask for the next item, or end a cancelled call."""
@@ -125,7 +107,7 @@ class OutgoingStream:
 
     def is_held_up(self) -> bool:
         """Whether back-pressure forbids to ask for the next item."""
-        return 0 < self.task.most_unread <= self.yielded - self.read
+        return 0 < self._most_unread <= self.yielded - self.read
 
     def is_settled(self) -> bool:
         return self.answered == self.reported
@@ -141,7 +123,7 @@ class OutgoingStream:
 
     def enough_read(self) -> int:
         """Return how many items must be read in total before a stream that is held up may go on."""
-        return self.yielded - self.task.most_unread + 1
+        return self.yielded - self._most_unread + 1
 
     def discard(self, report: Report) -> None:
         """Delete the item of a report that is not sent because the owner wants no more items."""

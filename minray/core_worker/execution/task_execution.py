@@ -78,9 +78,7 @@ class TaskExecution:
             platform, process.address, references, store, borrowing, fetcher, config.node_ip, self._on_last_answer
         )
         self.receiver = TaskReceiver(platform, self.executor, self.functions, self.intake, self)
-        self.host = ActorHost(
-            process, self.executor, self.intake, blocked, cancel_children, is_through, report_failures
-        )
+        self.host = ActorHost(process, self.executor, self.intake, blocked, cancel_children, is_through, report_failures)
         self.actor_receiver = self.host.receiver
 
     def is_idle(self) -> bool:

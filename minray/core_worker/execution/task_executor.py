@@ -31,7 +31,6 @@ from minray.common.clock import Clock
 from minray.core_worker.execution.actor_instance import construct, method_of, words_of
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.generator_executor import GeneratorExecutor, as_async_iterator, as_iterator
-from minray.core_worker.execution.outgoing_stream import StreamingTask
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_errors import TaskErrors
 from minray.core_worker.execution.task_names import OutputNames, Speaker, TaskTitle
@@ -202,7 +201,7 @@ class TaskExecutor:
             if self._platform.processes.is_copy:
                 raise SystemExit
             if task.header.template.is_streaming:
-                await self._generators.run_async(_streaming(task), as_async_iterator(result, task.header.template.name))
+                await self._generators.run_async(task, as_async_iterator(result, task.header.template.name))
                 result = None
             if task in self._leaving:
                 raise AsyncioActorExit(self.wants_exit)
@@ -264,7 +263,7 @@ class TaskExecutor:
         if self._platform.processes.is_copy:
             raise SystemExit
         if task.header.template.is_streaming:
-            self._generators.run(_streaming(task), as_iterator(result, task.header.template.name))
+            self._generators.run(task, as_iterator(result, task.header.template.name))
             result = None
         if task in self._leaving:
             raise AsyncioActorExit(self.wants_exit)
@@ -359,23 +358,6 @@ class TaskExecutor:
             traceback.print_exception(error)
             error = SystemExit(1)
         self._exit(error)
-
-
-def _streaming(task: ReceivedTask) -> StreamingTask:
-    template = task.header.template
-    owner, rerun = task.header.owner, task.rerun
-    most_unread, lost = template.most_unread, frozenset(rerun.items_lost)
-    lender, call = (None, task) if task.actor_id else (task, None)
-    return StreamingTask(
-        task_id=task.task_id,
-        attempt=task.attempt,
-        owner=owner,
-        items_arrived=rerun.items_arrived,
-        most_unread=most_unread,
-        items_lost=lost,
-        lender=lender,
-        call=call,
-    )
 
 
 def _us_since(started_ns: int) -> int:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from minray.common.ids import short
 from minray.common.task_set import TaskSet
+from minray.core_worker.fetching.value_fetcher import ValueFetcher
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
@@ -45,29 +46,15 @@ from minray.protocol.core_worker import (
 )
 
 
-class Fetcher(Protocol):
-    """The part of the core worker that brings arguments to this process."""
+class _Arrival(NamedTuple):
+    """A task whose arguments are being taken in."""
 
-    def fetch_argument(
-        self,
-        object_id: bytes,
-        owner: Address,
-        on_here: Callable[[], None],
-        on_missing: Callable[[], None],
-        waits: bool = False,
-    ) -> None:
-        """Ask the owner of an argument for its value, or for its place in the object store, then call ``on_here``.
-
-        ``on_missing`` is called instead if the object is lost and made again, unless the task ``waits`` for that.
-        """
-
-    def fetch_arguments(
-        self,
-        objects: list[LargeObject],
-        on_fetched: Callable[[list[StoredObject | None]], None],
-        waits: bool = False,
-    ) -> None:
-        """Bring values of the object store to this node. Errors come as error values; None: the object is made again."""
+    task: ReceivedTask
+    request: PushTask | PushActorTask
+    on_ready: Callable[[], None]
+    """Called when everything that had to be fetched is here."""
+    on_missing: Callable[[], None]
+    """Called instead if an argument was lost and is being made again."""
 
 
 class TaskIntake:
@@ -80,7 +67,7 @@ class TaskIntake:
         references: ReferenceCounter,
         store: MemoryStore,
         borrowing: Borrowing,
-        fetcher: Fetcher,
+        fetcher: ValueFetcher,
         node_ip: str,
         on_last_answer: Callable[[], None],
     ) -> None:
@@ -124,26 +111,21 @@ class TaskIntake:
             owners = [None if owner.worker_id == self._own.worker_id else owner for _, owner in held]
             self._references.add_submitted(task.held, owners)
         if request.arguments:
-            self._fill_slots(task, request, on_ready, on_missing)
+            self._fill_slots(_Arrival(task, request, on_ready, on_missing))
 
-    def _fill_slots(
-        self,
-        task: ReceivedTask,
-        request: PushTask | PushActorTask,
-        on_ready: Callable[[], None],
-        on_missing: Callable[[], None],
-    ) -> None:
+    def _fill_slots(self, arrival: _Arrival) -> None:
         """Put the arguments' values into the task's slots, or fetch the missing ones first."""
+        task = arrival.task
         missing: list[tuple[bytes, Address]] = []
         slots: list[StoredObject] = []
-        for argument in request.arguments:
+        for argument in arrival.request.arguments:
             stored = self._known(argument)
             if stored is not None:
                 slots.append(stored)
             else:
                 missing.append((argument.object_id, argument.owner))
         if not missing:
-            self._reach_slots(task, request, slots, on_ready, on_missing)
+            self._reach_slots(arrival, slots)
             return
         task.fetching = missing
         remaining = len(missing)
@@ -152,33 +134,27 @@ class TaskIntake:
             nonlocal remaining
             remaining -= 1
             if remaining == 0 and not task.is_claimed():
-                self._fill_slots(task, request, on_ready, on_missing)
-                on_ready()
+                self._fill_slots(arrival)
+                arrival.on_ready()
 
         def on_gone(object_id: bytes) -> None:
             task.missing = (object_id,)
-            on_missing()
+            arrival.on_missing()
 
         for object_id, owner in missing:
             if task.is_claimed():  # an earlier argument is lost and ours to make again, so the task was already given back
                 break
             self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id), task.keeps_place)
 
-    def _reach_slots(
-        self,
-        task: ReceivedTask,
-        request: PushTask | PushActorTask,
-        slots: list[StoredObject],
-        on_ready: Callable[[], None],
-        on_missing: Callable[[], None],
-    ) -> None:
+    def _reach_slots(self, arrival: _Arrival, slots: list[StoredObject]) -> None:
         """Bring those values that are in the object store to this node and pin them; all values are known."""
+        task, arguments = arrival.task, arrival.request.arguments
         large = [index for index, stored in enumerate(slots) if stored.place is not None]
         if not large:
             task.slots = slots
             task.fetching = None
             return
-        wanted = [(request.arguments[index], slots[index]) for index in large]
+        wanted = [(arguments[index], slots[index]) for index in large]
         task.fetching = [(argument.object_id, argument.owner) for argument, _ in wanted]
         objects = [LargeObject.known(argument.object_id, argument.owner, stored) for argument, stored in wanted]
 
@@ -187,15 +163,15 @@ class TaskIntake:
                 return
             for index, value in zip(large, values, strict=True):
                 if value is None:
-                    task.missing += (request.arguments[index].object_id,)
+                    task.missing += (arguments[index].object_id,)
                 else:
                     slots[index] = value
             if task.missing:
-                on_missing()
+                arrival.on_missing()
                 return
             task.slots = slots
             task.fetching = None
-            on_ready()
+            arrival.on_ready()
 
         self._fetcher.fetch_arguments(objects, on_fetched, task.keeps_place)
 

@@ -104,6 +104,4 @@ def _with_error(info: TaskInfo, packed: bytes) -> TaskInfo:
     if not packed:
         return info
     error_type = info.error_type or error_type_of(packed)
-    return msgspec.structs.replace(
-        info, error=describe_packed(packed)[-MAX_ERROR_CHARACTERS:], error_type=error_type
-    )
+    return msgspec.structs.replace(info, error=describe_packed(packed)[-MAX_ERROR_CHARACTERS:], error_type=error_type)

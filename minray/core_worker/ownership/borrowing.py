@@ -164,14 +164,15 @@ class Borrowing:
         if reply.missing:
             return False
         references.add_local(object_id, owner)
-        effects = Effects()
-        references.receive_ticket(info, effects)
-        self.apply(effects)
+        self._receive_tickets([info])
         return True
 
     async def keep_refs(self, refs: Sequence[tuple[bytes, Address]]) -> None:
         """Get own tickets for references that another process has kept alive for this one until now."""
-        infos = await self.lend(refs, self._own)
+        self._receive_tickets(await self.lend(refs, self._own))
+
+    def _receive_tickets(self, infos: Iterable[RefInfo]) -> None:
+        """Keep the tickets that came with references to this process; give back those whose references are gone."""
         effects = Effects()
         for info in infos:
             self._references.receive_ticket(info, effects)

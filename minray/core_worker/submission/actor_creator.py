@@ -231,19 +231,8 @@ class ActorCreator:
 
     def _on_own_dead(self, actor_id: bytes, cause: DeathCause) -> None:
         """Take note of a death that the gcs has not reported yet."""
-        creation = self._creations[actor_id]
-        info = creation.info
-        self._actors.on_info(
-            ActorInfo(
-                actor_id=actor_id,
-                state=DEAD,
-                class_name=info.class_name,
-                name="",
-                namespace="",
-                owner=info.owner,
-                death=cause,
-            )
-        )
+        info = self._creations[actor_id].info
+        self._actors.on_info(ActorInfo.of_dead(actor_id, info.owner, cause, info.class_name))
 
     def _end(self, actor_id: bytes, cause: DeathCause) -> None:
         def on_answer(_: Done) -> None:

@@ -193,7 +193,7 @@ class ChannelEnd:
         self.network.process.call_soon(self._on_close)
 
     def forget(self) -> None:
-        """Drop all open calls, since the process is dead. Its ``finally`` blocks may make calls still; these get no reply."""
+        """Drop all open calls, since the process is dead. Calls of its ``finally`` blocks get no reply either."""
         self.closed = True
         self._calls.clear()
         self._into.clear()
