@@ -8,9 +8,9 @@ asked for the chunks that have not come; when none is left, the owner is asked a
 being reconstructed, the pull waits. If there is an error or a small value instead, the readers must ask the owner for that.
 
 A pull already serves the chunks that it has to other nodes (a *pipelined broadcast*). The owner gives each asking node a
-turn, and names the nodes that asked earlier (``ObjectDirectory.locations``). The pull asks the latest of those first. So when
-many nodes want an object at once, each reads it from the node before and sends it to the node after, and the primary copy is
-sent once.
+turn, and names the nodes that asked earlier (``ObjectDirectory.locations``). The pull asks the latest of those first. So
+when many nodes want an object at once, each reads it from the node before and sends it to the node after, and the primary
+copy is sent once.
 
 Rules
   * Memory that chunks are received into stays allocated until every call that may write there has ended, even if no

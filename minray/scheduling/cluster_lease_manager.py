@@ -3,10 +3,10 @@
 Ray: src/ray/raylet/scheduling/cluster_lease_manager.h
 
 Every request goes through ``submit`` and the next ``assign``. It is served here if this is the best node. Otherwise it is
-spilled back: its owner learns which raylet to ask, and asks there with ``grant_or_reject`` (``LeaseClient``). The second node
-does not spill it back again. It grants the request, perhaps after a wait. It rejects the request if it can never hold it, or
-if it has no room and another node has. The owner of a rejected request makes a new one, at the raylet that it would ask first
-(``lease_policy``).
+spilled back: its owner learns which raylet to ask, and asks there with ``grant_or_reject`` (``LeaseClient``). The second
+node does not spill it back again. It grants the request, perhaps after a wait. It rejects the request if it can never hold
+it, or if it has no room and another node has. The owner of a rejected request makes a new one, at the raylet that it would
+ask first (``lease_policy``).
 
   * A request that no node can ever hold waits until a node joins that can (G100).
   * A request with affinity waits at its node if that node is alive and can hold it. If the node is dead or can never hold

@@ -121,7 +121,7 @@ class LocalCluster:
             raise
 
     def _transport(self) -> str:
-        """Return the transport of this world: in processes that of the environment, unless that is no processes."""
+        """Return the transport of the nodes. For processes the environment chooses it, unless it chooses this process."""
         if self._world == LOCAL:
             return LOCAL_TRANSPORT
         named = setting("TRANSPORT") or "stream"

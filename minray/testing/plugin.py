@@ -42,7 +42,7 @@ class WorkingPlugin:
     """The hooks, and the cluster that tests share."""
 
     def __init__(self, config: pytest.Config, chosen: tuple[str | None, str], limit_s: float | None) -> None:
-        """Note the settings of the run. Raises UsageError for a pattern of leaks that is none.
+        """Note the settings of the run. Raises UsageError for a pattern of leaks that is not valid.
 
         ``chosen``: the world (None: that of each fixture), and what a leak does. ``limit_s``: most seconds of each phase of
         a test; None: any number.

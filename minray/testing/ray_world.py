@@ -46,7 +46,7 @@ class _RaysNames(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Register imported modules under both names. Imported again, one would hide the function of its name."""
+        """Register imported modules under both names. A second import would hide a function of the same name."""
         assert module.__spec__ is not None
         module.__spec__ = self._own_specs.pop(module.__spec__.name)
         for name, inner in list(sys.modules.items()):

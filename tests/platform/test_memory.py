@@ -25,10 +25,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from minray.in_process.memory import LocalArena, LocalMemory
+from minray.in_process.memory import LocalMemory
 from minray.in_process.process import LocalLoop, LocalProcess
 from minray.platform.base import Arena, DiskArena, DiskFull, Memory, MemoryFailed
 from minray.platform.storage import memory as real_memory
+from minray.platform.storage.listed_arena import ListedArena
 from minray.platform.storage.memory import RealMemory
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
@@ -99,7 +100,7 @@ def simulated(directory: Path) -> Iterator[World]:
 @contextmanager
 def in_process(directory: Path) -> Iterator[World]:
     loop = LocalLoop()
-    arenas: dict[str, LocalArena] = {}
+    arenas: dict[str, ListedArena] = {}
     raylet, client, another = (LocalMemory(arenas, LocalProcess(loop, name, "node")) for name in ("a", "b", "c"))
     yield World(raylet, client, another, "local:arena", "", loop.run_until_complete, attach_here)
     loop.close()

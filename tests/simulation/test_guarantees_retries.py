@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import minray
-from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
+from minray.raylet.start_failures import MAX_FAILED_IN_A_ROW
 from minray.simulation import FaultPlan
 from minray.simulation.trace import LIFE
 from tests.simulation.judge import judged, outcome_of, printed

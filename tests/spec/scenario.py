@@ -33,7 +33,7 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.platform.base import ProcessGone
-from minray.raylet.worker_pool import MAX_FAILED_IN_A_ROW
+from minray.raylet.start_failures import MAX_FAILED_IN_A_ROW
 from minray.simulation import Deadlock, FaultPlan, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
 from minray.simulation.faults import (
