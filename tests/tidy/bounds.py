@@ -43,7 +43,7 @@ CONSTANTS: Mapping[str, str] = {
     "minray/core_worker/execution/actor_task_receiver.py MAX_HEADERS": "a cache; what is dropped is decoded again",
     "minray/core_worker/execution/task_receiver.py MAX_HEADERS": "a cache; what is dropped is decoded again",
     "minray/raylet/lease_machines.py MAX_PRESTART": "a default of num_prestart_workers",
-    "minray/raylet/worker_pool.py MAX_FAILED_IN_A_ROW": "a number of failures, small already",
+    "minray/raylet/start_failures.py MAX_FAILED_IN_A_ROW": "a number of failures, small already",
     "minray/raylet/resource_reporter.py MAX_PENDING_SHAPES": READ,
     "minray/raylet/log_monitor.py MAX_LINES_PER_BATCH": READ,
     "minray/raylet/log_monitor.py MAX_CHARACTERS_PER_BATCH": READ,

@@ -241,7 +241,7 @@ MISTAKES = {
             Mutation(
                 "minray.core_worker.execution.generator_executor",
                 "GeneratorExecutor._on_change",
-                "stream.end_loan is None and stream.task.lender is not None",
+                "stream.end_loan is None and not stream.task.actor_id",
                 "False",
             ),
         ),
