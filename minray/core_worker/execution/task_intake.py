@@ -46,7 +46,7 @@ from minray.protocol.core_worker import (
 )
 
 
-class _Arrival(NamedTuple):
+class _PendingArguments(NamedTuple):
     """A task whose arguments are being taken in."""
 
     task: ReceivedTask
@@ -111,21 +111,21 @@ class TaskIntake:
             owners = [None if owner.worker_id == self._own.worker_id else owner for _, owner in held]
             self._references.add_submitted(task.held, owners)
         if request.arguments:
-            self._fill_slots(_Arrival(task, request, on_ready, on_missing))
+            self._fill_slots(_PendingArguments(task, request, on_ready, on_missing))
 
-    def _fill_slots(self, arrival: _Arrival) -> None:
+    def _fill_slots(self, pending: _PendingArguments) -> None:
         """Put the arguments' values into the task's slots, or fetch the missing ones first."""
-        task = arrival.task
+        task = pending.task
         missing: list[tuple[bytes, Address]] = []
         slots: list[StoredObject] = []
-        for argument in arrival.request.arguments:
+        for argument in pending.request.arguments:
             stored = self._known(argument)
             if stored is not None:
                 slots.append(stored)
             else:
                 missing.append((argument.object_id, argument.owner))
         if not missing:
-            self._reach_slots(arrival, slots)
+            self._reach_slots(pending, slots)
             return
         task.fetching = missing
         remaining = len(missing)
@@ -134,21 +134,21 @@ class TaskIntake:
             nonlocal remaining
             remaining -= 1
             if remaining == 0 and not task.is_claimed():
-                self._fill_slots(arrival)
-                arrival.on_ready()
+                self._fill_slots(pending)
+                pending.on_ready()
 
         def on_gone(object_id: bytes) -> None:
             task.missing = (object_id,)
-            arrival.on_missing()
+            pending.on_missing()
 
         for object_id, owner in missing:
             if task.is_claimed():  # an earlier argument is lost and ours to make again, so the task was already given back
                 break
             self._fetcher.fetch_argument(object_id, owner, on_here, partial(on_gone, object_id), task.keeps_place)
 
-    def _reach_slots(self, arrival: _Arrival, slots: list[StoredObject]) -> None:
+    def _reach_slots(self, pending: _PendingArguments, slots: list[StoredObject]) -> None:
         """Bring those values that are in the object store to this node and pin them; all values are known."""
-        task, arguments = arrival.task, arrival.request.arguments
+        task, arguments = pending.task, pending.request.arguments
         large = [index for index, stored in enumerate(slots) if stored.place is not None]
         if not large:
             task.slots = slots
@@ -167,11 +167,11 @@ class TaskIntake:
                 else:
                     slots[index] = value
             if task.missing:
-                arrival.on_missing()
+                pending.on_missing()
                 return
             task.slots = slots
             task.fetching = None
-            arrival.on_ready()
+            pending.on_ready()
 
         self._fetcher.fetch_arguments(objects, on_fetched, task.keeps_place)
 
