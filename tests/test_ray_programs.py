@@ -254,6 +254,8 @@ def test_an_import_of_ray_brings_its_private_modules() -> None:
         assert ray._private.services.get_node_ip_address() == "127.0.0.1"
         assert ray._private.worker.global_worker.mode is None and ray._private.worker._global_node is None
         assert not ray.experimental.internal_kv._internal_kv_initialized()
+        assert ray.logger.name == "minray" and not ray.util.client.ray.get_context().is_connected()
+        assert ray.runtime_context.RuntimeContext.worker is ray._private.worker.global_worker
         assert ray.util.annotations.PublicAPI and importlib.import_module("ray._private.state") is ray._private.state
         assert importlib.import_module("ray.experimental.state.api").list_tasks
         assert ray.experimental is minray.experimental and ray.experimental.get_object_locations
@@ -261,6 +263,7 @@ def test_an_import_of_ray_brings_its_private_modules() -> None:
             ray._private.worker.global_worker.check_connected()
     after = {module: set(vars(module)) for module in before}
     assert after == before
+    assert type(minray) is ModuleType and not hasattr(minray.runtime_context.RuntimeContext, "worker")
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -289,8 +292,10 @@ def test_pretended_names_can_do_everything_but_be_called() -> None:
         assert not isinstance(1, data.Dataset) and data.Dataset is data.Dataset and data.Dataset | None
         trainer: Any = importlib.import_module("ray.train.torch").TorchTrainer
 
-        class Mine(trainer):  # type: ignore[misc]
+        class Mine(trainer[list[int]]):  # type: ignore[misc]
             def fit(self) -> None: ...
+
+        assert issubclass(Mine, trainer)
 
         for value, name in ((data.from_pandas_refs, "ray.data.from_pandas_refs"), (Mine, "ray.train.torch.TorchTrainer"),
                             (data.Dataset.map, "ray.data.Dataset.map")):  # fmt: skip
@@ -396,8 +401,13 @@ def fail():
     import ray.util.queue
     raise ray.exceptions.RayError(f"{ray.__name__} {ray.util.queue.Queue.__module__}")
 
+@ray.remote
+def read_private_names():
+    return ray._private.worker.global_worker.mode, ray.logger.name, ray.util.client.ray.is_connected()
+
 if __name__ == "__main__":
     ray.init(num_cpus=1, logging_level="ERROR")
+    print(ray.get(read_private_names.remote()))  # Nothing has imported ray in this worker yet.
     try:
         ray.get(fail.remote())
     except RayTaskError as error:
@@ -420,7 +430,7 @@ def test_a_program_and_its_workers_import_minray_as_ray(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "my_library.py").write_text(LIBRARY)
     done = run_as_ray(str(tmp_path / "program.py"), "-x", "y")
-    expected = "minray minray.util.queue\n[0, 2, 4] ['-x', 'y'] ['error']\n"
+    expected = "(1, 'minray', False)\nminray minray.util.queue\n[0, 2, 4] ['-x', 'y'] ['error']\n"
     assert (done.returncode, done.stdout) == (7, expected), done.stderr
 
 

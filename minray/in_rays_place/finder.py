@@ -24,22 +24,53 @@ Rules
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
 import minray
+import minray.experimental
+import minray.util
 from minray.in_rays_place import names
+from minray.in_rays_place.names._private import worker
 from minray.in_rays_place.pretended import PretendedModule, is_pretended
+from minray.runtime_context import RuntimeContext
 
 IMPORTING = "_find_and_load_unlocked"
 """The function of ``importlib._bootstrap`` that calls finders to import a module. Other callers of finders only look."""
 PACKAGES_IN_RAY = ("cloudpickle", "experimental", "internal", "runtime_env", "util.joblib")
 """Files of minray that are packages in Ray."""
-IMPORTED_WITH_RAY = ("_private", "_raylet", "experimental.internal_kv", "experimental.tqdm_ray", "util.annotations")
+IMPORTED_WITH_RAY = (
+    "_private",
+    "_raylet",
+    "experimental.internal_kv",
+    "experimental.tqdm_ray",
+    "util.annotations",
+    "util.client",
+)
 """Members of ``names`` that a program may use after a mere ``import ray``, because Ray imports them itself."""
+ATTRIBUTES: tuple[tuple[ModuleType | type, str, object], ...] = (
+    (minray, "logger", logging.getLogger("minray")),
+    (RuntimeContext, "worker", worker.global_worker),
+)
+"""(owner, name, value) of attributes that modules and classes of minray have in Ray's place alone."""
+EXTENDED = (minray, minray.experimental, minray.util)
+"""Modules that get attributes of ``names``."""
+
+
+class _PickledAsRay(ModuleType):
+    """The class of modules that have more attributes in Ray's place.
+
+    They are pickled by their names in Ray. So a worker that is sent a function with ``ray`` among its globals imports Ray's
+    names as well.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__.removeprefix("min"),)
 
 
 class RayFinder(MetaPathFinder, Loader):
@@ -127,6 +158,10 @@ def install() -> None:
     share_modules()
     for name in IMPORTED_WITH_RAY:
         importlib.import_module(f"ray.{name}")
+    for owner, attribute, value in ATTRIBUTES:
+        setattr(owner, attribute, value)
+    for module in EXTENDED:
+        module.__class__ = _PickledAsRay
 
 
 def uninstall() -> None:
@@ -140,6 +175,11 @@ def uninstall() -> None:
             parent = sys.modules.get(package if package.startswith("min") else f"min{package}")
             if f"min{name.removeprefix('min')}" not in sys.modules and getattr(parent, attribute, None) is module:
                 delattr(parent, attribute)
+    for owner, attribute, _ in ATTRIBUTES:
+        if attribute in vars(owner):
+            delattr(owner, attribute)
+    for module in EXTENDED:
+        module.__class__ = ModuleType
     for name in PACKAGES_IN_RAY:
         if f"minray.{name}" in sys.modules:
             vars(sys.modules[f"minray.{name}"]).pop("__path__", None)

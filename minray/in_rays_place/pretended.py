@@ -3,8 +3,9 @@
 Ray: has no counterpart
 
 Some programs import a library of Ray at the head of a file and use it in one function, which may never be called. In such a
-program every name of a pretended module is a class. The class can be imported, subclassed, and used in annotations and in
-``isinstance``. A call of it, or of anything in it, raises a ModuleNotFoundError that says what is missing.
+program every name of a pretended module is a class. The class can be imported, subclassed, subscripted, and used in
+annotations and in ``isinstance``. A call of it, or of anything in it, raises a ModuleNotFoundError that says what is
+missing.
 
 Names of pretended modules are entries of ``sys.path``: so all processes of the program get them, as they get the folder
 that puts minray in Ray's place. An entry names no folder that exists, so Python passes over it.
@@ -54,6 +55,10 @@ class _PretendedType(type):
         if name.startswith("__"):
             raise AttributeError(f"type object {cls.__qualname__!r} has no attribute {name!r}")
         return _PretendedType(name, (), {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.{name}"})
+
+    def __getitem__(cls, item: Any) -> _PretendedType:
+        """Return this class, so that a subscripted one is an annotation and a base class too."""
+        return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         missing = next(base for base in reversed(cls.__mro__[:-1]) if isinstance(base, _PretendedType))

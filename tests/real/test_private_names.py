@@ -211,6 +211,7 @@ def test_constants_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert constants.env_integer("A_NUMBER", 1) == 7 and constants.env_float("A_NUMBER", 1.0) == 7.0
     assert constants.env_integer("A_WORD", 1) == 1 and constants.env_bool("A_WORD", False)
     assert constants.env_bool("NOT_SET", True) and constants.env_integer("NOT_SET", 3) == 3
+    assert constants.MIN_RESOURCE_GRANULARITY == 0.0001
     assert constants.ID_SIZE == 28 and constants.RAY_ADDRESS_ENVIRONMENT_VARIABLE == "RAY_ADDRESS"
 
 
