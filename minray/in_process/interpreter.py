@@ -19,6 +19,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
+from contextvars import Context
 from functools import partial, wraps
 from typing import Any, Never, TypeVar
 
@@ -174,6 +175,20 @@ def _simple_queue(real: Real, process: LocalProcess) -> Any:
     return queue._PySimpleQueue()  # type: ignore[attr-defined]
 
 
+def _new_event_loop(real: Real, process: LocalProcess) -> Any:
+    """Replaces ``asyncio.new_event_loop``: what a thread of compiled code hands to a worker's loop runs in that worker."""
+    loop = real()
+    hand_over = loop.call_soon_threadsafe
+
+    def call_soon_threadsafe(callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        if context is None and current_process.get() is None:
+            context = process.context.copy()
+        return hand_over(callback, *args, context=context)
+
+    loop.call_soon_threadsafe = call_soon_threadsafe
+    return loop
+
+
 def _fork(real: Real, process: LocalProcess) -> Never:
     """Replaces ``os.fork``: the child would be a copy of the whole program, its cluster and its test."""
     raise RuntimeError(
@@ -227,6 +242,8 @@ REPLACEMENTS: dict[str, dict[str, Callable[..., Any]]] = {
         "unsetenv": _set_variable,
     },
     "signal": {"raise_signal": _raise_signal, "signal": _set_handler, "getsignal": _handler_of, "pause": _pause},
+    "asyncio": {"new_event_loop": _new_event_loop},
+    "asyncio.events": {"new_event_loop": _new_event_loop},
     "atexit": {"register": _at_exit, "unregister": _not_at_exit},
     "threading": {"_allocate_lock": _waiter, "main_thread": _main_thread},
     "queue": {"SimpleQueue": _simple_queue},

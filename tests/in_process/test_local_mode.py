@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import logging
@@ -56,6 +57,7 @@ def test_nothing_outlives_the_cluster() -> None:
         lambda: os.environ._data,  # type: ignore[attr-defined]
         lambda: threading.Thread.start,
         lambda: signal.signal,
+        lambda: asyncio.new_event_loop,
         lambda: atexit.register,
         lambda: sys.path[:],
         lambda: logging.getLogger("minray.gcs").level,
@@ -224,6 +226,32 @@ def test_a_thread_that_a_task_starts_belongs_to_its_worker(local: Any) -> None:
 
     pid, worker, value, own_pid, own_worker = minray.get(find.remote())
     assert (pid, worker, value) == (own_pid, own_worker, "A")
+
+
+@pytest.mark.parametrize("in_actor", [True, False])
+def test_what_a_foreign_thread_hands_to_a_workers_loop_runs_in_that_worker(local: Any, in_actor: bool) -> None:
+    async def find() -> tuple[int, int]:
+        loop, found = asyncio.get_running_loop(), asyncio.Event()
+        pids: list[int] = []
+
+        def look() -> None:
+            pids.append(os.getpid())
+            found.set()
+
+        _thread.start_new_thread(loop.call_soon_threadsafe, (look,))  # As one of compiled code: in no process's context.
+        await found.wait()
+        return pids[0], os.getpid()
+
+    class Finder:
+        async def find(self) -> tuple[int, int]:
+            return await find()
+
+    def find_in_task() -> tuple[int, int]:
+        return asyncio.run(find())
+
+    finder = minray.remote(Finder).remote() if in_actor else None
+    pid, own_pid = minray.get(finder.find.remote() if finder else minray.remote(find_in_task).remote())
+    assert pid == own_pid
 
 
 def test_a_thread_that_cannot_be_ended_is_named() -> None:
