@@ -17,6 +17,8 @@ import logging
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import Context
@@ -35,6 +37,8 @@ T = TypeVar("T")
 SERVICES = ("minray.gcs", "minray.raylet")
 """Loggers of processes that write into a session's logs. Here they have the program's handlers, which show their errors
 only, unless the program has set the level of such a logger. What users must hear comes to the driver on its own way."""
+ENVIRONMENT = 5
+"""Place of the environment among the arguments of ``fork_exec``: a list of ``name=value``; None: that of the program."""
 
 _by_pid: dict[int, LocalProcess] = {}
 """The living processes of all clusters by pid, without drivers, whose pid is that of the program."""
@@ -197,6 +201,30 @@ def _fork(real: Real, process: LocalProcess) -> Never:
     )
 
 
+def _exec(real: Real, process: LocalProcess, *_: Any) -> Never:
+    """Replaces ``os.exec...``, which would put another program in the place of this one, its cluster and its test."""
+    raise RuntimeError(
+        "os.exec...() in a task or actor of local_mode would replace the whole program; use subprocess, or a cluster of"
+        " processes (init() without local_mode)"
+    )
+
+
+def _start_program(real: Real, process: LocalProcess, *arguments: Any) -> Any:
+    """Replaces ``fork_exec`` below ``subprocess`` and ``multiprocessing``: a child gets the variables of its worker."""
+    given = list(arguments)
+    if given[ENVIRONMENT] is None and process.environ is not None:
+        given[ENVIRONMENT] = [b"=".join(variable) for variable in process.environ.items()]
+    return real(*given)
+
+
+def _system(real: Real, process: LocalProcess, command: str) -> int:
+    """Replaces ``os.system``: a child gets the variables of its worker."""
+    if process.environ is None:
+        return int(real(command))
+    code = subprocess.call(command, shell=True)
+    return code << 8 if code >= 0 else -code
+
+
 def _set_variable(real: Real, process: LocalProcess, *variable: Any) -> None:
     """Replaces ``os.putenv`` and ``os.unsetenv``: a worker with variables of its own does not change the program's."""
     if process.environ is None:
@@ -234,22 +262,28 @@ REPLACEMENTS: dict[str, dict[str, Callable[..., Any]]] = {
     "os": {
         "_exit": _exit,
         "abort": _abort,
+        "execv": _exec,
+        "execve": _exec,
         "fork": _fork,
         "forkpty": _fork,
         "getpid": _getpid,
         "getppid": _getppid,
         "putenv": _set_variable,
+        "system": _system,
         "unsetenv": _set_variable,
     },
     "signal": {"raise_signal": _raise_signal, "signal": _set_handler, "getsignal": _handler_of, "pause": _pause},
     "asyncio": {"new_event_loop": _new_event_loop},
     "asyncio.events": {"new_event_loop": _new_event_loop},
     "atexit": {"register": _at_exit, "unregister": _not_at_exit},
+    "subprocess": {"_fork_exec": _start_program},
     "threading": {"_allocate_lock": _waiter, "main_thread": _main_thread},
     "queue": {"SimpleQueue": _simple_queue},
     "cloudpickle.cloudpickle": {"_lookup_class_or_track": definitions.class_of},
 }
 """Module and function -> its replacement, called with the real function, the calling process and the arguments."""
+if sys.platform != "win32":
+    REPLACEMENTS["_posixsubprocess"] = {"fork_exec": _start_program}
 
 
 def _dispatch(real: Real, replacement: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import atexit
 import logging
+import multiprocessing.util
 import os
 import re
 import signal
@@ -58,6 +59,8 @@ def test_nothing_outlives_the_cluster() -> None:
         lambda: threading.Thread.start,
         lambda: signal.signal,
         lambda: asyncio.new_event_loop,
+        lambda: os.system,
+        lambda: subprocess._fork_exec,  # type: ignore[attr-defined]
         lambda: atexit.register,
         lambda: sys.path[:],
         lambda: logging.getLogger("minray.gcs").level,
@@ -204,6 +207,28 @@ def test_variables_of_an_environment_belong_to_its_worker(local: Any) -> None:
     assert minray.get([sour.remote(), look.remote()]) == [("sour", os.getenv("HOME")), (None, os.getenv("HOME"))]
     assert "FLAVOUR" not in os.environ
     os.environ.pop("CHANGED_IN_A_TASK", None)
+
+
+PRINT = [sys.executable, "-S", "-c", "import os; print(os.environ.get('FLAVOUR'), 'HOME' in os.environ)"]
+LENGTH = "import os; raise SystemExit(len(os.environ.get('FLAVOUR', '')))"
+RETURN = f'{sys.executable} -S -c "{LENGTH}"'
+
+
+@pytest.mark.slow
+def test_a_program_that_a_worker_starts_has_the_workers_variables(local: Any) -> None:
+    def run() -> str:
+        return subprocess.run(PRINT, capture_output=True, text=True, check=True).stdout.strip()
+
+    def look() -> list[str | int]:
+        found: list[str | int] = [run(), os.popen(RETURN).close() or 0, os.system(RETURN)]
+        child = multiprocessing.util.spawnv_passfds(os.fsencode(sys.executable), PRINT[:3] + [LENGTH], ())
+        found.append(os.waitpid(child, 0)[1])
+        os.environ["FLAVOUR"] = "sweet"
+        return [*found, run()]
+
+    sour = minray.remote(look).options(runtime_env={"env_vars": {"FLAVOUR": "sour"}})
+    assert minray.get(sour.remote()) == ["sour True", 4 << 8, 4 << 8, 4 << 8, "sweet True"]
+    assert minray.get(minray.remote(run).remote()) == "None True" and run() == "None True"
 
 
 def test_another_working_directory_is_refused_with_words(local: Any, tmp_path: Path) -> None:
@@ -381,11 +406,13 @@ def test_it_does_not_join_another_cluster() -> None:
         Cluster().add_node(env_vars={"A": "b"}, _system_config={"transport": "local"})
 
 
-def test_a_task_may_not_fork(local: Any) -> None:
+def test_a_task_may_not_fork_or_exec(local: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(RuntimeError, match=r"os\.fork\(\) in a task or actor of local_mode"):
             minray.get(minray.remote(lambda: os.fork()).remote())
+        with pytest.raises(RuntimeError, match=r"os\.exec\.\.\.\(\) in a task or actor of local_mode"):
+            minray.get(minray.remote(lambda: os.execvp(sys.executable, [sys.executable, "-c", ""])).remote())
 
 
 BREAKPOINTS = """\
