@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Callable
@@ -64,6 +65,7 @@ class ClusterState:
     @classmethod
     async def _read(cls, api: UserApi) -> ClusterState:
         reader, port = state_reader(api), api.port
+        await asyncio.wait_for(api.placement_groups.settle_all(), ANSWER_S)
         actors, groups = await reader.actors(ANSWER_S), await reader.placement_groups(ANSWER_S)
         return cls(
             {info.actor_id: info for info in actors if info.state != DEAD},
@@ -79,12 +81,21 @@ class ClusterState:
             return of_job is None or job_id == of_job
 
         actors, groups = self.actors.items(), self.groups.items()
+        asked_for = before.asked_for()
         return ClusterState(
-            {key: info for key, info in actors if key not in before.actors and counts(job_of_actor(key))},
+            {key: info for key, info in actors if key not in asked_for and counts(job_of_actor(key))},
             {key: info for key, info in groups if key not in before.groups and counts(info.job_id)},
             {key: name for key, name in self.tasks.items() if key not in before.tasks},
             {key: one for key, one in self.references.items() if key not in before.references},
         )
+
+    def asked_for(self) -> set[bytes]:
+        """Return the ids of actors that exist, and of those that this driver has asked for.
+
+        The gcs may not know the latter yet. Their constructors and handles are among the driver's tasks and references.
+        """
+        tasks = [*self.tasks, *map(task_of, self.references)]
+        return {*self.actors, *map(actor_of, tasks)}
 
     def lasts(self) -> bool:
         """Whether nothing here ends by itself, so that a long wait is useless: detached actors and groups alone are left."""

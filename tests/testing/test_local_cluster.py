@@ -15,8 +15,12 @@ from typing import Any, ClassVar
 import pytest
 
 import minray
+from minray.api.calls import current_api
+from minray.protocol.actor import RegisterActor
 from minray.testing import LocalCluster, LocalClusterTestCase
+from minray.testing.cluster_leaks import ClusterState, left_since
 from minray.testing.local_cluster import LeakError, LeakWarning
+from minray.util.placement_group import placement_group, remove_placement_group
 
 
 @minray.remote
@@ -166,3 +170,24 @@ def test_unittest(kind: type[unittest.TestCase], name: str, words: str) -> None:
     assert len(problems) == bool(words)
     assert all(words in text for text in problems)
     assert not minray.is_initialized()
+
+
+def test_what_was_asked_for_before_is_not_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(num_cpus=2):
+        api = current_api()
+        patient, held = api.port.process.patient, list[tuple[Any, ...]]()
+        monkeypatch.setattr(patient, "ask_gcs", lambda *request: held.append(request))
+        early = Counter.remote()
+        group = placement_group([{"CPU": 1}])
+        before = ClusterState.of(api)
+        monkeypatch.undo()
+        assert [type(request) for request, _ in held] == [RegisterActor]
+        api.post(patient.ask_gcs, *held[0])
+        late = Counter.remote()
+        assert minray.get([early.add.remote(), late.add.remote()]) == [1, 1]
+        assert len(ClusterState.of(api).without(before, None).actors) == 1
+        del late
+        assert left_since(before, api) == []
+        assert minray.get(early.add.remote()) == 2
+        remove_placement_group(group)
+        del early

@@ -68,9 +68,7 @@ NODES = []
 
 @pytest.fixture(scope="module")
 def shared(minray_processes):
-    counter = Counter.remote()
-    minray.get(counter.__ray_ready__.remote())  # Otherwise the first test might seem to have made it.
-    return counter
+    return Counter.remote()
 
 @pytest.mark.minray_leaks("off")
 def test_one(shared):
