@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray.in_rays_place.finder import RAY_VERSION
 from minray.run_as_ray import FOLDER, command, environment, minray_as_ray, split_options
 from tests.conformance.__main__ import FILES
 from tests.conformance.examples import ONLY_MINRAY, SAYS, for_ray
@@ -249,11 +250,13 @@ def test_a_missing_part_of_anything_is_named(name: str) -> None:
 @pytest.mark.usefixtures("without_ray")
 def test_an_import_of_ray_brings_its_private_modules() -> None:
     before = {module: set(vars(module)) for module in (minray, minray.util, minray.experimental, minray.internal)}
+    own_version = minray.__version__
     with minray_as_ray():
         ray: Any = importlib.import_module("ray")
         assert ray._private.services.get_node_ip_address() == "127.0.0.1"
         assert ray._private.worker.global_worker.mode is None and ray._private.worker._global_node is None
         assert not ray.experimental.internal_kv._internal_kv_initialized()
+        assert ray.__version__ == RAY_VERSION == minray.node.init.RayContext.ray_version != own_version
         assert ray.logger.name == "minray" and not ray.util.client.ray.get_context().is_connected()
         assert ray.runtime_context.RuntimeContext.worker is ray._private.worker.global_worker
         assert ray.util.annotations.PublicAPI and importlib.import_module("ray._private.state") is ray._private.state
@@ -263,6 +266,7 @@ def test_an_import_of_ray_brings_its_private_modules() -> None:
             ray._private.worker.global_worker.check_connected()
     after = {module: set(vars(module)) for module in before}
     assert after == before
+    assert minray.__version__ == own_version == minray.node.init.RayContext.ray_version
     assert type(minray) is ModuleType and not hasattr(minray.runtime_context.RuntimeContext, "worker")
 
 

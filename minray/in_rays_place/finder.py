@@ -38,6 +38,7 @@ import minray.util
 from minray.in_rays_place import names
 from minray.in_rays_place.names._private import worker
 from minray.in_rays_place.pretended import PretendedModule, is_pretended
+from minray.node.init import RayContext
 from minray.runtime_context import RuntimeContext
 
 IMPORTING = "_find_and_load_unlocked"
@@ -53,11 +54,17 @@ IMPORTED_WITH_RAY = (
     "util.client",
 )
 """Members of ``names`` that a program may use after a mere ``import ray``, because Ray imports them itself."""
+RAY_VERSION = "2.60.0"
+"""Version of Ray whose names are here. Programs compare it to choose between the names of several versions."""
 ATTRIBUTES: tuple[tuple[ModuleType | type, str, object], ...] = (
+    (minray, "__version__", RAY_VERSION),
+    (RayContext, "ray_version", RAY_VERSION),
     (minray, "logger", logging.getLogger("minray")),
     (RuntimeContext, "worker", worker.global_worker),
 )
 """(owner, name, value) of attributes that modules and classes of minray have in Ray's place alone."""
+HIDDEN = [(owner, name, vars(owner)[name]) for owner, name, _ in ATTRIBUTES if name in vars(owner)]
+"""(owner, name, value) of minray's own attributes that have the same names."""
 EXTENDED = (minray, minray.experimental, minray.util)
 """Modules that get attributes of ``names``."""
 
@@ -178,6 +185,8 @@ def uninstall() -> None:
     for owner, attribute, _ in ATTRIBUTES:
         if attribute in vars(owner):
             delattr(owner, attribute)
+    for owner, attribute, value in HIDDEN:
+        setattr(owner, attribute, value)
     for module in EXTENDED:
         module.__class__ = ModuleType
     for name in PACKAGES_IN_RAY:
