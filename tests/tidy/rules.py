@@ -112,6 +112,7 @@ EXCEPTIONS = {
     ("minray/node/node.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/raylet_restart.py", "time.monotonic"): "the caller's thread waits for a raylet, without a loop",
     ("minray/node/raylet_restart.py", "time.sleep"): "the caller's thread waits for a raylet, without a loop",
+    ("minray/in_process/interpreter.py", "subprocess"): "runs what a worker gives to os.system",
     ("minray/in_process/interpreter.py", "threading.Thread"): "replaces what a worker's code calls",
     ("minray/in_process/process.py", "threading.Thread"): "names the threads of a worker's code",
     ("minray/in_process/supervisor.py", "subprocess"): "raises its exception, as a process would",
