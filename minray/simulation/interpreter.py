@@ -9,8 +9,11 @@ not be repeated. ``random`` is one generator for all simulated processes, seeded
 in which they draw. So is the one behind ``numpy.random.rand``, if numpy.random is imported. Other unseeded generators,
 ``secrets`` among them, take the process's entropy.
 
-What escapes: a name bound before the world began (``from time import sleep``), except methods of classes (``datetime.now``,
-``Event.wait``); locks made before it, for example by a module; CPU time; files; and compiled code that asks the system.
+Names of the user's modules (``from time import sleep``) get the replacements too, and lose them when the world ends.
+
+What escapes: a function that is kept elsewhere (a default argument, an attribute of a class, a name of a package), except
+methods of classes (``datetime.now``, ``Event.wait``); locks made before the world began, for example by a module; CPU time;
+files; and compiled code that asks the system.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ import os
 import sys
 from collections.abc import Callable, Generator, Mapping
 from datetime import UTC
-from types import BuiltinFunctionType, ClassMethodDescriptorType
+from types import BuiltinFunctionType, ClassMethodDescriptorType, ModuleType
 from typing import Any, Never, TextIO, TypeVar
 
 from minray.common.signals import SIGABRT
+from minray.errors.tracebacks import is_runtime
 from minray.simulation.locks import SimLock, SimSimpleQueue, reentrant_lock, wait_for_notice
 from minray.simulation.loop import NotSimulated, SimProcess, current_process
-from minray.simulation.refusal import refusal
+from minray.simulation.refusal import is_library, refusal
 from minray.simulation.user_code import SimParker, SimulatedUserLoop, this_thread
 
 EPOCH_S = 1_700_000_000.0
@@ -356,20 +360,20 @@ OF_THE_SYSTEM = {"os", "select", "signal", "time"}
 """Modules that lack some functions on some systems."""
 
 
-def names_bound_before(names: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> function for those of a module's names that are functions with a simulated meaning.
+class _ReplacedBuiltin(staticmethod):  # type: ignore[type-arg]
+    """The replacement of a builtin function: no method as an attribute of a class (``Formatter.converter = time.gmtime``).
 
-    Called through such a name (``from time import sleep``), a function keeps its real meaning.
+    A function that is pickled by value takes it along by its name.
     """
-    found: dict[str, str] = {}
-    for place, functions in MEANINGS.items():
-        if ":" not in place and not place.startswith("minray"):
-            real = {id(vars(_owner(place))[name]): f"{place}.{name}" for name in functions if name in vars(_owner(place))}
-            found |= {name: real[id(value)] for name, value in names.items() if id(value) in real}
-    return found
+
+    def __reduce__(self) -> str:
+        name: str = self.__name__
+        return name
 
 
-def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
+def _dispatch(place: str, name: str, meaning: Callable[..., Any]) -> Any:
+    """Return the replacement of a function, which has ``meaning`` for simulated code only."""
+    real = vars(_owner(place))[name]
     of_class = isinstance(real, ClassMethodDescriptorType)
 
     def dispatched(*args: Any, **kwargs: Any) -> Any:
@@ -378,12 +382,12 @@ def _dispatch(real: Any, meaning: Callable[..., Any]) -> Any:
             return meaning(real, process, *args, **kwargs)
         return real.__get__(None, args[0])(*args[1:], **kwargs) if of_class else real(*args, **kwargs)
 
-    dispatched.__name__ = dispatched.__qualname__ = getattr(real, "__name__", "dispatched")
+    dispatched.__module__, _, kind = place.partition(":")
+    dispatched.__name__ = name
+    dispatched.__qualname__ = f"{kind}.{name}" if kind else name
     if of_class:
         return classmethod(dispatched)
-    # A builtin function is no method. Its replacement must not become one as an attribute of a class
-    # (`Formatter.converter = time.gmtime`).
-    return staticmethod(dispatched) if isinstance(real, BuiltinFunctionType) else dispatched
+    return _ReplacedBuiltin(dispatched) if isinstance(real, BuiltinFunctionType) else dispatched
 
 
 def _refuse(what: str, instead: str) -> Callable[..., Any]:
@@ -445,14 +449,23 @@ def _replacements() -> Generator[tuple[Any, str, Any], None, None]:
     """Yield (owner, attribute, new value) of everything that is replaced."""
     for place, name, meaning in _entries(MEANINGS):
         getattr(_owner(place), name)  # imports a name of ``minray`` that nothing has used before
-        yield _owner(place), name, _dispatch(vars(_owner(place))[name], meaning)
+        yield _owner(place), name, _dispatch(place, name, meaning)
     for place, name, instead in _entries(NOT_SIMULATED):
         refuse = _refuse(f"{place.replace(':', '.')}.{name}", instead)
-        yield _owner(place), name, _dispatch(vars(_owner(place))[name], refuse)
+        yield _owner(place), name, _dispatch(place, name, refuse)
     for place, name, stand_in in _entries(CLASSES):
         yield _owner(place), name, stand_in
     yield sys, "stdout", _RedirectedStream("stdout", sys.stdout)
     yield sys, "stderr", _RedirectedStream("stderr", sys.stderr)
+
+
+def _rebind(replacements: Mapping[int, Any]) -> None:
+    """Replace values of names in the user's modules: id of a value -> what takes its place."""
+    for module in list(sys.modules.values()):
+        filename = getattr(module, "__file__", None)
+        if filename is not None and not is_runtime(filename) and not is_library(filename):
+            names = vars(module)
+            names.update({name: replacements[id(value)] for name, value in names.items() if id(value) in replacements})
 
 
 @contextlib.contextmanager
@@ -470,7 +483,12 @@ def simulated_meanings(seed: int) -> Generator[None, None, None]:
         for owner, name, replacement in _replacements():
             before.append((owner, name, vars(owner)[name]))
             _set(owner, name, replacement)
-        yield
+        pairs = [(real, vars(owner)[name]) for owner, name, real in before if isinstance(owner, ModuleType)]
+        _rebind({id(real): replacement for real, replacement in pairs})
+        try:
+            yield
+        finally:
+            _rebind({id(replacement): real for real, replacement in pairs})
     finally:
         for owner, name, real in reversed(before):
             _set(owner, name, real)

@@ -286,6 +286,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """The process whose turn it is; None between turns."""
         self.on_close: list[Callable[[], None]] = []
         """Callbacks for the end of the world, in order (they end user threads)."""
+        self.interruption: Callable[[], object] | None = None
+        """Called once, before the next turn; it may raise to end the run. Set by signal handlers, which must not raise just
+        anywhere: a ``__del__`` swallows exceptions, and a coroutine that is being made is left behind."""
+        self._interrupted_by: BaseException | None = None
         self.describers: list[Callable[[], str]] = []
         """Each returns a line about something that waits beside the tasks (a user thread), or an empty text."""
         self._ordinal = 0
@@ -465,6 +469,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Run one turn of one process; if none is ready, move time to the next instant instead."""
+        if self.interruption is not None:
+            self.interrupt()
         if not self._runnable:
             self._advance()
             return
@@ -479,6 +485,16 @@ class SimLoop(asyncio.BaseEventLoop):
             process.queued = bool(process.ready) and process.can_run
             if process.queued:
                 self._runnable.append(process)
+
+    def interrupt(self) -> None:
+        """Call ``interruption``, if there is one."""
+        interruption, self.interruption = self.interruption, None
+        try:
+            if interruption is not None:
+                interruption()
+        except BaseException as error:
+            self._interrupted_by = error
+            raise
 
     def _run_turn(self, process: SimProcess) -> None:
         ready = process.ready
@@ -503,7 +519,7 @@ class SimLoop(asyncio.BaseEventLoop):
         try:
             handle._context.run(handle._callback, *handle._args)
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, Deadlock):
+            if isinstance(error, Deadlock) or error is self._interrupted_by:
                 raise
             self.call_exception_handler({"message": f"in {handle._callback!r}", "exception": error})
         except SystemExit as error:

@@ -53,8 +53,10 @@ from minray.simulation.loop import (
 )
 from minray.simulation.refusal import refusal, users_frame
 
-STUCK_S = 60.0
+STUCK_S = 60
 """Real seconds after which user code that does not come to a border fails the run."""
+LOOK_S = 1.0
+"""Real seconds after which an alarm ends the run although user code comes to no border."""
 SWITCHED = (*core_worker.__path__, *rpc.__path__, str(calls.__file__), str(sequence_ranges.__file__))
 """Code of minray in which user threads may give way between lines: it runs beside a loop."""
 LOCKED = (str(logging.__file__), str(concurrent.futures._base.__file__))
@@ -198,9 +200,12 @@ class UserThread:
         self._parked = False
         with _environment_of(self):
             self._go.release()
-            if not self._back.acquire(timeout=STUCK_S):
-                self._ended = True
-                raise Deadlock(f"user code of {self.process.name} has come to no border for {STUCK_S:.0f} real seconds")
+            for _ in range(int(STUCK_S / LOOK_S)):
+                if self._back.acquire(timeout=LOOK_S):
+                    return
+                self.process.loop.interrupt()
+        self._ended = True
+        raise Deadlock(f"user code of {self.process.name} has come to no border for {STUCK_S} real seconds")
 
     def _unwind(self) -> None:
         """Let the thread end, since the world is closed."""
@@ -439,8 +444,12 @@ class SimUserCode:
         self.post(callback, *args)
 
     def drop(self, name: bytes) -> None:
-        """Post each name on its own, so that anything may happen in between."""
-        self.post(self.on_dropped, [name])
+        """Post each name on its own, so that anything may happen in between.
+
+        The caller is a ``__del__``, which cannot raise: a thread that is unwound meanwhile ends at its next border.
+        """
+        with contextlib.suppress(ProcessGone):
+            self.post(self.on_dropped, [name])
 
     def parker(self) -> SimParker:
         thread = this_thread()
@@ -522,6 +531,11 @@ class SimulatedUserLoop(asyncio.BaseEventLoop):
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], object], *args: *Ts) -> Never:
         raise refusal("run_in_executor: threads inside simulated user code; use tasks, an actor, or coroutines")
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Log an uncaught exception, as any loop does; a process that is unwound ends at its next border instead."""
+        if not isinstance(context.get("exception"), ProcessGone):
+            super().call_exception_handler(context)
 
     def close(self) -> None:
         for task in sorted(asyncio.all_tasks(self), key=lambda task: task.get_name()):

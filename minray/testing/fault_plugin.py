@@ -89,7 +89,6 @@ def _search(item: pytest.Function, marker: pytest.Mark, function: Callable[..., 
         command,
         _Progress(item),
         show_output=bool(CAPTURES.intersection(item.fixturenames)),
-        names=item.module.__dict__,
     )
     if item.config.getoption("minray_fault_replay") is None:
         _note(item, search.run())

@@ -85,7 +85,6 @@ def faults(
         path,
         f'minray.testing.faults({called.rpartition(".")[2]}, replay="{shown_path(path)}", ...)',
         on_progress,
-        names=getattr(program, "__globals__", {}),
     )
     return search.run() if replay is None else search.replay()
 

@@ -22,13 +22,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from minray.errors.tracebacks import is_runtime
 from minray.simulation.cluster import LIMIT_S, DriverDied, SimCluster, SimulationFailed, node_descriptions
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
-from minray.simulation.loop import Deadlock
+from minray.simulation.loop import Deadlock, SimLoop
 from minray.simulation.refusal import is_library
 from minray.simulation.trace import OUTPUT, Trace
 from minray.simulation.user_code import UserThread
@@ -174,12 +175,13 @@ def run_program(
     ``watches``: describe the faults as they strike. ``on_chance`` is called with every question of the oracle.
     """
     cluster = SimCluster(settings.nodes, seed, settings.plan(seed), overrides, show_output=show_output)
-    watch = None
+    watch, alarms = None, _Alarms()
     value, error, is_judged = None, None, True
     if on_chance is not None:
         cluster.oracle.listen(lambda key, _: on_chance(key))
     try:
-        with _alarms_end_the_run(), cluster:
+        with alarms.held(), cluster:
+            alarms.ring_in(cluster.world.loop)
             if watches:
                 watch = StrikeWatch(cluster)
             value, error = _drive(cluster, program, settings.timeout)
@@ -198,37 +200,47 @@ def run_program(
     )
 
 
-@contextmanager
-def _alarms_end_the_run() -> Iterator[None]:
-    """Let what a handler of SIGALRM raises end the block, such as a time-out of the test runner.
+class _Alarms:
+    """Holds SIGALRM back, and then lets what its handler raises end the run, such as a time-out of the test runner.
 
-    It may come while a task of the simulation runs, and would then count as what this task has raised.
+    Python calls a handler between any two lines. There its exception could count as what a task of the simulation has
+    raised, or be swallowed. So the handler is called between two turns of the loop, or when the cluster has ended.
     """
-    number = getattr(signal, "SIGALRM", None)
-    before = None if number is None else signal.getsignal(number)
-    if number is None or not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    ring: Callable[[int, FrameType | None], object] = before
-    raised: list[BaseException] = []
 
-    def handle(signal_number: int, frame: FrameType | None) -> None:
+    def __init__(self) -> None:
+        self._held: Callable[[], object] | None = None
+        self._loop: SimLoop | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold alarms back until the block ends, or until the next turn of the loop."""
+        number = getattr(signal, "SIGALRM", None)
+        before = None if number is None else signal.getsignal(number)
+        if number is None or not callable(before) or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        ring: Callable[[int, FrameType | None], object] = before
+
+        def hold(signal_number: int, frame: FrameType | None) -> None:
+            self._held = partial(ring, signal_number, frame)
+            if self._loop is not None:
+                self._loop.interruption = self._ring
+
+        signal.signal(number, hold)
         try:
-            ring(signal_number, frame)
-        except BaseException as error:
-            raised.append(error)
-            raise
+            yield
+        finally:
+            signal.signal(number, before)
+            self._ring()
 
-    signal.signal(number, handle)
-    try:
-        yield
-    except BaseException:
-        if not raised:
-            raise
-    finally:
-        signal.signal(number, before)
-    if raised:
-        raise raised[0]
+    def ring_in(self, loop: SimLoop) -> None:
+        """Let alarms end this loop's run from now on."""
+        self._loop = loop
+
+    def _ring(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held()
 
 
 def _drive(cluster: SimCluster, program: Callable[[], Any], timeout_s: float) -> tuple[Any, BaseException | None]:

@@ -20,7 +20,7 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ import numpy.random  # noqa: F401 (if a program were to import it, its first run
 from minray.common.clock import Clock
 from minray.simulation.cluster import check_program, check_result, frozen_heap
 from minray.simulation.faults import Key
-from minray.simulation.interpreter import names_bound_before
 from minray.simulation.loop import TICKS_PER_SECOND, Deadlock, NotSimulated
 from minray.simulation.page import write_page
 from minray.simulation.trace import Trace, parting
@@ -49,9 +48,9 @@ MOST_STEPS = 1_000_000
 STORY_ROWS = 38
 """Events of a story, which with its first and its last line has forty rows."""
 CAUSES = """\
-Usual causes: a set of objects, which is ordered by their addresses; a function of time or random that was imported by its
-name (from time import time); numpy's generators without a seed; threads or files of the program's own; state that a module
-or a fixture keeps from one run to the next."""
+Usual causes: a set of objects, which is ordered by their addresses; a function of time that a default argument or a class
+keeps; a package that asks the system; numpy's generators without a seed; threads or files of the program's own; state that a
+module or a fixture keeps from one run to the next."""
 
 RESTARTS = "Give the actor max_restarts and max_task_retries, or handle the error."
 HINTS = {
@@ -167,15 +166,13 @@ class FaultSearch:
         replay_command: str,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
         show_output: bool = False,
-        names: Mapping[str, Any] | None = None,
     ) -> None:
         """``test`` is the name of the program for people, and ``path`` the file of its saved faults.
 
-        ``on_progress(done, total)`` is called after each seed. ``names``: the globals of the user's module.
+        ``on_progress(done, total)`` is called after each seed.
         """
         check_program(program)
         self._program = program
-        self._names = names or {}
         self._settings = settings
         self._test = test
         self._path = path
@@ -275,11 +272,9 @@ class FaultSearch:
         told = "\n".join(
             f"  {label}: {_line_of(trace, number)}" for label, trace in (("one run  ", one), ("the other", other))
         )
-        bound = " and ".join(f"`{name}` is {real}" for name, real in names_bound_before(self._names).items())
-        hint = f"\nThe module bound these before the simulation began: {bound}. Import the modules instead." if bound else ""
         raise NotRepeatable(
             f"{self._test} is not repeatable: two runs {which} differ, so that no failure could be replayed.\n"
-            f"The first difference is event {number}:\n{told}\n{CAUSES}{hint}"
+            f"The first difference is event {number}:\n{told}\n{CAUSES}"
         )
 
     # --- A failing seed

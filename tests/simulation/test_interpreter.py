@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import datetime as dates
+import importlib
 import logging
 import os
 import pickle
@@ -15,11 +16,15 @@ import select
 import selectors
 import signal
 import socket
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from datetime import date, datetime
+from os import urandom as token_urandom
+from pathlib import Path
+from time import sleep as bound_sleep
 from typing import Any
 
 import pytest
@@ -363,3 +368,37 @@ def test_a_condition_is_waited_for_by_its_owner_alone() -> None:
             pickle.dumps(threading.Lock())
 
     run(program, nodes=1)
+
+
+def test_names_of_the_users_modules_are_simulated_until_the_run_ends() -> None:
+    def nap() -> tuple[float, str]:
+        before = time.monotonic()
+        bound_sleep(100)
+        return time.monotonic() - before, token_urandom(4).hex()
+
+    def program() -> list[Any]:
+        return [nap(), minray.get(minray.remote(nap).remote())]  # The function takes its names along by value.
+
+    real = (bound_sleep, token_urandom)
+    (here, there), again = run(program, nodes=1, seed=3), run(program, nodes=1, seed=3)
+    assert here[0] == there[0] == 100 and again == [here, there]
+    assert (bound_sleep, token_urandom) == real == (time.sleep, os.urandom)
+
+
+def test_a_module_that_is_first_imported_in_a_run_keeps_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_module.py").write_text("from time import sleep, time\nfrom minray import init\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program() -> float:
+        late: Any = importlib.import_module("late_module")
+        late.init()
+        late.sleep(100)
+        return float(late.time())
+
+    try:
+        first, again = run(program, nodes=1), run(program, nodes=1)
+        assert first == again > 1_700_000_000 and sys.modules["late_module"].sleep is time.sleep
+    finally:
+        del sys.modules["late_module"]

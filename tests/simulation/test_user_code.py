@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import random
@@ -363,3 +364,69 @@ def test_user_code_that_raises_at_its_frame_is_a_failure(loop: SimLoop, user_cod
     loop.run_until_complete(asyncio.sleep(1))
     (failure,) = loop.failures
     assert failure.process == "worker/1" and isinstance(failure.exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("freed", ["in a call", "in a callback of an event loop"])
+def test_a_process_that_ends_while_it_frees_something_is_unwound_in_silence(
+    freed: str, loop: SimLoop, process: SimProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    story: list[str] = []
+    user_code = SimUserCode(process, preempt=lambda ordinal: True)
+
+    class Freed:
+        def __del__(self) -> None:
+            user_code.drop(b"name")
+
+    def free() -> None:
+        story.append("freed")
+        if freed == "in a call":
+            Freed()
+        else:
+            user_code.post(lambda: None)
+        story.append("goes on")
+
+    def work() -> None:
+        if freed == "in a call":
+            free()
+        else:
+            with contextlib.closing(asyncio.new_event_loop()) as inner:
+                inner.call_soon(free)
+                inner.run_forever()
+        user_code.parker().wait(None)
+        story.append("never")
+
+    user_code.run(work)
+    loop.world.call_later(0.001, lambda: None)
+    loop.strike = lambda struck, name, ordinal: loop.kill(process) if story else None
+    with pytest.raises(Deadlock):
+        loop.run_forever()
+    loop.close()
+    assert story[0] == "freed" and "never" not in story
+    assert not caplog.records
+
+
+def test_an_interruption_ends_the_run_between_two_turns_or_while_user_code_runs_on(
+    loop: SimLoop, user_code: SimUserCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class RingError(Exception):
+        pass
+
+    def ring() -> None:
+        rung.set()
+        raise RingError
+
+    rung = threading.Event()
+    loop.interruption = ring
+    with pytest.raises(RingError):
+        loop.run_forever()
+    monkeypatch.setattr("minray.simulation.user_code.LOOK_S", 0.01)
+    rung.clear()
+
+    def compute() -> None:
+        loop.interruption = ring
+        while not rung.is_set():
+            pass
+
+    user_code.run(compute)
+    with pytest.raises(RingError):
+        loop.run_forever()
