@@ -63,14 +63,16 @@ class Broken(Deadlock):
 
 
 class Raylets(dict[str, Any]):
-    """The raylets of a cluster, by name, with a call for each that joins."""
+    """The raylets of a cluster, by name, with a call for each that joins; they may be those of another such table."""
 
-    def __init__(self, raylets: Mapping[str, Any], on_raylet: Callable[[str, Any], None]) -> None:
+    def __init__(self, raylets: dict[str, Any], on_raylet: Callable[[str, Any], None]) -> None:
         super().__init__(raylets)
+        self._raylets = raylets
         self._on_raylet = on_raylet
 
     def __setitem__(self, name: str, raylet: Any) -> None:
         super().__setitem__(name, raylet)
+        self._raylets[name] = raylet
         self._on_raylet(name, raylet)
 
 

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 from minray.common.ids import short
 from minray.core_worker.records.pending_task import PUSHED
 from minray.protocol.base import decode
-from minray.protocol.raylet import GRANTED, LeaseReply, RequestWorkerLease
+from minray.protocol.raylet import RequestWorkerLease
 from minray.simulation import SimCluster
 from minray.simulation.cluster import GCS, HEAD
 from minray.simulation.faults import LONG_DELAYS_S, LONG_STALLS_S, POSTHUMOUS_S, STALLS_S, Key
 from minray.simulation.loop import current_process
 from tests.simulation.interference import watch_sends
+from tests.simulation.invariants import Raylets
 from tests.spec.moves import Move
 from tests.spec.stage import made
 
@@ -54,8 +55,11 @@ class Attempts:
         self._noted: dict[Attempt, None] = {}
         self._incarnations: dict[tuple[bytes, int, str], str] = {}
         """Actor, number of restarts and host -> the name that the actor asked for."""
-        self._asked: dict[tuple[Any, int], bytes] = {}
-        """The gcs's end of a channel and the number of a request on it -> the lease that it asks for."""
+        self._asked: dict[bytes, tuple[bytes, int, str]] = {}
+        """Lease that a gcs has asked for -> its actor, with the number of restarts and the name that the actor asked for."""
+        cluster.raylets = Raylets(cluster.raylets, self._on_raylet)
+        for name, raylet in cluster.raylets.items():
+            self._on_raylet(name, raylet)
         for name, core in cluster.cores.items():
             self._watch(name, core)
         self._connect = cluster._connect
@@ -87,21 +91,26 @@ class Attempts:
         core.tasks.move = watched_move
 
     def _on_send(self, end: Any, message: Any, word: str) -> bool:
-        """Note a worker that is granted to the gcs, for an actor."""
+        """Note for which actor the gcs asks for a lease."""
         if word == "RequestWorkerLease" and end.pipe.source.name == GCS:
-            self._asked[end, message.number] = decode(RequestWorkerLease, message.payload).lease_id
-        elif word == "RequestWorkerLease reply" and end.pipe.target.name == GCS:
-            reply = decode(LeaseReply, message.payload)
-            if reply.kind == GRANTED and reply.worker is not None:
-                self._note_incarnation(self._asked[end.other, message.number], reply.worker.worker_id)
+            request, gcs = decode(RequestWorkerLease, message.payload), self._cluster.gcs
+            infos = [row.info for row in gcs._actors.rows() if row.info.actor_id == request.actor_id]  # type: ignore[attr-defined]
+            self._asked.update((request.lease_id, (info.actor_id, info.restarts, info.name)) for info in infos)
         return True
 
-    def _note_incarnation(self, lease_id: bytes, worker_id: bytes) -> None:
-        gcs: Any = self._cluster.gcs
-        for row in gcs._actors.rows():
-            if row.lease_id == lease_id:
-                key = row.info.actor_id, row.info.restarts, self._name_of(worker_id)
-                self._incarnations[key] = row.info.name
+    def _on_raylet(self, _name: str, raylet: Any) -> None:
+        """Note workers that this raylet grants to the gcs, for actors. That gcs may be dead, and hear nothing of it."""
+        scheduler = raylet._broker.scheduler
+        granted = scheduler.granted
+
+        def watched_grant(entry: Any, worker: Any) -> Any:
+            asked = self._asked.get(entry.request.lease_id)
+            if asked is not None:
+                actor_id, restarts, name = asked
+                self._incarnations[actor_id, restarts, self._name_of(worker.worker_id)] = name
+            return granted(entry, worker)
+
+        scheduler.granted = watched_grant
 
     @staticmethod
     def _name_of(worker_id: bytes) -> str:

@@ -916,6 +916,13 @@ def _check_interrupts(
                     yield f"{number}: {name} was cancelled at {at:.3f} and slept from {outcome['begun']:.3f} on to the end"
 
 
+def _ends_early(model: Model, name: str) -> bool:
+    """Whether this is a call whose actor may end while it runs. If the call was cancelled, its caller is told no more."""
+    task = model.tasks[name]
+    fate = model.fates.of(task.actor) if isinstance(task, Call) else None
+    return fate is not None and fate.may_end
+
+
 def _check_unbegun(model: Model, told: Sequence[tuple[Body, History]], runs: Counter[str]) -> Iterator[str]:
     """G40: a task that was cancelled before it began, without force, has not run. Earlier attempts may have run."""
     for body, history in told:
@@ -925,7 +932,7 @@ def _check_unbegun(model: Model, told: Sequence[tuple[Body, History]], runs: Cou
                 is_own = name in model.tasks and model.objects[name].owner == DRIVER and not is_repeated(model.tasks[name])
                 losses = model.losses.of(name)
                 has_run_before = losses.deaths or losses.preemptions or losses.silence or losses.files
-                if runs[name] and is_own and not model.cancelled.get(name) and not has_run_before:
+                if runs[name] and is_own and not (model.cancelled.get(name) or has_run_before or _ends_early(model, name)):
                     yield f"G40: {name} was cancelled before it began, as {operation.name} was told, and it has run"
 
 

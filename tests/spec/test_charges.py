@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+import minray
+from minray.simulation import SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.faults import Key
+from tests.simulation.interference import kill_sender
 from tests.spec.actors import Create
-from tests.spec.charges import Attempt, Blows, Charge, Charges
+from tests.spec.charges import Attempt, Attempts, Blows, Charge, Charges
 from tests.spec.fates import DIED, UNAVAILABLE
 from tests.spec.model import HEARD_S, Losses, Model
 from tests.spec.moves import Move
@@ -71,6 +75,28 @@ def test_each_attempt_of_a_task_is_charged_once_and_tasks_of_one_name_are_not_ad
     assert struck(*both) == {"far": 2, "child": 1, "actor": 1}
     twins = [Attempt("twin", of, 0, "worker/a", "driver/0") for of in (b"1", b"2")]
     assert Charges(twins, Blows.of({("crash", "worker/a", "t", 1): 1}, NODE_OF, ()), NODE_OF, ()).of("twin").deaths == 1
+
+
+def test_a_worker_that_is_granted_to_a_gcs_which_has_died_is_an_attempt_of_the_actor() -> None:
+    """Otherwise nothing would explain that the actor ends with that worker."""
+
+    @minray.remote
+    class Actor:
+        pass
+
+    def program() -> None:
+        actor = Actor.remote()
+        time.sleep(5)
+        del actor
+
+    with SimCluster([{"num_cpus": 1}], 1) as cluster:
+        kill_sender(cluster, "RequestWorkerLease", 1, role=GCS, late_s=0.0)
+        attempts = Attempts(cluster)
+        cluster.start_driver(program, "driver/0")
+        cluster.settle(2)
+        assert GCS not in cluster.alive()
+        (attempt,) = attempts.all()
+        assert attempt.source == GCS and attempt.host.startswith("worker/")
 
 
 def test_lack_of_memory_is_charged_where_a_worker_of_the_node_has_ended() -> None:

@@ -679,6 +679,17 @@ def test_g40_a_task_that_was_cancelled_before_it_began_has_not_run() -> None:
     assert problems(program, Losses(), [interrupted], [ran("a")]) == []
 
 
+@pytest.mark.parametrize("kills", [False, True])
+def test_g40_a_cancelled_call_whose_actor_was_killed_may_have_run(kills: bool) -> None:
+    kill = (Kill("kill", "actor"),) if kills else ()
+    call = Call("a", "actor", Body())
+    program = one(Create("actor", max_concurrency=2), call, Cancel("cancel", "a"), *kill, Get("get", ("a",)))
+    unbegun = [{"of": []}, {"of": ["actor"]}, {"of": ["a"], "at": 0.0}, *([{"of": ["actor"]}] if kills else [])]
+    shown: list[Any] = [*unbegun, {"of": ["a"], "error": "TaskCancelledError"}]
+    born = '["born", "actor", [], []]'
+    assert [text[:3] for text in problems(program, Losses(), [shown], [born, ran("a")])] == ["G40"] * (not kills)
+
+
 def test_a_task_that_runs_too_often_is_seen() -> None:
     assert problems(HISTORY, Losses(deaths=2), [GOOD], LINES * 2) == ["G16: a ran 2 times, and may 1 times"]
 
