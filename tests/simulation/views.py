@@ -388,7 +388,6 @@ def _actors(cluster: Cluster) -> Iterator[str]:
             of_job = {key: info for key, info in rows.items() if job_of_actor(key) == job_id}
             states = {key: info if info.state != DEAD else DEAD for key, info in of_job.items()}
             told = {key: info if info.state != DEAD else DEAD for key, info in infos.items()}
-            told = {key: state for key, state in told.items() if key in rows or state != DEAD}  # asked about when forgotten
             yield from _compare(f"{_name(core)}'s list of actors", told, states)
         for actor_id in core.submission.actors.clients:
             client, info = core.submission.actors.clients.client_of(actor_id), rows.get(actor_id)

@@ -270,7 +270,3 @@ class ActorCreator:
         """Whether living actors end when this process does."""
         infos = map(self._actors.info_of, self._handles.values())
         return any(info is None or info.state != DEAD for info in infos)
-
-    def known(self) -> list[bytes]:
-        """Return the ids of actors whose constructors have not ended; for tests."""
-        return list(self._creations)

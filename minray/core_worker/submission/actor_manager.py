@@ -111,10 +111,12 @@ class ActorManager:
             return
 
         def on_reply(reply: ActorReply) -> None:
-            if reply.actor is not None:
-                self.on_info(reply.actor)
-            else:
+            if reply.actor is None:
                 asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, reference)
+            elif reply.actor.state == DEAD:
+                self._tell(reply.actor)  # The gcs may not publish it any more, so nothing would ever remove a record.
+            else:
+                self.on_info(reply.actor)
 
         self._process.patient.ask_gcs(GetActor(client.actor_id, client.owner), on_reply)
 
@@ -134,6 +136,10 @@ class ActorManager:
         if infos is None:
             return
         infos[info.actor_id] = info
+        self._tell(info)
+
+    def _tell(self, info: ActorInfo) -> None:
+        """Tell a record to the actor's creator and to its client here."""
         self.creator.on_info(info)
         client = self.clients.client_of(info.actor_id)
         if client is not None:
