@@ -48,10 +48,12 @@ from minray.values.object_ref_generator import ObjectRefGenerator
 from tests.spec.actors import Create, ExitActor, Kill
 from tests.spec.fates import walk
 from tests.spec.groups import Remove
+from tests.spec.losses import losses_of
 from tests.spec.programs import Cancel, Drop, Exit, Generate, Leave, Operation, Program, ReadOn
-from tests.spec.scenario import Scenario, Verdict, losses_of
+from tests.spec.scenario import Scenario
 from tests.spec.stage import BORN, RUN, Stage
 from tests.spec.stories import Story
+from tests.spec.verdict import Verdict
 
 MADE, USED, DROPPED, AGAIN = "made", "used", "dropped", "obtained again"
 ORPHANED, LOST, RESTARTED = "owner dead", "node lost", "gcs restarted"

@@ -32,9 +32,11 @@ from minray.testing.shrink import describe_fault
 from tests.spec.api_coverage import ApiCoverage, Listener
 from tests.spec.coverage import Coverage
 from tests.spec.pair_coverage import PairCoverage
-from tests.spec.scenario import Scenario, Verdict, missed, read_witness, run, save, struck
+from tests.spec.scenario import Scenario, read_witness, save
 from tests.spec.shrink import Witness, replace, smallest
 from tests.spec.strategies import scenario_of
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict, missed, struck
 from tests.spec.writer import SIZES
 
 REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"

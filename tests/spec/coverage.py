@@ -18,7 +18,7 @@ from minray.raylet.worker_pool import WORKER_STATES
 from minray.scheduling.lease import LEASE_STATES
 from minray.simulation.faults import LOUD, Key
 from minray.simulation.trace import FAULT, STATE
-from tests.spec.scenario import Verdict
+from tests.spec.verdict import Verdict
 
 TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "job": job_manager.TRANSITIONS,

@@ -54,8 +54,10 @@ from tests.spec.programs import (
     Submit,
     Wait,
 )
-from tests.spec.scenario import Node, Scenario, Verdict, World, run, save
+from tests.spec.scenario import Node, Scenario, World, save
 from tests.spec.shrink import replace, shrink
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict
 
 STRIKES: dict[str, tuple[int, ...]] = {
     "crash": (1,),

@@ -17,8 +17,9 @@ from pathlib import Path
 import click
 
 from minray.simulation.cluster import without_garbage_collection
-from tests.spec.scenario import Verdict, run
 from tests.spec.strategies import scenario_of
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HASH_SEEDS = ("1", "2")

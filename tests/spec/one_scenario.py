@@ -15,7 +15,9 @@ from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.trace import FAULT, LIFE, OUTPUT, RECEIVE, STATE, Event
 from minray.testing.shrink import describe_fault
 from tests.spec.campaign import REGRESSIONS
-from tests.spec.scenario import Scenario, Verdict, run
+from tests.spec.scenario import Scenario
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict
 from tests.zoo.mistakes import MISTAKES
 from tests.zoo.transplant import planted
 

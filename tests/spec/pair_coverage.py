@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.spec.features import FEATURES, PAIRS, Pair, met_features, pairs_of
-from tests.spec.scenario import Scenario, Verdict, struck
+from tests.spec.scenario import Scenario
+from tests.spec.verdict import Verdict, struck
 
 OFTEN = 3
 """Number of runs in which a pair has been met often."""

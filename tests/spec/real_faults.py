@@ -24,10 +24,10 @@ from random import Random
 from typing import TypeVar
 
 from minray.cluster_utils import ClusterNode
+from tests.spec.losses import ROOMY_BYTES
 from tests.spec.model import Losses
 from tests.spec.real_cluster import HARMLESS_S, PROXY, SILENT_DEATH_S, RealCluster, RealDriver, Shape
 from tests.spec.real_sockets import close_connections
-from tests.spec.scenario import ROOMY_BYTES
 from tests.spec.stage import Record
 
 KILL, STOP, RESET, RESET_ALL, HOLD, CUT = "kill", "stop", "reset", "reset all", "hold", "cut"

@@ -59,8 +59,8 @@ from tests.spec.real_faults import (
 from tests.spec.real_trial import SCENARIOS_PER_CLUSTER, RealScenario, RealTier, RealVerdict
 from tests.spec.residents import Seating
 from tests.spec.scenario import Scenario, World, read_witness
-from tests.spec.scenario import run as simulate
 from tests.spec.strategies import equipped, hoarding, with_hoards, with_slots, write_homes, write_program
+from tests.spec.trial import run as simulate
 from tests.spec.variations import with_harvests, with_leavers, with_needs, with_streams
 from tests.spec.vocabulary import with_riches, with_vocabulary
 from tests.spec.worlds import HOARD_BYTES, with_retry_pauses, with_stores, write_world

@@ -24,8 +24,8 @@ from tests.spec.model import Facts, Losses, problems
 from tests.spec.programs import Exit, Leave, Program
 from tests.spec.real_cluster import DRIVER_COMMAND, DriverGone, RealCluster, RealDriver, Shape
 from tests.spec.real_faults import Fault, Wrecker, losses
-from tests.spec.scenario import Judgement
 from tests.spec.stage import History, Record
+from tests.spec.verdict import Judgement
 
 SCENARIOS_PER_CLUSTER = 12
 """Number of scenarios on one cluster: it takes longer to start than most programs take."""

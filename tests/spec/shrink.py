@@ -28,7 +28,9 @@ import msgspec
 
 from minray.simulation.faults import LOUD, Key
 from minray.testing.shrink import FEW, MANY, FaultShrinker, Shape, describe_fault, leave_out, shape, some
-from tests.spec.scenario import Answers, Scenario, Verdict, run
+from tests.spec.scenario import Answers, Scenario
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict
 
 MAX_RUNS = 1000
 """Number of re-runs for one witness, at most."""

@@ -16,10 +16,12 @@ from tests.spec.conversations import CONVERSATIONS, MIXED
 from tests.spec.features import OF_PROGRAMS, PAIRS, features_of, pairs_of
 from tests.spec.fragments import FRAGMENTS
 from tests.spec.knobs import SMALL
+from tests.spec.losses import crashed_by, losses_of
 from tests.spec.pair_coverage import PairCoverage
 from tests.spec.programs import Body, Get, Program, Submit
-from tests.spec.scenario import Node, Scenario, World, crashed_by, losses_of, run
+from tests.spec.scenario import Node, Scenario, World
 from tests.spec.strategies import fitted, scenario_of
+from tests.spec.trial import run
 
 
 def protocol() -> set[str]:

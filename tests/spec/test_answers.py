@@ -13,7 +13,8 @@ from tests.spec.looks import FIELDS, GIVEN_UP_S, HEARD_S, REPORTED_S, RESOURCES,
 from tests.spec.model import Facts, Losses, problems
 from tests.spec.moves import Move
 from tests.spec.programs import Body, Call, Get, Program, Sleep, Submit
-from tests.spec.scenario import Node, Scenario, World, run
+from tests.spec.scenario import Node, Scenario, World
+from tests.spec.trial import run
 from tests.spec.variations import FAR
 from tests.zoo.transplant import Mutation, planted
 

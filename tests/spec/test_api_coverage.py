@@ -28,8 +28,10 @@ from tests.spec.api_coverage import (
 )
 from tests.spec.generators import Stream
 from tests.spec.programs import Body, Call, Cancel, Drop, Exit, Get, Program, Submit, Wait
-from tests.spec.scenario import Scenario, Verdict, World, run
+from tests.spec.scenario import Scenario, World
 from tests.spec.strategies import scenario_of
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict
 from tests.spec.vocabulary import with_riches
 
 MOST_EXCLUDED = 0.1

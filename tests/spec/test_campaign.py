@@ -18,9 +18,11 @@ from tests.spec.campaign import REGRESSIONS, campaign, compared, main
 from tests.spec.coverage import Coverage, all_transitions, place_of
 from tests.spec.hash_seeds import compare
 from tests.spec.programs import Body, Get, Program, Put, Sleep, Submit
-from tests.spec.scenario import Scenario, Verdict, read_witness, run, save
+from tests.spec.scenario import Scenario, read_witness, save
 from tests.spec.shrink import replace
 from tests.spec.strategies import scenario_of
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict
 
 FORGOTTEN = REGRESSIONS / "planted_retry_forgotten.json"
 """A witness with a crash, which fails if retries are forgotten."""

@@ -15,10 +15,11 @@ from tests.simulation.interference import kill_sender
 from tests.spec.actors import Create
 from tests.spec.charges import Attempt, Attempts, Blows, Charge, Charges
 from tests.spec.fates import DIED, UNAVAILABLE
+from tests.spec.losses import MOMENT_S, losses_of
 from tests.spec.model import HEARD_S, Losses, Model
 from tests.spec.moves import Move
 from tests.spec.programs import Body, Call, Exit, Get, Program, Put, Return, Submit
-from tests.spec.scenario import MOMENT_S, Node, Scenario, World, losses_of
+from tests.spec.scenario import Node, Scenario, World
 from tests.spec.variations import FAR
 
 NODE_OF = {

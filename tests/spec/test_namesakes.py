@@ -15,8 +15,9 @@ from tests.spec.fates import DIED
 from tests.spec.model import Facts, Losses, Model, problems
 from tests.spec.namesakes import with_heirs, with_namesakes, with_rounds
 from tests.spec.programs import Body, Call, Drop, Get, Program, Put, Return, Submit
-from tests.spec.scenario import Scenario, World, run
+from tests.spec.scenario import Scenario, World
 from tests.spec.strategies import scenario_of
+from tests.spec.trial import run
 
 DETACHED = Create("a", called="n", detached=True)
 SHARED = Create("a", called="n", detached=True, get_if_exists=True)

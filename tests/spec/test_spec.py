@@ -34,6 +34,7 @@ from tests.spec.campaign import REGRESSIONS, campaign, compared, report
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, UNAVAILABLE
 from tests.spec.frees import Free
 from tests.spec.groups import REMOVED, Describe, FindGroup, Group, Remove
+from tests.spec.losses import MOMENT_S, losses_of
 from tests.spec.model import CANCELLED, HEARD_S, Expectation, Losses, Model, problems
 from tests.spec.moves import Move
 from tests.spec.programs import (
@@ -56,23 +57,12 @@ from tests.spec.programs import (
     Wait,
     Why,
 )
-from tests.spec.scenario import (
-    MOMENT_S,
-    Answers,
-    Node,
-    Scenario,
-    Verdict,
-    World,
-    losses_of,
-    missed,
-    read_witness,
-    run,
-    save,
-    struck,
-)
+from tests.spec.scenario import Answers, Node, Scenario, World, read_witness, save
 from tests.spec.shrink import FAILURES, SEARCHED, Shrinker, Witness, is_small, replace, shrink, smallest
 from tests.spec.stage import Stage, value_of
 from tests.spec.strategies import scenario_of, scenarios
+from tests.spec.trial import run
+from tests.spec.verdict import Verdict, missed, struck
 from tests.spec.writer import SIZES
 
 WITNESSES = sorted(REGRESSIONS.glob("*.json"))

@@ -40,8 +40,9 @@ from tests.spec.programs import (
     Wait,
     Why,
 )
-from tests.spec.scenario import Scenario, World, run
+from tests.spec.scenario import Scenario, World
 from tests.spec.strategies import worlds
+from tests.spec.trial import run
 
 TOURS = settings(max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
 SECONDS = st.sampled_from((0.0, 0.02, 0.5))

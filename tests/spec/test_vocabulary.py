@@ -25,11 +25,12 @@ from tests.spec.lanes import Lanes
 from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
-from tests.spec.scenario import Node, Scenario, World, _unraisable, run
+from tests.spec.scenario import Node, Scenario, World
 from tests.spec.spaces import Spaces
 from tests.spec.stories import Story
 from tests.spec.strategies import scenario_of, with_slots
 from tests.spec.tools import TOOLS, Tool
+from tests.spec.trial import _unraisable, run
 from tests.spec.vocabulary import STORIES, with_later_stories, with_riches, with_vocabulary
 from tests.spec.wishes import ActorWishes, CallWishes, TaskWishes
 

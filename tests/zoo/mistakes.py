@@ -192,7 +192,7 @@ MISTAKES = {
         "G35",
         (
             Mutation(
-                "tests.spec.scenario",
+                "tests.spec.losses",
                 "losses_of",
                 "sum(move.leaves and not move.if_idle for move in world.moves)",
                 "sum(move.ends_work() for move in world.moves)",

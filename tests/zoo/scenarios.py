@@ -24,7 +24,7 @@ from minray.simulation.faults import SWARM
 from tests.simulation.interference import break_channels, replay_requests, watch_sends
 from tests.simulation.invariants import Broken
 from tests.simulation.judge import judged, outcome_of
-from tests.spec import scenario as spec
+from tests.spec import trial as spec
 from tests.spec.strategies import scenario_of
 from tests.zoo import actor_steps
 from tests.zoo.watches import StoppingWatch

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.spec.campaign import REGRESSIONS
-from tests.spec.scenario import Scenario, run
+from tests.spec.scenario import Scenario
+from tests.spec.trial import run
 from tests.zoo import transplant
 from tests.zoo.mistakes import MISTAKES
 from tests.zoo.transplant import Mutation, NotTransplanted, planted

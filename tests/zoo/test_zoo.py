@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spec.scenario import Scenario, run
+from tests.spec.scenario import Scenario
 from tests.spec.shrink import is_small
+from tests.spec.trial import run
 from tests.zoo import mutants
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import PAGE, load, search, written_page

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from minray.simulation.page import headline, write_page
-from tests.spec.scenario import Scenario, run, save
+from tests.spec.scenario import Scenario, save
 from tests.spec.shrink import Witness, smallest
 from tests.spec.strategies import scenario_of
+from tests.spec.trial import run
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import load
 from tests.zoo.scenarios import CAMPAIGN
