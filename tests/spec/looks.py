@@ -122,7 +122,8 @@ class Look(Tagged, frozen=True):
         for handle, actor_id in outcome.get("handles", {}).items():
             fate, state = model.fates.of(handle), states.get(actor_id, "missing")
             is_killed = fate is not None and model.fates.identity(handle) in model.sure_kills[self.name]
-            if is_killed and "rows" in outcome and state != "DEAD":
+            is_over = state == "DEAD" or (state == "missing" and model.losses.forgets_actors)
+            if is_killed and "rows" in outcome and not is_over:
                 yield f"state: {self.name} shows {handle}, which was killed, as {state}"
             is_kept = fate is not None and fate.is_kept and not fate.may_die
             is_registered = fate is not None and bool(fate.create.called)  # others are registered later than they are made

@@ -62,6 +62,7 @@ def losses_of(answers: Mapping[Key, int], world: World, charges: Charges | None 
         departures=any(move.leaves for move in world.moves),
         hopeless=is_hopeless,
         torn=may_lose_files,
+        forgets_actors="maximum_gcs_destroyed_actor_cached_count" in world.bounds,
         lag_s=_lag_s(answers),
         charges=charges,
     )

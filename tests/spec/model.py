@@ -113,6 +113,8 @@ class Losses:
     """Whether a raylet may have given up a lease, because too many workers in a row have failed to start."""
     torn: bool = False
     """Whether a disk may have lost values."""
+    forgets_actors: bool = False
+    """Whether the gcs keeps so few dead actors that it may have forgotten some."""
     lag_s: float = HEARD_S
     """Seconds after which a cancellation has reached its task, if no process is silent."""
     charges: Charges | None = None

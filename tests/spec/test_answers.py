@@ -115,6 +115,8 @@ def test_an_actor_that_nothing_has_ended_is_shown_and_one_that_was_killed_is_dea
     operations, before = [create, Kill("kill", "actor"), Look("look")], [made, {"of": ["actor"]}]
     assert codes(operations, [*before, looked("actors", [dead], **handles)]) == []
     assert codes(operations, [*before, looked("actors", [actor_row("ALIVE")], **handles)]) == ["state"]
+    assert codes(operations, [*before, looked("actors", [], **handles)]) == ["state"]
+    assert codes(operations, [*before, looked("actors", [], **handles)], Losses(forgets_actors=True)) == []
 
 
 def test_a_task_whose_value_is_known_is_shown_as_finished() -> None:
