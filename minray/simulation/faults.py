@@ -81,6 +81,8 @@ KINDS = (*QUIET, *LOUD, SWITCH, SLOW_NODE, *DISK)
 """All kinds of faults. A plan with another name is refused, since such a fault would never happen."""
 
 MIN_SEED, MAX_SEED = -(1 << 127), (1 << 127) - 1
+WORD_BYTES = 8
+"""Size of one number of chance, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ class Oracle:
         self._aimed = frozenset(self.plan.aimed if self.plan.aims and overrides is None else ())
         """Kinds of faults that strike only the requests of ``FaultPlan.aims``."""
         self._secret = seed.to_bytes(16, "big", signed=True)
+        self._word_hasher = hashlib.blake2b(digest_size=WORD_BYTES, key=self._secret)
+        """Copied for each word of chance, which is faster than to begin with the key."""
 
     def wants(self, kind: str) -> bool:
         """Whether a question of this kind can have an answer other than 0."""
@@ -215,7 +219,7 @@ class Oracle:
         loud = key[0] in LOUD
         if loud and self._loud_left == 0:
             return 0
-        number = int.from_bytes(self.bytes(key, 8), "big")
+        number = self._word(key)
         if (number >> 32) >= rate * (1 << 32):
             return 0
         if loud:
@@ -257,7 +261,13 @@ class Oracle:
 
     def below(self, key: Key, n: int) -> int:
         """Return one of 0..n-1, all equally likely."""
-        return int.from_bytes(self.bytes(key, 8), "big") % n
+        return self._word(key) % n
+
+    def _word(self, key: Key) -> int:
+        """Return the number that ``bytes`` would give as ``WORD_BYTES`` bytes."""
+        hasher = self._word_hasher.copy()
+        hasher.update(repr(key).encode())
+        return int.from_bytes(hasher.digest(), "big")
 
 
 EXAMPLES = {

@@ -497,18 +497,20 @@ class SimLoop(asyncio.BaseEventLoop):
             raise
 
     def _run_turn(self, process: SimProcess) -> None:
-        ready = process.ready
+        ready, strike = process.ready, self.strike
         for _ in range(len(ready)):
-            if not process.can_run or self._stopping:
+            if not process.alive or process.stalled_until > self.ticks or self._stopping:
                 return
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            if self.strike is not None:
-                self._maybe_strike(process, handle)
-                if not process.can_run:
-                    (ready if process.alive else process.tombs).insert(0, handle)
-                    return
+            if strike is not None:
+                name = getattr(getattr(handle._callback, "__self__", None), "strike_name", None)
+                if name is not None:
+                    strike(process, name, process.next_ordinal(name))
+                    if not process.can_run:
+                        (ready if process.alive else process.tombs).insert(0, handle)
+                        return
             self.steps += 1
             self._run_handle(handle)
             if self.pace is not None and (step_s := self.pace(process)):
@@ -526,12 +528,6 @@ class SimLoop(asyncio.BaseEventLoop):
             handle.process.exit(error.code if isinstance(error.code, int) else 1 if error.code else 0)
         except ProcessGone:
             assert not handle.process.alive
-
-    def _maybe_strike(self, process: SimProcess, handle: SimHandle | SimTimer) -> None:
-        name = getattr(getattr(handle._callback, "__self__", None), "strike_name", None)
-        if name is not None:
-            assert self.strike is not None
-            self.strike(process, name, process.next_ordinal(name))
 
     def _advance(self) -> None:
         """Move time to the next timer, and put all timers due then into the ready queues."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from minray.simulation.faults import Key
 from minray.simulation.trace import Trace
@@ -36,13 +37,17 @@ class Verdict(Judgement):
     answers: Mapping[Key, int]
     """The oracle's answers that were not 0."""
     steps: int
-    digest: str
     trace: Trace
     operations: Counter[str]
     """Kind of operation -> the number of times that drivers and tasks have performed it."""
     histories: tuple[History, ...]
     is_over: bool = False
     """Whether the head's raylet was dead, so that only crashes and hangs were judged."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the trace. Only runs that are compared need it."""
+        return self.trace.digest()
 
     @property
     def story(self) -> str:
