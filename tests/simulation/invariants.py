@@ -5,7 +5,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 
 | | looked at when | |
 |---|---|---|
-| S1 | a lease takes its resources | there was enough of each |
+| S1 | a lease takes its resources, or gives them back | there was enough of each, and is no more than the total |
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
 | G106 | a grant is sent | nothing is leased in a placement group that was removed |
 | S4 | a task is pushed | its attempt is within its retries |
@@ -17,6 +17,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | G25 | a gcs dies, and at the end | an actor has ended with its owner, or its job, only if that has ended |
 | S3, S9, G104, L5, L6 | news is told or heard | see ``news`` |
 | G91 | an item arrives | with it no more are unread than its generator may have, unless lost results hurry it |
+| L6, S3, G89 | a death is told, or memory is short | see ``deaths`` |
 | L5 | a message is sent | they are not absurdly many, and none is sent twice without need (``repeats``) |
 """
 
@@ -41,6 +42,7 @@ from minray.simulation import Deadlock, SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
 from tests.simulation.actor_watch import ActorWatch
+from tests.simulation.deaths import Deaths
 from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
 from tests.simulation.news import News
@@ -90,6 +92,7 @@ class Watch:
         self.objects = Objects(self.on_broken)
         self.actors = ActorWatch(self.on_broken, self._gcs_actors)
         self.news = News(self.on_broken)
+        self.deaths = Deaths(self.on_broken, cluster.world.loop)
         self.repeats = Repeats(self.on_broken)
         cluster.raylets = Raylets(cluster.raylets, self._on_raylet)
         for name, raylet in cluster.raylets.items():
@@ -115,6 +118,7 @@ class Watch:
     def _on_raylet(self, name: str, raylet: Any) -> None:
         self.objects.add(name, raylet)
         self.news.add_raylet(name, raylet)
+        self.deaths.add_raylet(name, raylet)
         self.repeats.add_raylet(name, raylet)
         self._watch_resources(name, raylet._broker.local.resources)
 
@@ -188,7 +192,7 @@ class Watch:
             self.on_broken("G91", f"{name} yields number {request.number} when {read} are read, and may be {most} ahead")
 
     def _watch_resources(self, name: str, resources: LocalResourceManager) -> None:
-        allocate = resources.allocate
+        allocate, free = resources.allocate, resources.free
 
         def watched_allocate(demand: Mapping[str, int]) -> Gpus:
             gpus = allocate(demand)
@@ -197,7 +201,14 @@ class Watch:
                 self.on_broken("S1", f"{name} gives away {dict(demand)}, and then has {missing}")
             return gpus
 
+        def watched_free(demand: Mapping[str, int], gpus: Gpus) -> None:
+            free(demand, gpus)
+            more = {key: resources.available[key] for key in demand if resources.available[key] > resources.total[key]}
+            if more:
+                self.on_broken("S1", f"{name} takes back {dict(demand)}, and then has {more} of {resources.total}")
+
         resources.allocate = watched_allocate  # type: ignore[method-assign]
+        resources.free = watched_free  # type: ignore[method-assign]
 
     def _gcs_actors(self) -> dict[bytes, Any]:
         """The rows of the gcs that lives."""
@@ -209,6 +220,8 @@ class Watch:
         if self.cluster.gcs is not self._gcs:
             self._gcs = self.cluster.gcs
             self.news.add_gcs(self._gcs)
+            self.deaths.add_gcs(self._gcs)
+        self.deaths.on_send(message, word)
         self.repeats.on_send(end, message, self.cluster.world.loop.ticks)
         if self.messages == self._most_messages:
             storm = f"{self.messages} messages; the last one is {word}"

@@ -2,8 +2,8 @@
 
 S5: a copy does not change between the moment in which it is sealed and that in which its memory is given back, and all
 copies of one attempt are equal. S6: what the copies of a node take is what its allocators have given out, never more than
-there is; whatever is evicted is neither the first copy of its object nor in use. G79: memory on disk is for what nothing
-else makes room for.
+there is, and the free memory between two copies is one piece; whatever is evicted is neither the first copy of its object
+nor in use. G79: memory on disk is for what nothing else makes room for, and requests for memory are decided in their order.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Objects:
             if known is not None and sum_of(known) != found:
                 self._on_broken("S5", f"{name}: a copy of {short(known.object_id)} has changed since it was sealed")
             free(entry)
+            self._expect_joined(name, table.allocator)
 
         def watched_create(*args: Any) -> Any:
             entry = create(*args)
@@ -87,5 +88,33 @@ class Objects:
                 self._on_broken("S6", f"{name} evicts {short(entry.object_id)}, which must stay")
             on_evicted(entry)
 
+        self._watch_queue(name, store._queue)
         table.seal, table._free, table.create = watched_seal, watched_free, watched_create
         table._on_evicted, table.end_restore, table._allocate = watched_eviction, watched_end_restore, watched_allocation
+
+    def _expect_joined(self, name: str, allocator: Any) -> None:
+        """Whether blocks and holes lie side by side, without a gap, and no two holes touch."""
+        parts = [(offset, size, "block") for offset, size in allocator._blocks.items()]
+        parts += [(offset, hole[0], "hole") for offset, hole in allocator._holes.items()]
+        end, last = 0, "block"
+        for offset, size, kind in sorted(parts):
+            if offset != end or (kind, last) == ("hole", "hole"):
+                self._on_broken("S6", f"{name}: after byte {end} of its memory, the end of a {last}, a {kind} is at {offset}")
+                return
+            end, last = offset + size, kind
+
+    def _watch_queue(self, name: str, queue: Any) -> None:
+        """Requests for memory are decided in the order in which they came."""
+        add_request, waiting = queue.add_request, []
+
+        def watched(creation: Any, on_created: Callable[..., None], *args: Any, **options: Any) -> None:
+            def decided(entry: Any, is_unwanted: bool) -> None:
+                if waiting[0] is not creation:
+                    self._on_broken("G79", f"{name} decides on {creation} before {waiting[0]}, which came earlier")
+                waiting[:] = [each for each in waiting if each is not creation]
+                on_created(entry, is_unwanted)
+
+            waiting.append(creation)
+            add_request(creation, decided, *args, **options)
+
+        queue.add_request = watched

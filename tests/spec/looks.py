@@ -134,7 +134,9 @@ class Look(Tagged, frozen=True):
         own = [row for row in rows if row["job_id"] == outcome["job"] and not row["parent_task_id"]]
         for row in own:
             has_value = reading.has_seen_value(row["name"])
-            if has_value and row["state"] != "FINISHED":
+            may_fail_later = getattr(reading.model.tasks.get(row["name"]), "yields", False)  # after its first value
+            ends = ("FINISHED", "FAILED") if may_fail_later else ("FINISHED",)
+            if has_value and row["state"] not in ends:
                 yield f"state: {self.name} shows {row['name']}, whose value is known, as {row['state']}"
             if row["state"] == "RUNNING" and not row["worker_id"]:
                 yield f"state: {self.name} shows a task that runs nowhere: {row}"

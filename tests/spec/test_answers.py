@@ -12,7 +12,7 @@ from tests.spec.groups import SLOT, Group, Ready, Remove
 from tests.spec.looks import FIELDS, GIVEN_UP_S, HEARD_S, REPORTED_S, RESOURCES, Look, contradictions, stale
 from tests.spec.model import Facts, Losses, problems
 from tests.spec.moves import Move
-from tests.spec.programs import Body, Call, Get, Program, Sleep, Submit
+from tests.spec.programs import Body, Call, Get, Miscount, Program, Sleep, Submit
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.trial import run
 from tests.spec.variations import FAR
@@ -127,6 +127,8 @@ def test_a_task_whose_value_is_known_is_shown_as_finished() -> None:
     assert codes(operations, [*before, looked("tasks", [task_row("FAILED", "other")])]) == []
     lost = Losses(deaths=1, nodes=True, objects=True)
     assert codes(operations, [*before, looked("tasks", [task_row("PENDING_ARGS_AVAIL")])], lost) == []
+    yielding = [Submit("task", Body((), Miscount()), returns=2, yields=True), *operations[1:]]
+    assert codes(yielding, [*before, looked("tasks", [task_row("FAILED")])]) == []
 
 
 def test_what_a_placement_group_has_reserved_is_not_free() -> None:

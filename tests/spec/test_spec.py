@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
 import json
@@ -687,6 +688,17 @@ def test_a_task_that_runs_too_often_is_seen() -> None:
 def test_a_program_that_does_not_end_is_a_problem() -> None:
     endless = one(Submit("a", Body((Sleep("sleep", 10.0),)), num_cpus=3), Get("get", ("a",)))
     assert run(Scenario(endless)).codes == {"L1"}
+
+
+def test_l1_a_program_that_waits_for_more_than_it_sleeps_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    request_lease = LeaseClient.request_lease
+
+    def late(self: LeaseClient, request: Any) -> None:
+        asyncio.get_running_loop().call_later(10.0, request_lease, self, request)
+
+    monkeypatch.setattr(LeaseClient, "request_lease", late)
+    (problem,) = run(Scenario(one(Submit("a", Body()), Get("get", ("a",))))).problems
+    assert problem.startswith("L1: without any loss, the programs took 10.")
 
 
 def test_g108_a_head_that_ends_although_nothing_has_struck_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

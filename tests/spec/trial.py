@@ -27,7 +27,7 @@ from minray.common.config import SystemConfig
 from minray.platform.base import ProcessGone
 from minray.simulation import Deadlock, SimCluster, SimulationFailed
 from minray.simulation.cluster import GCS, HEAD, DriverDied
-from minray.simulation.faults import LOUD, Key
+from minray.simulation.faults import DISK, LOUD, Key
 from minray.simulation.interpreter import EPOCH_S
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 from minray.simulation.trace import LIFE
@@ -65,6 +65,8 @@ HELD_SETTLE_S = 4.3
 """Virtual seconds after which copies of state are looked at while drivers still hold what they have made."""
 QUIET_SETTLE_S = 30.0
 """Virtual seconds in which every run settles; it goes on only if the cluster is not at rest then."""
+MOST_LATE_S = 4.0
+"""Virtual seconds by which quiet faults delay a program at most; most programs are not late by a tenth of a second."""
 LOOK_S = 10.0
 """Virtual seconds between two looks of a driver that is done for the verdict."""
 
@@ -120,7 +122,6 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
         problems=tuple(dict.fromkeys(found)),
         answers=cluster.oracle.answers,
         steps=cluster.world.loop.steps,
-        digest=trace.digest(),
         trace=trace,
         operations=_performed(cluster, scenario, histories),
         histories=tuple(histories[number] for number in sorted(histories)),
@@ -193,9 +194,11 @@ def _drive(
     def is_over() -> bool:
         return traffic.is_over() and all(number in histories or driver.done() for number, driver in enumerate(drivers))
 
+    begun_at = cluster.world.loop.ticks
     cluster.wait_until(is_over, limit_s + busy_s)
     traffic.end()
-    found = _look_at_views(cluster, any(move.dies for move in world.moves), busy_s) if world.keeps else []
+    found = _lateness(cluster, world, (cluster.world.loop.ticks - begun_at) / TICKS_PER_SECOND - busy_s)
+    found += _look_at_views(cluster, any(move.dies for move in world.moves), busy_s) if world.keeps else []
     lets_go = True
     _settle(cluster, any(move.dies for move in world.moves), busy_s)
     watch.look_at_gcs()
@@ -224,6 +227,17 @@ def _drive(
         found += problems(program, losses, told, reports(cluster), _facts(cluster, farewells))
     found += watch.problems + traffic.stayed()
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
+
+
+def _lateness(cluster: SimCluster, world: World, late_s: float) -> list[str]:
+    """Tell whether programs took longer than their own sleeps, although nothing was lost (L1).
+
+    Then some process has waited for a time-out, because nobody has woken it.
+    """
+    has_lost = any(key[0] in LOUD or key[0] in DISK for key in cluster.oracle.answers)
+    if has_lost or world.moves or late_s <= MOST_LATE_S + max(world.arrivals, default=0.0):
+        return []
+    return [f"L1: without any loss, the programs took {late_s:.1f} s more than they sleep"]
 
 
 def _join(cluster: SimCluster, act: Callable[[], None], number: int, world: World) -> asyncio.Future[None]:
