@@ -37,6 +37,7 @@ from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerCo
 from minray.common.labels import check_labels
 from minray.common.signals import signal_name
 from minray.core_worker.core_worker import CoreWorker
+from minray.core_worker.execution.job_environment import pack_hook
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GcsServer
 from minray.node.node import NodeOptions, node_resources
@@ -212,7 +213,7 @@ class SimCluster:
         self._node_count = 0
         """Number of nodes started so far: each is an incarnation of its own, even if names repeat."""
         self._node_ids: dict[str, bytes] = {}
-        self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any], str]] = {}
+        self._programs: dict[str, tuple[Callable[[], Any], asyncio.Future[Any], str, Any]] = {}
         """(program, outcome, namespace) of each driver, by its name."""
         self._stack = ExitStack()
 
@@ -344,11 +345,19 @@ class SimCluster:
     # --- Programs ---
 
     def start_driver(
-        self, program: Callable[[], T], name: str = DRIVER, node: str = HEAD, namespace: str = ""
+        self,
+        program: Callable[[], T],
+        name: str = DRIVER,
+        node: str = HEAD,
+        namespace: str = "",
+        setup_hook: Callable[[], None] | str | None = None,
     ) -> asyncio.Future[T]:
-        """Start a driver. Its future is done when the program has ended and the driver has left the cluster."""
+        """Start a driver. Its future is done when the program has ended and the driver has left the cluster.
+
+        ``setup_hook``: what each worker of its job calls first, or the name of that.
+        """
         outcome: asyncio.Future[T] = self.world.loop.create_future()
-        self._programs[name] = program, outcome, namespace
+        self._programs[name] = program, outcome, namespace, setup_hook
         config = WorkerConfig(
             worker_id=self.oracle.bytes(("worker id", name), 16),
             node_id=self._node_ids[node],
@@ -446,12 +455,13 @@ class SimCluster:
         raise AssertionError("a worker ends by exit alone")
 
     async def _run_driver(self, platform: Platform, config: bytes) -> int:
-        program, outcome, namespace = self._programs[platform.name]
+        program, outcome, namespace, setup_hook = self._programs[platform.name]
         core = CoreWorker(platform, _decode(config, WorkerConfig))
         printer = LinePrinter(self._system_config.log_deduplication_window_s, platform.user_code.time)
         core.on_lines = printer.show
         try:
-            await core.start(JobConfig(list(sys.path), os.getcwd(), namespace, platform.name))
+            job = JobConfig(list(sys.path), os.getcwd(), namespace, platform.name, pack_hook(setup_hook))
+            await core.start(job)
         except PlatformError as refusal:
             _fail(outcome, ConnectionError(f"cannot join the cluster: {refusal}"))
             return 1

@@ -99,7 +99,8 @@ class Objects:
         end, last = 0, "block"
         for offset, size, kind in sorted(parts):
             if offset != end or (kind, last) == ("hole", "hole"):
-                self._on_broken("S6", f"{name}: after byte {end} of its memory, the end of a {last}, a {kind} is at {offset}")
+                text = f"{name}: a {last} of its memory ends at {end}, and the next {kind} begins at {offset}"
+                self._on_broken("S6", text)
                 return
             end, last = offset + size, kind
 

@@ -50,6 +50,7 @@ from tests.spec.frees import Free
 from tests.spec.generators import Stream
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
 from tests.spec.grumblers import Grumbling
+from tests.spec.job_environments import Hooked
 from tests.spec.lanes import Lanes
 from tests.spec.looks import Look
 from tests.spec.residents import Seating
@@ -721,7 +722,7 @@ Operation = (
     Submit | Order | Put | Get | Await | Peek | Wait | Glance | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
     | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
-    | Founding | Grumbling
+    | Founding | Grumbling | Hooked
 )
 
 

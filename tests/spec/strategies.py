@@ -76,7 +76,7 @@ from tests.spec.variations import (
     with_visits,
     with_words,
 )
-from tests.spec.vocabulary import needs_gpus, with_later_stories, with_riches, with_vocabulary
+from tests.spec.vocabulary import needs_gpus, with_later_stories, with_riches, with_setup_hooks, with_vocabulary
 from tests.spec.worlds import (
     ANSWERING,
     ANSWERS,
@@ -258,6 +258,7 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     """Write rare words into the program, and give the nodes what these need."""
     program, world = with_vocabulary(scenario.program, scenario.seed, has_gpus=True), scenario.world
     program = with_later_stories(program, Random(f"later stories of {scenario.seed}"))
+    program = with_setup_hooks(program, Random(f"setup hooks of {scenario.seed}"))
     if has_wishes(program):
         head, *others = with_riches(world.nodes)
         head = msgspec.structs.replace(head, num_gpus=max(head.num_gpus, int(needs_gpus(program))))

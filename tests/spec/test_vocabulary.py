@@ -10,6 +10,7 @@ import pytest
 from minray.simulation.faults import Key
 from minray.simulation.loop import to_ticks
 from minray.simulation.trace import SEND
+from tests.spec import trial
 from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
@@ -21,6 +22,7 @@ from tests.spec.generators import ASKS, WAITS, Stream
 from tests.spec.groups import Group
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbler, Grumbling
+from tests.spec.job_environments import Hooked
 from tests.spec.lanes import Lanes
 from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
@@ -31,7 +33,7 @@ from tests.spec.stories import Story
 from tests.spec.strategies import scenario_of, with_slots
 from tests.spec.tools import TOOLS, Tool
 from tests.spec.trial import _unraisable, run
-from tests.spec.vocabulary import STORIES, with_later_stories, with_riches, with_vocabulary
+from tests.spec.vocabulary import STORIES, with_later_stories, with_riches, with_setup_hooks, with_vocabulary
 from tests.spec.wishes import ActorWishes, CallWishes, TaskWishes
 
 NODES = with_riches(with_slots((Node(2, num_gpus=1), Node(1)), 9))
@@ -75,6 +77,7 @@ STORIES_TOLD = (
     *[Tool(tool, tool) for tool in TOOLS],
     *[Awkward(place, place) for place in PLACES],
     *[Grumbling(f"grumbling {place}", place) for place in DEATHBEDS],
+    Hooked("hooked"),
 )
 
 
@@ -104,6 +107,13 @@ def test_later_stories_are_told_in_some_programs() -> None:
     programs = [with_later_stories(PLAIN, Random(seed)) for seed in range(300)]
     told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
     assert {type(story) for story in told} == {Founding, Grumbling} and 10 < len(told) < 60
+
+
+def test_a_few_drivers_have_a_setup_hook_and_the_story_tells_if_it_was_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = [with_setup_hooks(PLAIN, Random(seed)) for seed in range(300)]
+    assert 3 < sum(isinstance(one, Hooked) for program in programs for one in program.walk()) < 40
+    monkeypatch.setattr(trial, "hook_of", lambda _driver: None)
+    assert run(Scenario(of(Hooked("hooked")), World(NODES), 3)).codes == {"G1"}
 
 
 def test_an_error_in_a_destructor_of_minray_is_a_problem_and_one_of_a_program_is_none() -> None:

@@ -49,6 +49,7 @@ from tests.spec.ends import (
     unexplained_ends,
 )
 from tests.spec.grumblers import Grumble
+from tests.spec.job_environments import hook_of
 from tests.spec.losses import crashed_by, losses_of
 from tests.spec.model import Facts, problems
 from tests.spec.moves import Move, Traffic
@@ -183,7 +184,7 @@ def _drive(
     if world.durable:
         _restart_gcs(cluster, cluster.processes[GCS], world.loses_disk)
     drivers = [
-        _join(cluster, program_of(number, body), number, world) for number, body in enumerate(program.drivers)
+        _join(cluster, program_of(number, body), number, world, hook_of(body)) for number, body in enumerate(program.drivers)
     ]
     traffic.begin()
     account = RareAccount(cluster)
@@ -240,11 +241,11 @@ def _lateness(cluster: SimCluster, world: World, late_s: float) -> list[str]:
     return [f"L1: without any loss, the programs took {late_s:.1f} s more than they sleep"]
 
 
-def _join(cluster: SimCluster, act: Callable[[], None], number: int, world: World) -> asyncio.Future[None]:
-    """Start a driver when it is to join. It does not join when the head is dead."""
+def _join(cluster: SimCluster, act: Callable[[], None], number: int, world: World, hook: Any) -> asyncio.Future[None]:
+    """Start a driver, with the setup hook of its job, when it is to join. It does not join when the head is dead."""
     name, pause_s = f"driver/{number}", world.arrivals[number] if number < len(world.arrivals) else 0.0
     if not pause_s:
-        return cluster.start_driver(act, name, world.home(number))
+        return cluster.start_driver(act, name, world.home(number), setup_hook=hook)
     loop = cluster.world.loop
     over: asyncio.Future[None] = loop.create_future()
 
@@ -260,7 +261,7 @@ def _join(cluster: SimCluster, act: Callable[[], None], number: int, world: Worl
 
     def start() -> None:
         if "raylet/head" in cluster.alive():
-            cluster.start_driver(act, name).add_done_callback(on_end)
+            cluster.start_driver(act, name, setup_hook=hook).add_done_callback(on_end)
         else:
             fail(DriverDied(f"{name} has not joined, because the head is dead"))
 

@@ -21,6 +21,7 @@ from tests.spec.founders import Founding
 from tests.spec.generators import ASKS, READS, WAITS, Stream
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbling
+from tests.spec.job_environments import Hooked
 from tests.spec.lanes import Lanes
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
@@ -152,6 +153,18 @@ def with_later_stories(program: Program, random: Random) -> Program:
     driver = program.drivers[number]
     operations: list[Operation] = list(driver.operations)
     operations.insert(random.randint(0, len(operations)), random.choice(LATER_STORIES)(f"later{number}", random))
+    told = Body(tuple(operations), driver.end)
+    return Program((*program.drivers[:number], told, *program.drivers[number + 1 :]))
+
+
+def with_setup_hooks(program: Program, random: Random) -> Program:
+    """In a twentieth of the programs, let a driver have a setup hook, and a story about it; for the simulation only."""
+    if random.random() >= 0.05:
+        return program
+    number = random.randrange(len(program.drivers))
+    driver = program.drivers[number]
+    operations: list[Operation] = list(driver.operations)
+    operations.insert(random.randint(0, len(operations)), Hooked(f"hooked{number}", random.choice((0, 3))))
     told = Body(tuple(operations), driver.end)
     return Program((*program.drivers[:number], told, *program.drivers[number + 1 :]))
 
