@@ -3,6 +3,7 @@
 | | looked at when | |
 |---|---|---|
 | L6 | a raylet reports the death of a worker | its process has ended |
+| L5 | a process asks the gcs about a death | it does not know of that for certain |
 | L6 | the gcs tells that an actor has lost its worker | the process has ended, or its node counts as dead |
 | S3 | the gcs tells of a restart | the actor begins one incarnation more, and no earlier one comes back |
 | G89 | a raylet looks at its memory | after a look that found too much in use, it has killed a worker, if it had one |
@@ -17,7 +18,7 @@ from minray.common.config import SystemConfig
 from minray.common.ids import short
 from minray.protocol.actor import ALIVE, DEAD, OUT_OF_MEMORY, RESTARTING, WORKER_DIED, ActorInfo
 from minray.protocol.base import decode
-from minray.protocol.gcs import ReportWorkerDeath
+from minray.protocol.gcs import GetWorkerDeath, ReportWorkerDeath
 from minray.simulation.loop import SimLoop
 
 MOST_IN_USE = SystemConfig().memory_usage_threshold
@@ -34,12 +35,18 @@ class Deaths:
         self._told: dict[bytes, ActorInfo] = {}
         """Last record of each actor that a gcs has told."""
 
-    def on_send(self, message: Any, word: str) -> None:
-        """Look at a message that is about to be sent."""
+    def on_send(self, core: Any, message: Any, word: str) -> None:
+        """Look at a message that is about to be sent; ``core``: the core worker that sends it, if one does."""
         if word == "ReportWorkerDeath":
             worker_id = decode(ReportWorkerDeath, message.payload).death.worker_id
             if self._lives(worker_id):
                 self._on_broken("L6", f"a raylet reports the death of worker {short(worker_id)}, which lives")
+
+        elif word == "GetWorkerDeath" and core is not None:
+            worker_id = decode(GetWorkerDeath, message.payload).worker_id
+            peer = core.peers._peers.get(worker_id)
+            if peer is not None and peer.death is not None and peer.death.is_certain:
+                self._on_broken("L5", f"a process asks the gcs about {short(worker_id)}, and knows that it is dead")
 
     def _lives(self, worker_id: bytes) -> bool:
         name = f"worker/{short(worker_id)}"

@@ -17,7 +17,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 | G25 | a gcs dies, and at the end | an actor has ended with its owner, or its job, only if that has ended |
 | S3, S9, G104, L5, L6 | news is told or heard | see ``news`` |
 | G91 | an item arrives | with it no more are unread than its generator may have, unless lost results hurry it |
-| L6, S3, G89 | a death is told, or memory is short | see ``deaths`` |
+| L5, L6, S3, G89 | a death is asked for or told, or memory is short | see ``deaths`` |
 | L5 | a message is sent | they are not absurdly many, and none is sent twice without need (``repeats``) |
 """
 
@@ -221,7 +221,7 @@ class Watch:
             self._gcs = self.cluster.gcs
             self.news.add_gcs(self._gcs)
             self.deaths.add_gcs(self._gcs)
-        self.deaths.on_send(message, word)
+        self.deaths.on_send(self.cluster.cores.get(end.pipe.source.name), message, word)
         self.repeats.on_send(end, message, self.cluster.world.loop.ticks)
         if self.messages == self._most_messages:
             storm = f"{self.messages} messages; the last one is {word}"

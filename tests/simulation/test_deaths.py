@@ -12,7 +12,7 @@ import pytest
 from minray.object_store.allocator import ALIGNMENT, Allocator
 from minray.protocol.actor import ALIVE, DEAD, RESTARTING, WORKER_DIED, ActorInfo, DeathCause
 from minray.protocol.base import Address, encode
-from minray.protocol.gcs import ReportWorkerDeath, WorkerDeath
+from minray.protocol.gcs import GetWorkerDeath, ReportWorkerDeath, WorkerDeath
 from minray.raylet.memory_monitor import MemoryMonitor
 from minray.simulation import SimCluster
 from minray.simulation.cluster import HEAD
@@ -46,11 +46,23 @@ class Scene:
 def test_l6_only_a_worker_that_has_ended_is_reported_dead() -> None:
     scene = Scene()
     report = SimpleNamespace(payload=encode(ReportWorkerDeath(WorkerDeath(WORKER, NODE, 1, "exit code 1"))))
-    scene.deaths.on_send(report, "ReportWorkerDeath")
+    scene.deaths.on_send(None, report, "ReportWorkerDeath")
     assert scene.problems == ["L6"]
     scene.worker.alive = False
-    scene.deaths.on_send(report, "ReportWorkerDeath")
+    scene.deaths.on_send(None, report, "ReportWorkerDeath")
     assert scene.problems == ["L6"]
+
+
+@pytest.mark.parametrize(("is_certain", "expected"), [(True, ["L5"]), (False, [])])
+def test_l5_nobody_asks_about_a_death_that_is_certain(is_certain: bool, expected: list[str]) -> None:
+    scene, question = Scene(), SimpleNamespace(payload=encode(GetWorkerDeath(WORKER, NODE)))
+    peer = SimpleNamespace(death=None)
+    core = SimpleNamespace(peers=SimpleNamespace(_peers={WORKER: peer}))
+    scene.deaths.on_send(core, question, "GetWorkerDeath")
+    assert scene.problems == []
+    peer.death = SimpleNamespace(is_certain=is_certain)
+    scene.deaths.on_send(core, question, "GetWorkerDeath")
+    assert scene.problems == expected
 
 
 @pytest.mark.parametrize(
