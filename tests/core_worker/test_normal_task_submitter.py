@@ -362,6 +362,15 @@ def test_what_is_queued_on_a_node_that_leaves_is_asked_back_once(scene: Scene) -
     assert scene.asked.reclaimed == [crowded], "what runs is left to run"
 
 
+def test_a_worker_that_is_granted_on_a_node_that_leaves_goes_back_at_once(scene: Scene) -> None:
+    scene.submit(prepare())
+    there = address("leaving")
+    scene.submitter.on_node_leaving(there.node_id, scene.now)
+    scene.submitter.on_granted(scene.open_requests()[0], LeaseReply(GRANTED, there, pid=1), scene.now)
+    assert scene.asked.pushed == [] and scene.leased() == []
+    assert [reason for _, _, reason in scene.asked.returned] == ["its node is to leave"]
+
+
 def test_an_idle_worker_of_a_node_that_leaves_goes_back_and_is_not_killed(scene: Scene) -> None:
     scene.submit(prepare())
     worker = scene.grant()
