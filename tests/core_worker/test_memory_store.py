@@ -72,6 +72,7 @@ def test_who_has_stopped_waiting_is_not_released_and_leaves_nothing(store: Memor
     for each in (patient, hasty):
         store.wait([A, B], each.waiter)
     store.stop_waiting([A, B], hasty.waiter)
+    assert hasty.waiter.released and not patient.waiter.released, "other tables drop who is released"
     store.put(A, stored())
     assert (patient.releases, hasty.releases) == (1, 0)
     store.stop_waiting([A, B], patient.waiter)
