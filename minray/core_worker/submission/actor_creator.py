@@ -88,6 +88,9 @@ class KnownActors(Protocol):
     def on_info(self, info: ActorInfo) -> None:
         """Take note of a record."""
 
+    def on_answer(self, info: ActorInfo) -> None:
+        """Take note of a record that the gcs was asked for, and may not publish."""
+
 
 class ActorCreator:
     """Creates the actors of one process, and ends those without handles."""
@@ -241,7 +244,7 @@ class ActorCreator:
 
         def on_reply(reply: ActorReply) -> None:
             if reply.actor is not None:
-                self._actors.on_info(reply.actor)
+                self._actors.on_answer(reply.actor)
 
         self._process.patient.ask_gcs(EndActor(actor_id, cause), on_answer)
 
@@ -268,5 +271,4 @@ class ActorCreator:
 
     def owns_living(self) -> bool:
         """Whether living actors end when this process does."""
-        infos = map(self._actors.info_of, self._handles.values())
-        return any(info is None or info.state != DEAD for info in infos)
+        return any(info is None or info.state != DEAD for info in map(self._actors.info_of, self._handles.values()))

@@ -113,10 +113,8 @@ class ActorManager:
         def on_reply(reply: ActorReply) -> None:
             if reply.actor is None:
                 asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_about, reference)
-            elif reply.actor.state == DEAD:
-                self._tell(reply.actor)  # The gcs may not publish it any more, so nothing would ever remove a record.
             else:
-                self.on_info(reply.actor)
+                self.on_answer(reply.actor)
 
         self._process.patient.ask_gcs(GetActor(client.actor_id, client.owner), on_reply)
 
@@ -137,6 +135,12 @@ class ActorManager:
             return
         infos[info.actor_id] = info
         self._tell(info)
+
+    def on_answer(self, info: ActorInfo) -> None:
+        """Take note of a record that the gcs was asked for. It may not publish a dead actor any more, so nothing would ever
+        remove that record here."""
+        note = self._tell if info.state == DEAD else self.on_info
+        note(info)
 
     def _tell(self, info: ActorInfo) -> None:
         """Tell a record to the actor's creator and to its client here."""
