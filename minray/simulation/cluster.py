@@ -460,7 +460,8 @@ class SimCluster:
         printer = LinePrinter(self._system_config.log_deduplication_window_s, platform.user_code.time)
         core.on_lines = printer.show
         try:
-            job = JobConfig(list(sys.path), os.getcwd(), namespace, platform.name, pack_hook(setup_hook))
+            hook = pack_hook(setup_hook)
+            job = JobConfig(list(sys.path), os.getcwd(), namespace, platform.name, setup_hook=hook)
             await core.start(job)
         except PlatformError as refusal:
             _fail(outcome, ConnectionError(f"cannot join the cluster: {refusal}"))

@@ -1,9 +1,9 @@
-"""What is told of deaths, what is done for want of memory, and how memory is given out: mistakes that are seen at once."""
+"""The watch sees wrong news of deaths, raylets that do not relieve their memory, and memory that is given out wrongly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -26,17 +26,81 @@ THERE = ActorInfo(ACTOR, ALIVE, "A", "", "", HOST, address=HOST)
 LOST = DeathCause(WORKER_DIED, "exit code 1")
 
 
+@dataclass
+class Living:
+    """A process or a node."""
+
+    name: str = ""
+    alive: bool = True
+
+
+@dataclass
+class Loop:
+    processes: list[Living]
+
+
+class Publisher:
+    """The gcs's publisher, which tells nobody."""
+
+    def publish(self, *change: Any) -> None:
+        """Tell a change."""
+
+
+@dataclass
+class Gcs:
+    its_node: Living
+    _publisher: Publisher = field(default_factory=Publisher)
+
+    def node(self, node_id: bytes) -> Living:
+        return self.its_node
+
+
+@dataclass
+class Sent:
+    """A message."""
+
+    payload: bytes
+
+
+@dataclass
+class Death:
+    is_certain: bool
+
+
+@dataclass
+class Peer:
+    death: Death | None = None
+
+
+@dataclass
+class Peers:
+    _peers: dict[bytes, Peer]
+
+
+@dataclass
+class Core:
+    peers: Peers
+
+
+class Queue:
+    """A queue that decides nothing."""
+
+    def __init__(self) -> None:
+        self.decided: list[Callable[..., None]] = []
+
+    def add_request(self, creation: str, on_created: Callable[..., None], now: float) -> None:
+        self.decided.append(on_created)
+
+
 class Scene:
     """``Deaths`` of a cluster with one worker, which lives at first, and one gcs, which says what the test lets it say."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self.worker = SimpleNamespace(name=f"worker/{WORKER.hex()[:8]}", alive=True)
-        self.node = SimpleNamespace(alive=True)
-        loop: Any = SimpleNamespace(processes=[self.worker])
+        self.worker, self.node = Living(f"worker/{WORKER.hex()[:8]}"), Living()
+        loop: Any = Loop([self.worker])
         self.deaths = Deaths(lambda prop, _: self.problems.append(prop), loop)
-        publisher = SimpleNamespace(publish=lambda *_: None)
-        self.gcs: Any = SimpleNamespace(_publisher=publisher, node=lambda _: self.node)
+        self.gcs = Gcs(self.node)
         self.deaths.add_gcs(self.gcs)
 
     def tell(self, info: ActorInfo) -> None:
@@ -45,7 +109,7 @@ class Scene:
 
 def test_l6_only_a_worker_that_has_ended_is_reported_dead() -> None:
     scene = Scene()
-    report = SimpleNamespace(payload=encode(ReportWorkerDeath(WorkerDeath(WORKER, NODE, 1, "exit code 1"))))
+    report = Sent(encode(ReportWorkerDeath(WorkerDeath(WORKER, NODE, 1, "exit code 1"))))
     scene.deaths.on_send(None, report, "ReportWorkerDeath")
     assert scene.problems == ["L6"]
     scene.worker.alive = False
@@ -55,12 +119,12 @@ def test_l6_only_a_worker_that_has_ended_is_reported_dead() -> None:
 
 @pytest.mark.parametrize(("is_certain", "expected"), [(True, ["L5"]), (False, [])])
 def test_l5_nobody_asks_about_a_death_that_is_certain(is_certain: bool, expected: list[str]) -> None:
-    scene, question = Scene(), SimpleNamespace(payload=encode(GetWorkerDeath(WORKER, NODE)))
-    peer = SimpleNamespace(death=None)
-    core = SimpleNamespace(peers=SimpleNamespace(_peers={WORKER: peer}))
+    scene, question = Scene(), Sent(encode(GetWorkerDeath(WORKER, NODE)))
+    peer = Peer()
+    core = Core(Peers({WORKER: peer}))
     scene.deaths.on_send(core, question, "GetWorkerDeath")
     assert scene.problems == []
-    peer.death = SimpleNamespace(is_certain=is_certain)
+    peer.death = Death(is_certain)
     scene.deaths.on_send(core, question, "GetWorkerDeath")
     assert scene.problems == expected
 
@@ -126,13 +190,12 @@ def test_s6_free_memory_between_two_copies_is_one_piece() -> None:
 
 def test_g79_requests_for_memory_are_decided_in_their_order() -> None:
     problems: list[str] = []
-    decided: list[Callable[..., None]] = []
-    queue = SimpleNamespace(add_request=lambda _creation, on_created, *_: decided.append(on_created))
+    queue = Queue()
     Objects(lambda prop, _: problems.append(prop))._watch_queue("head", queue)
     for request in ("first", "second", "third"):
         queue.add_request(request, lambda *_: None, 0.0)
-    decided[0](None, True)
+    queue.decided[0](None, True)
     assert problems == []
-    decided[2](None, True)
-    decided[1](None, True)
+    queue.decided[2](None, True)
+    queue.decided[1](None, True)
     assert problems == ["G79"]
