@@ -114,6 +114,16 @@ class Scene:
             self.tasks.move(task, "FAILED")
 
 
+@pytest.mark.parametrize("max_retries", [0, 1, -1])
+def test_g89_a_request_says_whether_its_task_can_run_again(max_retries: int) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.submit(prepare(max_retries=max_retries))
+        assert scene.peers.take(RequestWorkerLease).request.retriable == (max_retries != 0)
+
+    run(story)
+
+
 def test_a_task_is_one_request_one_push_and_one_return() -> None:
     async def story() -> None:
         scene = Scene()
