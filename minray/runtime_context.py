@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from minray.actor import ActorHandle, own_handle
 from minray.api import calls as worker
 from minray.common.bundles import plain
+from minray.common.gpus import ids_of
 from minray.common.ids import ActorID, BaseID, JobID, NodeID, PlacementGroupID, TaskID
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
@@ -160,8 +161,8 @@ class RuntimeContext:
         return worker.current_api().captured() is not None
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """Return the logical GPUs of the running task: ``{"GPU": ["0", "1"]}``."""
-        return {"GPU": [str(index) for index in get_gpu_ids()]}
+        """Return the ids of the running task's GPUs: ``{"GPU": ["0", "1"]}``."""
+        return {"GPU": [str(gpu_id) for gpu_id in get_gpu_ids()]}
 
     @property
     def namespace(self) -> str:
@@ -226,7 +227,11 @@ def get_runtime_context() -> RuntimeContext:
     return RuntimeContext()
 
 
-def get_gpu_ids() -> list[int]:
-    """Return the indices of the running task's logical GPUs; empty in a driver."""
-    running = worker.current_api().running
-    return list(running.gpu_ids) if running is not None else []
+def get_gpu_ids() -> list[int] | list[str]:
+    """Return the ids of the running task's GPUs; empty in a driver.
+
+    They are indices, or str if CUDA_VISIBLE_DEVICES (or HIP_VISIBLE_DEVICES) was set where the node was started.
+    """
+    api = worker.current_api()
+    running = api.running
+    return ids_of(api.config.gpus, dict(api.base_environment().env_vars), running.gpu_ids) if running is not None else []

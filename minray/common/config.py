@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from minray.common.bounds import Bounds
+from minray.common.gpus import NodeGpus
 from minray.common.shown import shown
 
 MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
@@ -281,6 +282,7 @@ class RayletConfig(msgspec.Struct, frozen=True):
     system_config: SystemConfig
     spill_directories: list[str]
     """Places for spill files, directories and URLs. They belong to this node alone and are removed with it."""
+    gpus: NodeGpus = NodeGpus()
 
     @property
     def fallback_directory(self) -> str:
@@ -301,5 +303,6 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     session_dir: str
     is_driver: bool
     system_config: SystemConfig
+    gpus: NodeGpus = NodeGpus()
     is_measured: bool = False
     """Whether coverage.py measures this process; a worker finds that out when it begins."""

@@ -27,8 +27,10 @@ import msgspec
 
 from minray.common.config import LOCAL, GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
+from minray.common.gpus import NodeGpus
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
 from minray.common.shown import check_encodable, shown
+from minray.node.accelerators import TYPE_LABEL, TYPE_RESOURCE, gpus_at_start
 from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import (
     NODE_FILE,
@@ -44,6 +46,7 @@ from minray.node.discovery import (
 )
 from minray.node.node_labels import labels_at_start
 from minray.platform.base import ExitStatus, Host, PlatformError, SpawnFailed
+from minray.platform.process.devices import RealDevices
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import ChildEnd, start_zygote
 from minray.platform.process.session import LOGS, SOCKETS, SPILL, make_spill_directories, remove_session
@@ -82,10 +85,13 @@ class NodeOptions:
     token: bytes = b""
     """Token of the cluster to join; a head with an empty one makes its own."""
     num_cpus: float | None = None
-    """Number of CPUs; None means this machine's. None also stands for the defaults of the next three options."""
+    """Number of CPUs; None means this machine's. None also stands for the defaults of the next options."""
     num_gpus: float | None = None
+    """Number of GPUs; ``start_node`` looks for them."""
     memory: float | None = None
     object_store_memory: float | None = None
+    gpus: NodeGpus = NodeGpus()
+    """How workers are told their GPUs; ``start_node`` finds that out."""
     resources: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     env_vars: dict[str, str] = field(default_factory=dict)
@@ -272,8 +278,14 @@ def start_node(options: NodeOptions) -> Node:
     if not is_local:
         check_unix_sockets()
         check_arena(options.system_config.arena)
+    environ = {**os.environ, **options.env_vars}
+    found = gpus_at_start(options.num_gpus, RealDevices(), environ)
+    options.num_gpus, options.gpus = found.count, found.gpus
+    if found.model:
+        options.resources = {f"{TYPE_RESOURCE}{found.model}": 1, **options.resources}
     resources = node_resources(options, RealHost())
-    options.labels = labels_at_start(options.labels, "TPU" in resources, {**os.environ, **options.env_vars})
+    found_labels = {TYPE_LABEL: found.model} if found.model else {}
+    options.labels = labels_at_start(options.labels, "TPU" in resources, environ, found_labels)
     if is_local:
         return _start_local(options, resources)
     files = raise_file_limit()
@@ -371,6 +383,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, socket_
         is_head=options.head,
         system_config=options.system_config,
         spill_directories=_spill_directories(options, session),
+        gpus=options.gpus,
     )
     encoded = msgspec.msgpack.encode(config)
     restarts = options.head and options.detached

@@ -6,8 +6,7 @@ Operators describe a machine by environment variables, such as ``RAY_NODE_MARKET
 own takes the place of one from these, with a warning. ``RAY_OVERRIDE_LABELS``, a JSON object, replaces both. The node adds
 ``ray.io/node-id`` itself.
 
-Left out: the type of GPUs is not found out, because minray's GPUs are logical; ``labels`` or the option ``accelerator_type``
-say it.
+The model of the GPUs that were found (``accelerators``) is a label as well, which the environment and the user may replace.
 """
 
 from __future__ import annotations
@@ -38,14 +37,17 @@ OF_TPU_ENVIRONMENT = {
 OVERRIDE = "RAY_OVERRIDE_LABELS"
 
 
-def labels_at_start(given: Mapping[str, str], has_tpu: bool, environ: Mapping[str, str]) -> dict[str, str]:
-    """Merge the labels that ``environ`` gives a node with those that the user has ``given``.
+def labels_at_start(
+    given: Mapping[str, str], has_tpu: bool, environ: Mapping[str, str], found: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Merge the labels that were ``found`` out, those that ``environ`` gives a node, and those that the user has ``given``.
 
     Raises ValueError and TypeError for what cannot be a label.
     """
     check_labels(given)
     variables = {**OF_ENVIRONMENT, **(OF_TPU_ENVIRONMENT if has_tpu else {})}
-    labels = {label: environ[variable] for variable, label in variables.items() if environ.get(variable)}
+    of_environment = {label: environ[variable] for variable, label in variables.items() if environ.get(variable)}
+    labels = {**(found or {}), **of_environment}
     for label, value in given.items():
         other = labels.get(label, value)
         if other != value:

@@ -111,7 +111,8 @@ class LeaseScheduler:
                 self._log_monitor.warn(request.shape.job_id, f"{asker} waits for a node to join: it {why}")
             for request in assignment.allocated:
                 self.arguments.pin(request.lease_id)
-                binding = Binding(request.shape.job_id, request.shape.runtime_env, request.for_actor)
+                gpus = self._gpus(request.lease_id)
+                binding = Binding(request.shape.job_id, request.shape.runtime_env, request.for_actor, gpus)
                 self.pool.request(request.lease_id, binding)
                 self.pool.expect(min(request.backlog, self.free_cpus()), binding)
             actions = self.pool.assign(now)
@@ -162,9 +163,12 @@ class LeaseScheduler:
 
     def granted(self, entry: LeaseEntry, worker: Worker) -> LeaseReply:
         """Return the reply to a request whose lease has a worker."""
-        gpu_ids = tuple(sorted(self.local.leases[entry.request.lease_id].gpus.taken))
+        gpu_ids = self._gpus(entry.request.lease_id)
         contended = self.local.is_contended(entry.request)
         return LeaseReply(kind=GRANTED, worker=worker.address, pid=worker.pid, gpu_ids=gpu_ids, contended=contended)
+
+    def _gpus(self, lease_id: bytes) -> tuple[int, ...]:
+        return tuple(sorted(self.local.leases[lease_id].gpus.taken))
 
     def _answer(self, placement: Placement) -> None:
         entry = self.table.entries[placement.request.lease_id]

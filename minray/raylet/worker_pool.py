@@ -5,10 +5,10 @@ Ray: src/ray/raylet/worker_pool.h
 Pure: events in, effects out; ``assign`` is called after every change. ``worker_processes`` starts, asks and kills.
 
 Rules
-  * A worker is unspecialised until its first lease. That binds it for good to a job, a runtime environment, and either tasks
-    or one actor: an actor never finds what tasks have left in a process. There is no second actor, since the gcs has an
-    actor's worker killed with its lease (``ActorScheduler.end_lease``). Among the suitable idle workers, the one that became
-    idle last is taken: it is warm, and the others can be reaped.
+  * A worker is unspecialised until its first lease. That binds it for good to a job, a runtime environment, GPUs, and either
+    tasks or one actor: an actor never finds what tasks have left in a process. There is no second actor, since the gcs has
+    an actor's worker killed with its lease (``ActorScheduler.end_lease``). Among the suitable idle workers, the one that
+    became idle last is taken: it is warm, and the others can be reaped.
   * At most one worker per CPU (at least two) is starting at once. A failed start (no process, no registration, death
     before it) delays the next one. After five in a row, leases that no living worker can serve fail with the reason.
     After ``patience_s`` of failures, workers of actors and blocked workers do not count as living: they may never be free.
@@ -59,6 +59,8 @@ class Binding(NamedTuple):
     runtime_env: RuntimeEnvInfo
     for_actor: bool
     """Whether the worker serves an actor; else it serves tasks."""
+    gpus: tuple[int, ...] = ()
+    """Indices of the GPUs of its leases: a library that has seen some GPUs cannot be shown others."""
 
     def start(self) -> Start:
         """Return what decides how such a worker starts."""

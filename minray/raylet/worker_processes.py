@@ -236,4 +236,5 @@ class WorkerProcesses:
             session_dir=config.session_dir,
             is_driver=False,
             system_config=config.system_config,
+            gpus=config.gpus,
         )

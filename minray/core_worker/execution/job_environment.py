@@ -2,10 +2,10 @@
 
 Ray: CoreWorker::HandlePushTask's first task, python/ray/_private/runtime_env/context.py
 
-A worker serves one job and one runtime environment all its life, because modules that were imported and variables that were
-read cannot be taken back. Its raylet knows that, and leases it for no other job or environment. Until the first task comes,
-the worker belongs to no job. First the directories of the environment are brought here (``packages``). The last step is the
-job's setup hook: it runs in the thread that runs tasks, after paths and variables were set.
+A worker serves one job, one runtime environment and the same GPUs all its life, because modules that were imported and
+variables that were read cannot be taken back. Its raylet knows that, and leases it for nothing else. Until the first task
+comes, the worker belongs to no job. First the directories of the environment are brought here (``packages``). The last step
+is the job's setup hook: it runs in the thread that runs tasks, after paths and variables were set.
 
 Without a working directory of its own, the environment has the driver's. On a node that lacks that one, a worker stays where
 its raylet is.
@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from minray import cloudpickle
+from minray.common.gpus import variables_of
 from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.packages import directory_of, run_in_user_code
 from minray.core_worker.ground.job_context import JobContext
@@ -31,8 +32,11 @@ MAX_TEXT_CHARACTERS = 10_000
 """Characters at which the text of a setup hook's exception is cut: every caller of an actor that could not begin gets it."""
 
 
-async def take_on(process: Process, context: JobContext, template: TaskTemplate) -> None:
-    """Enter the job and the runtime environment of this worker's first task. Raises RuntimeEnvSetupError."""
+async def take_on(process: Process, context: JobContext, template: TaskTemplate, gpus: Sequence[int]) -> None:
+    """Enter the job and the runtime environment of this worker's first task, and hide all GPUs but those of its lease.
+
+    Raises RuntimeEnvSetupError.
+    """
     job = context.job
     if job is None:
         job = (await process.gcs.call(GetJob(template.shape.job_id))).job
@@ -48,8 +52,10 @@ async def take_on(process: Process, context: JobContext, template: TaskTemplate)
     working_dir = leading[0] if environment.working_dir else None
     if working_dir is None and config.working_dir and user_code.has_directory(config.working_dir):
         working_dir = config.working_dir
+    env_vars = dict(environment.env_vars)
+    env_vars |= variables_of(process.config.gpus, env_vars, gpus)
     try:
-        user_code.enter_environment(leading, config.sys_path, working_dir, dict(environment.env_vars))
+        user_code.enter_environment(leading, config.sys_path, working_dir, env_vars)
     except OSError as error:
         raise RuntimeEnvSetupError(reason=f"{error.strerror}: {error.filename}") from error
     if config.setup_hook:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.actor_host import ActorHost
 from minray.core_worker.execution.examined_errors import ExaminedErrors
 from minray.core_worker.execution.function_manager import FunctionManager
@@ -90,9 +89,9 @@ class TaskExecution:
 
     # --- surroundings of the task receiver
 
-    async def prepare_environment(self, template: TaskTemplate) -> None:
-        """Take on the job and the runtime environment of this worker's first task, for good."""
-        await take_on(self._process, self._context, template)
+    async def prepare_environment(self, task: ReceivedTask) -> None:
+        """Take on the job, the runtime environment and the GPUs of this worker's first task, for good."""
+        await take_on(self._process, self._context, task.header.template, task.gpu_ids)
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         self.host.run_constructor(task, then)

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Protocol
 
 from minray.common.ids import lease_tag, short
-from minray.common.task_spec import TaskTemplate
 from minray.core_worker.execution.function_manager import FunctionManager
 from minray.core_worker.execution.omp_threads import OmpThreads
 from minray.core_worker.execution.pushed_tasks import PushedTasks, TaskHeaders
@@ -49,8 +48,8 @@ MAX_HEADERS = 1_000
 class WorkerSurroundings(Protocol):
     """The calls that the receiver of a worker makes on its process."""
 
-    async def prepare_environment(self, template: TaskTemplate) -> None:
-        """Enter the job and the runtime environment of the first task. Raises RuntimeEnvSetupError."""
+    async def prepare_environment(self, task: ReceivedTask) -> None:
+        """Enter the job and the runtime environment of the first task, with its GPUs. Raises RuntimeEnvSetupError."""
 
     def run_constructor(self, task: ReceivedTask, then: Callable[[ReceivedTask], None]) -> None:
         """Dedicate this process to an actor, and run its constructor."""
@@ -149,7 +148,7 @@ class TaskReceiver:
                 template = task.header.template
                 if not self._environment_ready:
                     if self._preparing is None:
-                        preparing = self._prepare(template)
+                        preparing = self._prepare(task)
                         self._preparing = asyncio.get_running_loop().create_task(preparing, name="prepare_environment")
                     return
                 if not self._functions.is_here(template.function_id):
@@ -169,10 +168,10 @@ class TaskReceiver:
         else:
             self._platform.user_code.run(self._execute, self._then, task)
 
-    async def _prepare(self, template: TaskTemplate) -> None:
+    async def _prepare(self, first: ReceivedTask) -> None:
         try:
-            await self._surroundings.prepare_environment(template)
-            self._omp_threads.on_environment(template.shape.runtime_env)
+            await self._surroundings.prepare_environment(first)
+            self._omp_threads.on_environment(first.header.template.shape.runtime_env)
         except Exception as problem:
             error = problem if isinstance(problem, RuntimeEnvSetupError) else RuntimeEnvSetupError(reason=repr(problem))
             for task in list(self._waiting):
