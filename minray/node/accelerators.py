@@ -77,7 +77,7 @@ def gpus_at_start(given: float | None, devices: Devices, environ: Mapping[str, s
     hides_all = NodeGpus.of(CUDA_VARIABLE, environ).hides_all
     models, variable = _find(devices) if given != 0 or hides_all else ([], CUDA_VARIABLE)
     if variable == HIP_VARIABLE and variable not in environ and "ROCR_VISIBLE_DEVICES" in environ:
-        raise ValueError(f"choose AMD's GPUs by {HIP_VARIABLE}, which minray sets in workers, and not by ROCR_VISIBLE_DEVICES")
+        raise ValueError(f"choose AMD's GPUs by {HIP_VARIABLE}, which minray sets, and not by ROCR_VISIBLE_DEVICES")
     gpus = NodeGpus.of(variable, environ)
     if gpus.ids is not None:
         models = [_at(models, gpu_id) for gpu_id in gpus.ids[: len(models)]]

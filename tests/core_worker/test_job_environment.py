@@ -83,9 +83,11 @@ class Worker(WorkQueue):
 
     # --- what a test says
 
-    async def take_on(self, job: JobInfo | None = None, **environment: Any) -> asyncio.Task[None]:
+    async def take_on(
+        self, job: JobInfo | None = None, gpus: tuple[int, ...] = (), **environment: Any
+    ) -> asyncio.Task[None]:
         """Take on the environment of a first task. The gcs knows this job."""
-        taking = asyncio.get_running_loop().create_task(take_on(self.process, self.context, of(**environment)))
+        taking = asyncio.get_running_loop().create_task(take_on(self.process, self.context, of(**environment), gpus))
         await turns()
         for asked in self.asked.take_all(GetJob):
             assert asked.request == GetJob(JOB)
@@ -126,6 +128,15 @@ async def test_what_the_environment_says_comes_before_what_the_job_does() -> Non
     (await worker.take_on(job(working_dir="/of-the-driver"), **environment)).result()
     assert worker.entered == [(["/work", "/modules", "/of-the-job"], "/work", {"A": "1"})]
     assert worker.context.environment == RuntimeEnvInfo(**environment)  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_a_worker_is_shown_the_gpus_of_its_first_lease_with_the_other_variables() -> None:
+    """They are no part of the environment that child tasks inherit."""
+    worker = Worker()
+    (await worker.take_on(job(), (1, 3), env_vars=(("A", "1"),))).result()
+    assert worker.entered == [(["/of-the-job"], None, {"A": "1", "CUDA_VISIBLE_DEVICES": "1,3"})]
+    assert worker.context.environment == RuntimeEnvInfo(env_vars=(("A", "1"),))
 
 
 @in_virtual_time
@@ -172,16 +183,16 @@ async def test_a_directory_that_is_not_there_is_an_error_and_the_job_is_asked_fo
         (await worker.take_on(job(), working_dir="local:///gone")).result()
     worker.is_in_the_way, worker.has_directories = False, False
     with pytest.raises(RuntimeEnvSetupError, match="local:///gone must be a directory of every node"):
-        await take_on(worker.process, worker.context, of(working_dir="local:///gone"))
+        await take_on(worker.process, worker.context, of(working_dir="local:///gone"), ())
     worker.has_directories = True
-    await take_on(worker.process, worker.context, of(working_dir="local:///back"))
+    await take_on(worker.process, worker.context, of(working_dir="local:///back"), ())
     assert worker.asked.asked == [] and worker.entered[0][1] == "/back"
 
 
 @in_virtual_time
 async def test_a_gcs_that_is_gone_is_nobodys_fault_here() -> None:
     worker = Worker()
-    taking = asyncio.get_running_loop().create_task(take_on(worker.process, worker.context, of()))
+    taking = asyncio.get_running_loop().create_task(take_on(worker.process, worker.context, of(), ()))
     await turns()
     worker.asked.take(GetJob).fail(unreachable())
     await turns()

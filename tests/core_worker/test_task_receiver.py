@@ -125,7 +125,7 @@ class Worker(WorkQueue):
         self.function_fetches: list[Callable[[], None]] = []
         self.functions: dict[bytes, Callable[..., Any]] = {}
         self.environment: Any = self.loop.create_future()
-        self.prepared: list[TaskTemplate] = []
+        self.prepared: list[ReceivedTask] = []
         self.omp_threads: list[str] = []
         """Values of OMP_NUM_THREADS, each time when it is set."""
         self.cancelled_children: list[tuple[bytes, bool]] = []
@@ -265,8 +265,8 @@ class Worker(WorkQueue):
 
     # --- surroundings
 
-    async def prepare_environment(self, made: TaskTemplate) -> None:
-        self.prepared.append(made)
+    async def prepare_environment(self, task: ReceivedTask) -> None:
+        self.prepared.append(task)
         await self.environment
 
     def fetch_argument(

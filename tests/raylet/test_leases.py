@@ -62,6 +62,18 @@ async def test_gpus_are_named_in_the_grant(scene: Scene) -> None:
     assert [one.gpu_ids, other.gpu_ids] == [(0,), (1,)]
 
 
+@scenario(nodes={"head": {"CPU": 2, "GPU": 2}})
+async def test_a_worker_that_was_shown_gpus_gets_no_lease_of_others(scene: Scene) -> None:
+    lease_id, half = await scene.lease({"GPU": 0.5})
+    await scene.give_back(lease_id)
+    _, whole = await scene.lease({"GPU": 1})
+    assert scene.worker(whole) is scene.worker(half) and whole.gpu_ids == half.gpu_ids == (0,)
+    lease_id, other = await scene.lease({"GPU": 1})
+    await scene.give_back(lease_id)
+    _, none = await scene.lease({"CPU": 1})
+    assert other.gpu_ids == (1,) and scene.worker(none) not in (scene.worker(other), scene.worker(half))
+
+
 @scenario(cpus=1)
 async def test_a_grant_says_that_others_wait_and_owners_are_asked_for_idle_leases(scene: Scene) -> None:
     owner = await scene.other_owner(b"p" * 16)

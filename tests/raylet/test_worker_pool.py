@@ -26,6 +26,7 @@ PLAIN = Binding(b"job1", RuntimeEnvInfo(), for_actor=False)
 OTHER_JOB = PLAIN._replace(job_id=b"job2")
 OTHER_ENV = PLAIN._replace(runtime_env=RuntimeEnvInfo(working_dir="/x"))
 AN_ACTOR = PLAIN._replace(for_actor=True)
+FIRST_GPU, BOTH_GPUS = PLAIN._replace(gpus=(0,)), PLAIN._replace(gpus=(0, 1))
 
 
 class Pool:
@@ -98,6 +99,16 @@ def test_a_worker_serves_one_job_and_environment_for_good() -> None:
     assert pool.lease(b"2", OTHER_ENV) is not worker
     assert pool.lease(b"3", OTHER_JOB) is not worker
     assert pool.lease(b"4") is worker
+
+
+def test_a_worker_serves_the_same_gpus_for_good() -> None:
+    """A library that it has imported has seen them, and cannot be shown others."""
+    pool = Pool()
+    worker = pool.lease(b"1", FIRST_GPU)
+    pool.release(worker)
+    assert pool.lease(b"2", BOTH_GPUS) is not worker
+    assert pool.lease(b"3") is not worker
+    assert pool.lease(b"4", FIRST_GPU) is worker
 
 
 def test_an_actor_does_not_take_over_a_worker_that_has_run_tasks() -> None:
