@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from minray.common.gpus import HIP_VARIABLE, NodeGpus
-from minray.node.accelerators import Found, amd_device_id, gpus_at_start, nvidia_information, nvidia_model
+from minray.node.accelerators import AMD_MODELS, Found, amd_device_id, gpus_at_start, nvidia_information, nvidia_model
 from minray.platform.process.devices import RealDevices
+from minray.util import accelerators
 
 H100 = "NVIDIA H100 80GB HBM3"
 MI210, DESKTOP = 0x740F, 0x164E
@@ -186,6 +187,10 @@ def test_a_node_without_gpus_asks_for_none_unless_it_must_hide_them(machine: Mac
 )
 def test_models_have_rays_names_and_are_valid_labels(product: str, model: str) -> None:
     assert nvidia_model(product) == model
+
+
+def test_each_name_for_a_gpu_of_amds_is_one_that_is_found() -> None:
+    assert {name for key, name in vars(accelerators).items() if key.startswith("AMD_")} <= set(AMD_MODELS.values())
 
 
 def test_files_that_say_nothing_are_no_gpus() -> None:
