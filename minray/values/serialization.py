@@ -35,6 +35,7 @@ from minray import cloudpickle
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.values.alignment import ALIGNMENT, aligned
 from minray.values.object_ref import ObjectRef, numbered, serialising
+from minray.values.tensors import tensor_reducers
 
 PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose instances can contain neither functions nor references nor buffers."""
@@ -159,17 +160,22 @@ def _pickled(
 
 
 _array_reducers: dict[type, Callable[[Any], Any]] = {}
-"""Reducers of numpy's arrays by their class; empty until this process has imported numpy."""
+"""Reducers of numpy's arrays and torch's tensors by their class; empty until this process has imported these libraries."""
+_known_libraries: set[str] = set()
 
 
 def _for_arrays() -> dict[type, Callable[[Any], Any]]:
-    """Return the reducers of numpy's arrays by their class; empty if this process has not imported numpy."""
-    if not _array_reducers:
-        numpy: Any = sys.modules.get("numpy")
-        with suppress(AttributeError):  # there is no numpy yet, or its import has not ended
-            also = dict.fromkeys((numpy.recarray, numpy.memmap), _reduce_view)
-            _array_reducers.update({numpy.ndarray: _reduce_array, **also})
+    """Return the reducers of arrays and tensors by their class; empty if this process has not imported numpy and torch."""
+    for name, reducers in (("numpy", _reducers_of_numpy), ("torch", tensor_reducers)):
+        if name not in _known_libraries and name in sys.modules:
+            with suppress(AttributeError):  # its import has not ended
+                _array_reducers.update(reducers(sys.modules[name]))
+                _known_libraries.add(name)
     return _array_reducers
+
+
+def _reducers_of_numpy(numpy: Any) -> dict[type, Callable[[Any], Any]]:
+    return {numpy.ndarray: _reduce_array, **dict.fromkeys((numpy.recarray, numpy.memmap), _reduce_view)}
 
 
 def _reduce_array(array: Any) -> Any:

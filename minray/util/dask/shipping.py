@@ -162,8 +162,9 @@ class Luggage:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether numpy made this value; if nobody has imported numpy, it made none."""
-    return type(value) is getattr(sys.modules.get("numpy"), "ndarray", None)
+    """Whether numpy or torch made this value; a library that nobody has imported made none."""
+    classes = [getattr(sys.modules.get(library), name, None) for library, name in (("numpy", "ndarray"), ("torch", "Tensor"))]
+    return type(value) in classes
 
 
 def places_of_dependencies(node: Any) -> list[int | str]:
