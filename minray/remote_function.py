@@ -160,7 +160,7 @@ def remote(**options: Unpack[OptionsOfRemote]) -> _Remote: ...
 def remote(*args: Any, **options: Any) -> Any:
     """Make a function or a class remote: ``@remote``, ``@remote(num_cpus=2)``, or ``remote(f)``.
 
-    Options of functions and their defaults: ``num_cpus`` 1, ``num_gpus`` 0 (logical), ``memory`` (bytes), ``resources`` {},
+    Options of functions and their defaults: ``num_cpus`` 1, ``num_gpus`` 0, ``memory`` (bytes), ``resources`` {},
     ``num_returns`` 1 ("streaming" for a generator function), ``max_retries`` 3, ``retry_exceptions`` False, ``max_calls`` 0
     (no limit; 1 with GPUs), ``name``, ``scheduling_strategy`` "DEFAULT" (or the running task's placement group, if it
     captures child tasks), ``label_selector`` {}, ``runtime_env``, ``_generator_backpressure_num_objects`` -1 (most unread

@@ -112,7 +112,7 @@ def main() -> None:
 @click.option("--node-ip-address", metavar="IP", help="Address at which this node listens. Default of a head: 127.0.0.1.")
 @click.option("--node-name", default="", help="Name of this node in listings.")
 @click.option("--num-cpus", type=click.FloatRange(0), help="Number of CPUs. Default: all CPUs of this machine.")
-@click.option("--num-gpus", type=click.FloatRange(0), help="Number of logical GPUs. Default: 0.")
+@click.option("--num-gpus", type=click.FloatRange(0), help="Number of GPUs. Default: those that are found.")
 @click.option("--memory", type=click.FloatRange(0), help="Bytes that tasks can request. Default: 70 % of this machine's.")
 @click.option(
     "--object-store-memory",

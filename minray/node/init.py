@@ -148,10 +148,10 @@ def init(
 
     ``local_mode`` starts a whole cluster inside this process, in milliseconds, for tests: ``docs/testing.md``.
 
-    Options of a node that is started (ValueError when joining): ``num_cpus`` (default: this machine's), ``num_gpus``
-    (logical, 0), ``resources``, ``labels``, ``object_store_memory`` (bytes), ``_system_config`` and
-    ``object_spilling_directory``. The last one is the place for spill files: a directory or URL (``s3://...``), or several
-    joined by ``os.pathsep``, which are used in turn.
+    Options of a node that is started (ValueError when joining): ``num_cpus`` and ``num_gpus`` (default: this machine's),
+    ``resources``, ``labels``, ``object_store_memory`` (bytes), ``_system_config`` and ``object_spilling_directory``. The
+    last one is the place for spill files: a directory or URL (``s3://...``), or several joined by ``os.pathsep``, which are
+    used in turn.
 
     ``runtime_env`` applies to all tasks of this driver. Its local ``working_dir`` and ``py_modules`` are packed and
     uploaded, and tasks run in the unpacked copy. Its ``worker_process_setup_hook``, a function or the name of one, is called

@@ -35,7 +35,6 @@ from minray import cloudpickle
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.values.alignment import ALIGNMENT, aligned
 from minray.values.object_ref import ObjectRef, numbered, serialising
-from minray.values.tensors import tensor_reducers
 
 PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose instances can contain neither functions nor references nor buffers."""
@@ -166,7 +165,7 @@ _known_libraries: set[str] = set()
 
 def _for_arrays() -> dict[type, Callable[[Any], Any]]:
     """Return the reducers of arrays and tensors by their class; empty if this process has not imported numpy and torch."""
-    for name, reducers in (("numpy", _reducers_of_numpy), ("torch", tensor_reducers)):
+    for name, reducers in (("numpy", _reducers_of_numpy), ("torch", _reducers_of_torch)):
         if name not in _known_libraries and name in sys.modules:
             with suppress(AttributeError):  # its import has not ended
                 _array_reducers.update(reducers(sys.modules[name]))
@@ -176,6 +175,12 @@ def _for_arrays() -> dict[type, Callable[[Any], Any]]:
 
 def _reducers_of_numpy(numpy: Any) -> dict[type, Callable[[Any], Any]]:
     return {numpy.ndarray: _reduce_array, **dict.fromkeys((numpy.recarray, numpy.memmap), _reduce_view)}
+
+
+def _reducers_of_torch(torch: Any) -> dict[type, Callable[[Any], Any]]:
+    from minray.values.tensors import tensor_reducers  # Few programs have tensors; the others do not wait for this import.
+
+    return tensor_reducers(torch)
 
 
 def _reduce_array(array: Any) -> Any:

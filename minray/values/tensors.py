@@ -15,6 +15,7 @@ are pickled by torch. ``torch.nn.Parameter`` is such a subclass; its data is a t
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import sys
@@ -58,8 +59,8 @@ def _is_plain(tensor: Any) -> bool:
 def _made(data: Any, dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool) -> Any:
     """Make a tensor from the bytes of its elements."""
     import numpy
-    import torch
 
+    torch: Any = importlib.import_module("torch")
     flat = torch.empty(0, dtype=torch.uint8)
     if len(data):
         shown = numpy.frombuffer(data, numpy.uint8)

@@ -132,7 +132,7 @@ async def test_what_the_environment_says_comes_before_what_the_job_does() -> Non
 
 @in_virtual_time
 async def test_a_worker_is_shown_the_gpus_of_its_first_lease_with_the_other_variables() -> None:
-    """They are no part of the environment that child tasks inherit."""
+    """The GPUs are no part of the environment that child tasks inherit."""
     worker = Worker()
     (await worker.take_on(job(), (1, 3), env_vars=(("A", "1"),))).result()
     assert worker.entered == [(["/of-the-job"], None, {"A": "1", "CUDA_VISIBLE_DEVICES": "1,3"})]

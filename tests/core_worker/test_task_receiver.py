@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
-from minray.common.task_spec import ActorOptions, TaskTemplate
+from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.return_values import ReturnValues
 from minray.core_worker.execution.task_errors import TaskErrors
 from minray.core_worker.execution.task_executor import MARKS, TaskExecutor

@@ -38,7 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def start(**options: Any) -> None:
-    minray.init(local_mode=True, num_cpus=2, logging_level="ERROR", **options)
+    minray.init(local_mode=True, num_cpus=2, logging_level="WARNING", **options)
 
 
 @minray.remote

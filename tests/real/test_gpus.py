@@ -1,4 +1,4 @@
-"""G113: a task or actor sees the GPUs of its lease, and no others. No GPU is needed: what is set are variables."""
+"""G107a: a task or actor sees the GPUs of its lease, and no others. No GPU is needed: what is set are variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 INIT = {"num_gpus": 2}
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 EACH = [("0", ["0"]), ("1", ["1"])]
-"""What ``seen`` returns with each of the GPUs."""
+"""Values that ``seen`` returns with each of the GPUs."""
 
 
 class OnArrival:
@@ -52,7 +52,7 @@ class Resident:
 
 
 @pytest.mark.parametrize(("amount", "value"), [(0.5, "0"), (1, "0"), (2, "0,1")])
-def test_g113_a_task_sees_the_gpus_of_its_lease_only(amount: float, value: str) -> None:
+def test_g107a_a_task_sees_the_gpus_of_its_lease_only(amount: float, value: str) -> None:
     assert ray.get(look.options(num_gpus=amount).remote()) == (value, value.split(","))
 
 
@@ -74,7 +74,7 @@ def test_the_users_own_variables_win(env_vars: dict[str, str], answer: Any) -> N
     assert ray.get(look.options(num_gpus=1, runtime_env={"env_vars": env_vars}).remote()) == answer
 
 
-def test_g113_the_variable_is_set_before_user_code_is_unpickled() -> None:
+def test_g107a_the_variable_is_set_before_user_code_is_unpickled() -> None:
     @ray.remote(num_gpus=1)
     def function(value: Any) -> Any:
         return value
@@ -117,7 +117,7 @@ def test_bundles_hold_gpus_for_their_tasks_and_actors() -> None:
         remove_placement_group(group)
 
 
-def test_g113_a_worker_is_not_shown_other_gpus_later(files: Files) -> None:
+def test_g107a_a_worker_is_not_shown_other_gpus_later(files: Files) -> None:
     """Workers that serve many tasks (``max_calls=0``) each keep one value; tasks that hold one GPU never share it."""
     release = files.signal("release")
 

@@ -1,4 +1,4 @@
-"""G113: a task sees the GPUs of its lease and no others, also when workers and requests are lost."""
+"""G107a: a task sees the GPUs of its lease and no others, also when workers and requests are lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def body() -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_g113_a_worker_sees_the_same_gpus_for_good_whatever_is_lost(seed: int) -> None:
+def test_g107a_a_worker_sees_the_same_gpus_for_good_whatever_is_lost(seed: int) -> None:
     nodes = [{"num_cpus": 2, "num_gpus": 2}, {"num_cpus": 2, "num_gpus": 3}]
     result, _ = judged(body, nodes=nodes, seed=seed, faults=FaultPlan.swarm(seed, ("worker/",), budget=3))
     of_worker: dict[Any, str] = {}

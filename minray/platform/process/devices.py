@@ -1,4 +1,4 @@
-"""What this machine tells about its devices: names in directories, small files, and NVIDIA's own tools.
+"""Reads what this machine tells about its devices: names in directories, small files, and NVIDIA's own tools.
 
 Ray: python/ray/_private/thirdparty/pynvml, a copy of NVIDIA's library for Python
 

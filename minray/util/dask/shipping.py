@@ -163,8 +163,8 @@ class Luggage:
 
 def _is_array(value: Any) -> bool:
     """Whether numpy or torch made this value; a library that nobody has imported made none."""
-    classes = [getattr(sys.modules.get(library), name, None) for library, name in (("numpy", "ndarray"), ("torch", "Tensor"))]
-    return type(value) in classes
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return type(value) in (getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None))
 
 
 def places_of_dependencies(node: Any) -> list[int | str]:
