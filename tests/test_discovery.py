@@ -12,7 +12,7 @@ import pytest
 
 from minray.common.config import SystemConfig
 from minray.node import discovery
-from minray.node.discovery import NodeFile, default_spilling_place, nodes_of, runtime_root, runtime_roots
+from minray.node.discovery import NodeFile, default_spilling_place, new_session_path, nodes_of, runtime_root, runtime_roots
 
 
 def node(gcs_address: str) -> NodeFile:
@@ -136,3 +136,10 @@ def test_no_place_at_all_says_why(places: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MINRAY_TMPDIR", str(places / "tmp"))
     with pytest.raises(RuntimeError, match="set MINRAY_TMPDIR to a directory of your own"):
         runtime_root()
+
+
+def test_sessions_that_start_in_one_second_are_named_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = iter([1.7e9, 1.7e9 + 0.004, 1.7e9 + 0.987, 1.7e9 + 1])
+    monkeypatch.setattr(discovery.time, "time", lambda: next(starts))
+    names = [new_session_path().name for _ in range(4)]
+    assert names == sorted(names) and len(set(names)) == 4

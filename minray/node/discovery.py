@@ -223,7 +223,10 @@ def make_session(token: bytes) -> Path:
 
 
 def _session_in(root: Path) -> Path:
-    return root / f"session_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
+    """Return a new path; sorted by name, sessions are in the order of their starts, to the millisecond."""
+    now = time.time()
+    start = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return root / f"session_{start}.{int(now * 1000) % 1000:03d}_{secrets.token_hex(2)}"
 
 
 def new_session_path() -> Path:
