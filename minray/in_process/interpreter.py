@@ -282,7 +282,7 @@ REPLACEMENTS: dict[str, dict[str, Callable[..., Any]]] = {
     "cloudpickle.cloudpickle": {"_lookup_class_or_track": definitions.class_of},
 }
 """Module and function -> its replacement, called with the real function, the calling process and the arguments."""
-if sys.platform != "win32":
+if "_posixsubprocess" in sys.modules:  # ``subprocess`` has imported it, on systems that have it.
     REPLACEMENTS["_posixsubprocess"] = {"fork_exec": _start_program}
 
 
