@@ -16,9 +16,9 @@ import pytest
 import minray
 from minray.exceptions import RaySystemError
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.judge import outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 
 @minray.remote(scheduling_strategy="SPREAD")

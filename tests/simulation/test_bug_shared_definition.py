@@ -10,8 +10,8 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 
 @minray.remote

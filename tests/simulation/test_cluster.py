@@ -30,7 +30,7 @@ from minray.simulation.faults import LOUD
 from minray.simulation.loop import SimLoop
 from minray.simulation.trace import first_difference
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from tests.simulation.seeds import seeds
+from tests.seeds import seeds
 
 
 @minray.remote

@@ -13,11 +13,11 @@ import pytest
 import minray
 from minray.exceptions import PendingCallsLimitExceeded, RayError
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
 CALLS = ["PushActorTask", "PushActorTask reply"]

@@ -13,10 +13,10 @@ import pytest
 import minray
 from minray.protocol import actor as protocol
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, deaths, gcs_states
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
 FROM_GCS = ["RegisterActor reply", "CreateActor reply", "RequestWorkerLease", "PushTask", "ReturnWorkerLease", "ExitActor"]

@@ -18,12 +18,12 @@ from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from minray.protocol import actor as protocol
 from minray.simulation import FaultPlan, SimCluster
+from tests.seeds import seeds
 from tests.simulation import judge
 from tests.simulation.actors import DEAD, UNAVAILABLE, Counter, deaths, gcs_states
 from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
 QUIET = FaultPlan({"delay": 0.2, "preempt": 0.1, "stall": 0.01})

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import minray
+from tests.seeds import seeds
 from tests.simulation.judge import outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 from tests.simulation.test_guarantees_lineage import LOST, MAKER, SIZE, lineage, lose, made
 
 SEEDS = seeds(3)

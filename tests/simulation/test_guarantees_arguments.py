@@ -17,10 +17,10 @@ from minray.protocol.base import decode
 from minray.protocol.raylet import SPILLBACK, LeaseReply
 from minray.simulation import FaultPlan
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tests.seeds import seeds
 from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000, "min_spilling_size": 16_000}
 SIZE = 10_000

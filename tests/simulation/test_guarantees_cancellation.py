@@ -16,9 +16,9 @@ from minray.core_worker.service import CoreWorkerService
 from minray.protocol.core_worker import CancelTask, CancelTaskReply
 from minray.rpc.service import Call
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
 LEASES = ["RequestWorkerLease", "RequestWorkerLease reply", "CancelWorkerLease", "ReturnWorkerLease"]

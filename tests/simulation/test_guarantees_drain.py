@@ -17,12 +17,12 @@ from minray.simulation import FaultPlan
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 from minray.util.state import list_actors
+from tests.seeds import seeds
 from tests.simulation.actors import Counter as CountingActor
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.leaving import ask_to_leave, node
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(4)
 HEAD = {"num_cpus": 1}

@@ -10,10 +10,10 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, leftovers, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 
 @minray.remote(max_retries=-1)

@@ -20,11 +20,11 @@ from minray.exceptions import StreamingGeneratorReplayInconsistentError
 from minray.protocol.base import decode
 from minray.protocol.core_worker import ReportGeneratorItem
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation import judge
 from tests.simulation.interference import watch_sends
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(2)
 REPORTS = ["ReportGeneratorItem", "ReportGeneratorItem reply"]

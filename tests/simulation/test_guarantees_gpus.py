@@ -10,8 +10,8 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.judge import judged
-from tests.simulation.seeds import seeds
 
 
 @minray.remote(num_gpus=0.5, num_cpus=0, max_calls=0, max_retries=-1)

@@ -12,10 +12,10 @@ import minray
 from minray.platform.transport.queued_channel import CALL
 from minray.simulation import FaultPlan
 from minray.simulation.trace import SEND, STATE, first_difference
+from tests.seeds import seeds
 from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
 

@@ -18,11 +18,11 @@ import minray
 from minray.exceptions import ObjectReconstructionFailedError
 from minray.simulation import FaultPlan
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tests.seeds import seeds
 from tests.simulation import judge
 from tests.simulation.interference import watch_sends
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
 SIZE = 2000

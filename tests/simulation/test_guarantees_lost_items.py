@@ -11,11 +11,11 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation import judge
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(4)
 LARGE = 200_000

@@ -10,9 +10,9 @@ import pytest
 
 import minray
 from minray.simulation.cluster import HEAD
+from tests.seeds import seeds
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 WATCHING = {"memory_monitor_refresh_ms": 250}
 SEEDS = seeds(2)

@@ -13,10 +13,10 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation import judge
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
 SIZE = 2000

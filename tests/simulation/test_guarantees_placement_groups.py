@@ -14,10 +14,10 @@ from minray.simulation import FaultPlan
 from minray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 from minray.util.placement_group import PlacementGroup, get_current_placement_group
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from tests.seeds import seeds
 from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import Account, judged, kept, leftovers, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 WORDS = [
     "CreatePlacementGroup",

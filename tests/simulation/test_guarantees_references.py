@@ -14,11 +14,11 @@ import pytest
 import minray
 from minray.platform.transport.queued_channel import CALL
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation import judge
 from tests.simulation.interference import replay_requests, watch_sends
 from tests.simulation.judge import judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
 BORROWING = [

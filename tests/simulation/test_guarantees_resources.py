@@ -11,10 +11,10 @@ import pytest
 import minray
 from minray.simulation import FaultPlan
 from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tests.seeds import seeds
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import Account, judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 LEASES = [
     "RequestWorkerLease",

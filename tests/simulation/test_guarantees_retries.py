@@ -14,9 +14,9 @@ import minray
 from minray.raylet.start_failures import MAX_FAILED_IN_A_ROW
 from minray.simulation import FaultPlan
 from minray.simulation.trace import LIFE
+from tests.seeds import seeds
 from tests.simulation.judge import judged, outcome_of, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 SEEDS = seeds(3)
 

@@ -14,9 +14,9 @@ from minray.exceptions import ObjectStoreFullError, OutOfDiskError
 from minray.simulation import FaultPlan
 from minray.simulation.faults import DISK
 from minray.simulation.trace import STATE
+from tests.seeds import seeds
 from tests.simulation.judge import judged, printed
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 STORE_BYTES = 100_000
 WORDS = 1000

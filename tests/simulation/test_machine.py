@@ -17,7 +17,7 @@ from minray.simulation.loop import Deadlock
 from minray.simulation.machine import Role, SimWorld
 from minray.simulation.node import SimNode
 from minray.simulation.trace import first_difference
-from tests.simulation.seeds import seeds
+from tests.seeds import seeds
 
 Main = Callable[[Platform, bytes], Coroutine[Any, Any, int | None]]
 

@@ -11,9 +11,9 @@ import pytest
 
 import minray
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.judge import judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 COUNT = 1500
 WORDS = ("GetObject", "GetObjects")

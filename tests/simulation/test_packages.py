@@ -18,9 +18,9 @@ from minray.node import packages
 from minray.node.packages import Package, PackedEnvironment
 from minray.simulation import FaultPlan
 from minray.simulation.cluster import DriverDied
+from tests.seeds import seeds
 from tests.simulation.judge import judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": 1000}
 ARCHIVE = bytes(range(250)) * 40

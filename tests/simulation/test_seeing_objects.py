@@ -17,10 +17,10 @@ from minray.internal import free
 from minray.simulation import FaultPlan
 from minray.util.state import get_objects, list_objects, summarize_objects
 from minray.util.state.exception import RayStateApiException
+from tests.seeds import seeds
 from tests.simulation import judge
 from tests.simulation.judge import judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 LARGE = {"max_direct_call_object_size": 100}
 SIZE = 2000

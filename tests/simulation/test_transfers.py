@@ -19,10 +19,10 @@ from minray.platform.transport.queued_channel import CALL
 from minray.protocol.base import decode
 from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT, PinObjects, ReadChunk
 from minray.simulation import FaultPlan
+from tests.seeds import seeds
 from tests.simulation.interference import watch_sends
 from tests.simulation.judge import judged, outcome_of
 from tests.simulation.roles import Cluster
-from tests.simulation.seeds import seeds
 
 CHUNK, CHUNKS = 1000, 40
 CONFIG = {"max_direct_call_object_size": 100, "object_manager_default_chunk_size": CHUNK}

@@ -12,7 +12,7 @@ import minray
 from minray.exceptions import RayActorError
 from minray.simulation import FaultPlan, run
 from minray.util.queue import Empty, Full, Queue
-from tests.simulation.seeds import seeds
+from tests.seeds import seeds
 
 SEEDS = seeds(3)
 

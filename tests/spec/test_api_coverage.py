@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from minray.api import task_options
+from tests.seeds import long
 from tests.spec import api_coverage
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.api_coverage import (
@@ -97,6 +98,7 @@ def test_the_text_of_a_program_and_its_trace_tell_what_befell_its_things() -> No
     assert not coverage.struck
 
 
+@long
 def test_programs_of_a_campaign_reach_cells_of_every_kind_and_only_such_that_there_are() -> None:
     coverage = ApiCoverage()
     for seed in range(12):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from minray.gcs.gcs_actor_manager import ActorRow
+from tests.seeds import long
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED
@@ -159,6 +160,7 @@ def ends_with_its_owner(self: ActorRow) -> bool:
     return True
 
 
+@long
 def test_a_campaign_sees_soon_that_detached_actors_end_with_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActorRow, "needs_owner", ends_with_its_owner)
     drawn = (scenario_of(seed) for seed in range(60))

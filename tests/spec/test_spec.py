@@ -29,6 +29,7 @@ from minray.scheduling.cluster_resource_scheduler import ClusterResourceSchedule
 from minray.simulation import SimCluster
 from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import Key
+from tests.seeds import long
 from tests.spec import shrink as shrinking
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.campaign import REGRESSIONS, campaign, compared, report
@@ -793,6 +794,7 @@ def small(scenario: Scenario) -> bool:
     return len(scenario.program.tasks()) <= 3 and len(scenario.overrides or ()) <= 3
 
 
+@long
 def test_a_lease_that_is_never_returned_is_shown_with_one_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(LeaseClient, "return_lease", lambda *_: None)
     drawn = (Scenario(scenario_of(seed, SIZES["small"]).program, World((Node(4),), {"delay": 0.2})) for seed in range(20))
@@ -804,6 +806,7 @@ def test_a_lease_that_is_never_returned_is_shown_with_one_task(monkeypatch: pyte
     assert "raylet/head: 1 leases" in report(witness, tmp_path / "lease.json")
 
 
+@long
 def test_a_retry_that_is_forgotten_is_shown_with_one_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskManager, "begin_retry", lambda *_: False)
     tasks = [Submit(f"task{i}", Body((Sleep(f"sleep{i}", 0.1),))) for i in range(6)]

@@ -14,7 +14,9 @@ assert minray.in_process.world and minray.testing  # A run inside of this proces
 
 IS_INSTALLED = any(entry.name == "minray" for entry in entry_points(group="pytest11"))
 """Whether pytest finds the plugin by itself: not in an environment that was made before setup.cfg named it."""
-PLUGIN = () if IS_INSTALLED else ("-p", "_minray_pytestplugin")
+FOUND = () if IS_INSTALLED else ("-p", "_minray_pytestplugin")
+PLUGIN = (*FOUND, "-p", "no:asyncio")
+"""Options that load the plugin, without pytest-asyncio."""
 PROGRAM = """
 import minray, pytest, threading, time
 
@@ -40,9 +42,10 @@ def run(pytester: pytest.Pytester, text: str, *arguments: str, ini: str = "") ->
 
 
 def run_apart(pytester: pytest.Pytester, text: str, *arguments: str, ini: str = "") -> pytest.RunResult:
-    """Run tests in a process of their own."""
+    """Run tests in a process of their own; beside pytest-asyncio if ``ini`` has its mode."""
     _write(pytester, text, ini)
-    return pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", *arguments)
+    plugin = FOUND if "asyncio_mode" in ini else PLUGIN
+    return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *arguments)
 
 
 def _write(pytester: pytest.Pytester, text: str, ini: str) -> None:

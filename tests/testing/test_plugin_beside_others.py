@@ -129,5 +129,4 @@ async def test_thread(minray_local):
     from anyio import to_thread
     assert await to_thread.run_sync(minray.get, add.remote(1)) == 2
 """
-    options = ("-p", "no:asyncio") if find_spec("pytest_asyncio") else ()
-    run_apart(pytester, head + ASYNC + threads, *options).assert_outcomes(passed=3)
+    run_apart(pytester, head + ASYNC + threads).assert_outcomes(passed=3)
