@@ -11,7 +11,8 @@ import pytest
 from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, SchedulingStrategy
 from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, PendingTask, PreparedTemplate
-from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
+from minray.core_worker.submission.normal_task_submitter import STALL_S, NormalTaskSubmitter
+from minray.core_worker.submission.pipelining import TINY_US
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.raylet import GRANTED, MAX_CALLS, Dependency, LeaseReply
 from tests.core_worker.parts import (
@@ -262,11 +263,30 @@ def test_short_functions_are_pipelined_up_to_the_target(scene: Scene) -> None:
     assert len(scene.grant().in_flight) == 11  # 10 ms of work
 
 
-def test_the_pipeline_is_refilled_as_it_drains(scene: Scene) -> None:
+def test_the_pipeline_is_refilled_when_half_of_it_has_drained(scene: Scene) -> None:
     scene.submit(prepare(mean_us=900.0), count=30)
     worker = scene.grant()
-    scene.finish(worker, 9)
+    scene.finish(worker, 5)
+    assert len(worker.in_flight) == 6
+    scene.finish(worker)
     assert len(worker.in_flight) == 11
+
+
+def test_a_function_of_some_milliseconds_is_pipelined_while_more_tasks_wait_than_workers_can_come(scene: Scene) -> None:
+    tasks = scene.submit(prepare(mean_us=3_000.0), count=14)
+    worker = scene.grant()
+    assert list(worker.in_flight.values()) == tasks[:3] and len(scene.open_requests()) == 10  # 9 ms of work
+    scene.finish(worker, 2)
+    assert list(worker.in_flight.values()) == tasks[2:4], "the last ten wait for workers of their own"
+
+
+def test_tiny_tasks_do_not_wake_a_worker_each(scene: Scene) -> None:
+    scene.submit(prepare("slow"), count=4)
+    workers = [scene.grant() for _ in range(4)]
+    for worker in workers:
+        scene.finish(worker)
+    scene.submit(prepare(mean_us=5.0), count=30)
+    assert sorted(len(worker.in_flight) for worker in workers) == [0, 1, 9, 20]
 
 
 def test_idle_workers_come_first(scene: Scene) -> None:
@@ -349,6 +369,18 @@ def test_tasks_behind_a_surprisingly_long_one_are_fetched_for_an_idle_worker(sce
     assert list(idle.in_flight.values()) == tasks
     scene.wait(LINGER_S)
     assert scene.asked.reclaimed == [stuck]
+
+
+def test_tiny_tasks_are_not_fetched_from_a_worker_that_is_only_late(scene: Scene) -> None:
+    scene.submit(prepare("slow"), count=2)
+    late, idle = scene.grant(), scene.grant()
+    scene.submit(prepare(mean_us=5.0), count=4)
+    scene.finish(late)
+    scene.finish(idle)
+    scene.wait(STALL_S * 0.9)
+    assert len(late.in_flight) == 4 and scene.asked.reclaimed == []
+    scene.wait(STALL_S)
+    assert scene.asked.reclaimed == [late]
 
 
 def test_what_is_queued_on_a_node_that_leaves_is_asked_back_once(scene: Scene) -> None:
@@ -625,6 +657,31 @@ def test_idle_workers_go_back_before_others_are_asked_for_in_their_place(scene: 
 
 
 # --- cost
+
+
+@pytest.mark.parametrize(
+    ("mean_us", "workers", "most"), [(5, 1, 20), (5, 16, 70), (1_000, 1, 250), (1_000, 16, 250), (3_000, 16, 510)]
+)
+def test_a_message_brings_several_of_a_thousand_tasks_also_to_many_workers(mean_us: int, workers: int, most: int) -> None:
+    """A worker gets what it is given in one turn in one message. Tiny tasks are answered together, others one by one."""
+    scene = Scene()
+    scene.submit(prepare("slow"), count=workers)
+    leased = [scene.grant() for _ in range(workers)]
+    for worker in leased:
+        scene.finish(worker)
+    prepared, messages, begin = prepare(mean_us=mean_us), 0, len(scene.asked.pushed)
+    for _ in range(10):  # a turn submits at most 100
+        scene.submit(prepared, count=100)
+        messages += len({id(worker) for worker, _ in scene.asked.pushed[begin:]})
+        begin = len(scene.asked.pushed)
+        for worker in leased if mean_us < TINY_US else ():
+            scene.finish(worker, len(worker.in_flight))
+    while busy := [worker for worker in leased if worker.in_flight]:
+        for worker in busy:
+            scene.finish(worker)
+            messages += len({id(worker) for worker, _ in scene.asked.pushed[begin:]})
+            begin = len(scene.asked.pushed)
+    assert len(scene.asked.pushed) == 1_000 + workers and messages <= most
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

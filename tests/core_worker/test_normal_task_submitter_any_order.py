@@ -22,8 +22,9 @@ from minray.protocol.raylet import GRANTED, LeaseReply
 from tests.core_worker.parts import Asked, address, config, lease_ids, pending, prepare, shape
 
 WHICH = st.integers(0, 11)
+DURATIONS_US = st.sampled_from([5, 100, 900, 3000, 50_000])
 MAX_REQUESTS = 3
-MAX_SHORT_US = 1000.0
+MAX_SHORT_US = 5000.0
 
 
 class Watched(Asked):
@@ -99,7 +100,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.submitter.on_redirected(request, address("raylet-2"), True, self.now)
 
     @precondition(lambda self: self.busy())
-    @rule(which=WHICH, count=st.integers(1, 20), duration_us=st.sampled_from([100, 900, 50_000]), fails=st.booleans())
+    @rule(which=WHICH, count=st.integers(1, 20), duration_us=DURATIONS_US, fails=st.booleans())
     def finish(self, which: int, count: int, duration_us: int, fails: bool) -> None:
         worker = self.busy()[which % len(self.busy())]
         for _ in range(min(count, len(worker.in_flight))):

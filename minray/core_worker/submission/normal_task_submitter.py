@@ -7,7 +7,7 @@ of large arguments (see ``records.leased_worker``). It has the waiting tasks, th
 ``assign`` does all scheduling. It is called at once when a worker is idle, and otherwise once for all changes of a turn:
 
   1. Give waiting tasks to leased workers, to idle ones first. A task is queued behind another only if its function was
-     measured to be short, and only up to ``pipeline_target_milliseconds`` of work, so that no task waits long.
+     measured to be short (``pipelining``), so that no task waits long.
   2. Request more workers while more tasks wait than requests are open; cancel the requests when no task waits.
 
 A worker whose queue is empty keeps its lease for ``worker_lease_linger_milliseconds``, so that a loop of
@@ -38,19 +38,17 @@ from minray.common.tombstones import remember
 from minray.core_worker.records.leased_worker import KeyQueue, LeasedWorker, WorkerRequest
 from minray.core_worker.records.pending_task import PUSHED, QUEUED, PendingTask
 from minray.core_worker.submission.lease_policy import BestRaylet
+from minray.core_worker.submission.pipelining import Pipelining, at_once
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.base import Address
 from minray.protocol.raylet import MAX_CALLS, Dependency, LeaseReply
 
-UNKNOWN_ESTIMATE_US = 1e9
-"""Estimate, in microseconds, for a task whose function was not measured or is long: no task is queued behind it."""
-LEAST_ESTIMATE_US = 50.0
-"""The least estimate of any task, in microseconds: receiving and answering it takes time too."""
-
 CHECK_S = 0.01
 """Seconds between two looks at workers that have tasks queued behind a running one."""
 SILENCE_S = 0.005
-"""Seconds without an answer after which the tasks queued on a worker are reclaimed if another worker is idle."""
+"""Seconds without an answer after which the tasks queued on a worker are reclaimed if another worker is idle.
+
+Tiny tasks are not: the worker may only wait for a core, and to move them costs more than to run them."""
 STALL_S = 0.1
 """Seconds without an answer after which they are reclaimed in any case: the running task may wait for their results."""
 
@@ -102,9 +100,7 @@ class NormalTaskSubmitter:
         """All leased workers, by lease id."""
         self._linger_s = config.worker_lease_linger_milliseconds / 1000
         self._lease_timeout_s = config.worker_lease_timeout_milliseconds / 1000
-        self._max_in_flight = config.max_tasks_in_flight_per_worker
-        self._target_us = config.pipeline_target_milliseconds * 1000
-        self._max_task_us = config.pipeline_max_task_milliseconds * 1000
+        self._pipelining = Pipelining(config)
         self._max_requests = config.max_pending_lease_requests_per_scheduling_category
         self.node_count = 1
         """Number of alive nodes, for the limit of open requests."""
@@ -125,7 +121,9 @@ class NormalTaskSubmitter:
         if key.is_due:
             return
         idle = next((worker for worker in key.workers.values() if not worker.in_flight), None)
-        if idle is not None and len(key.queue) == 1 and not key.requests and self._may_take(idle, now):
+        if idle is not None and at_once(task) > 1 and any(worker.in_flight for worker in key.workers.values()):
+            self._assign_soon(key)
+        elif idle is not None and len(key.queue) == 1 and not key.requests and self._may_take(idle, now):
             self._fill(idle, 1, now)  # The most frequent case of ``assign``.
         elif idle is not None:
             self.assign(key, now)
@@ -258,7 +256,8 @@ class NormalTaskSubmitter:
             takers = [worker for worker in key.workers.values() if self._may_take(worker, now)]
             takers.sort(key=_load)
             for index, worker in enumerate(takers):
-                self._fill(worker, -(-len(key.queue) // (len(takers) - index)), now)
+                share = -(-len(key.queue) // (len(takers) - index))
+                self._fill(worker, max(share, at_once(key.queue[0])), now)
                 if not key.queue:
                     break
         self._return_idle(key, now)
@@ -298,19 +297,18 @@ class NormalTaskSubmitter:
                 self._actions.wake_soon()
 
     def _may_take(self, worker: LeasedWorker, now: float) -> bool:
-        return worker.queued_us < self._target_us and not (worker.closing or worker.stalled or self._is_overdue(worker, now))
+        return self._pipelining.is_low(worker) and not (worker.closing or worker.stalled or self._is_overdue(worker, now))
 
     def _fill(self, worker: LeasedWorker, most: int, now: float) -> None:
         """Push at most ``most`` tasks from the front of the queue to a worker."""
         queue = worker.key.queue
         in_flight = worker.in_flight
+        limit = self._request_limit()
         while queue and most > 0:
             task = queue[0]
-            mean_us = task.prepared.mean_us
-            known = mean_us is not None and mean_us < self._max_task_us
-            estimate_us = max(mean_us or 0.0, LEAST_ESTIMATE_US) if known else UNKNOWN_ESTIMATE_US
+            estimate_us = self._pipelining.estimate_us(task, len(queue) > limit)
             if in_flight:
-                if worker.queued_us + estimate_us > self._target_us or len(in_flight) >= self._max_in_flight:
+                if not self._pipelining.has_room(worker, estimate_us):
                     return
                 self._wake_later(CHECK_S)
             else:
@@ -364,7 +362,8 @@ class NormalTaskSubmitter:
         idle = [worker for worker in key.workers.values() if not worker.in_flight]
         for worker in key.workers.values():
             if len(worker.in_flight) > 1 and not worker.stalled:
-                if now - worker.progress_at > (SILENCE_S if idle else STALL_S) - TIMER_SLACK_S:
+                is_worth = idle and at_once(next(reversed(worker.in_flight.values()))) == 1
+                if now - worker.progress_at > (SILENCE_S if is_worth else STALL_S) - TIMER_SLACK_S:
                     worker.stalled = True
                     self._actions.reclaim(worker)
                 else:
