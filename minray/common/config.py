@@ -48,7 +48,7 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     pipeline_target_milliseconds: float = 10.0
     """Most measured work that waits on one worker; it is small because taking tasks back needs the worker's GIL."""
     pipeline_max_task_milliseconds: float = 1.0
-    """Run time below which a function's tasks are pipelined at all."""
+    """Run time below which a function's tasks are always pipelined; longer ones only if many wait (``pipelining``)."""
     worker_cap_initial_backoff_delay_ms: int = 1000
     worker_cap_max_backoff_delay_ms: int = 10_000
     """First and longest pause between grants beyond one worker per CPU and lease shape; the pause doubles in between."""
@@ -107,6 +107,10 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Longest busy wait of a caller for an answer, or of a worker for its next task, before it sleeps (0: never).
 
     Processes busy-wait only where such waits are short and cores are free (``minray/platform/threads/spinning.py``)."""
+    copy_threads: int = 0
+    """Threads that copy one value of 32 MiB and more into the object store (0: as many as cores are free, up to half).
+
+    Smaller values, and all values on a machine of two cores, are copied by the thread that puts them."""
     record_ref_creation_sites: bool = False
     """Whether processes record the line of user code that made each reference; it costs microseconds per reference."""
     task_events_max_num_task_in_gcs: int = 100_000

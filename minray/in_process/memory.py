@@ -9,7 +9,8 @@ When the creator of an arena has ended, no further process can attach. Views out
 from __future__ import annotations
 
 from minray.in_process.process import LocalProcess
-from minray.platform.base import DiskFull, MemoryFailed
+from minray.platform.base import Buffer, DiskFull, MemoryFailed
+from minray.platform.storage.copier import copy_in_parts
 from minray.platform.storage.listed_arena import ListedArena
 
 MOST_FALLBACK_BYTES = 1 << 30
@@ -69,3 +70,6 @@ class LocalMemory:
                 raise MemoryFailed(f"{endpoint}: no process hands out memory there; its raylet has ended")
             self._views[endpoint] = arena.view
         return self._views[endpoint]
+
+    def copy(self, target: memoryview, source: Buffer) -> None:
+        copy_in_parts(target, source)

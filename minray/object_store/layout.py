@@ -26,16 +26,14 @@ def stored_size(sizes: Sequence[int]) -> int:
     return _places(sizes)[1]
 
 
-def write(target: memoryview, pieces: Sequence[memoryview | bytes]) -> None:
-    """Copy the pieces into ``target``, which has ``stored_size`` bytes. The GIL is released while large ones are copied."""
-    import numpy as np  # Imported here, so that a driver without large values does not wait for it.
-
+def write(target: memoryview, pieces: Sequence[memoryview | bytes], copy: Callable[[memoryview, Buffer], None]) -> None:
+    """Copy the pieces into ``target``, which has ``stored_size`` bytes. ``copy`` copies one piece (``Memory.copy``)."""
     sizes = [memoryview(piece).nbytes for piece in pieces]
     _COUNT.pack_into(target, 0, len(sizes))
     struct.pack_into(f"<{len(sizes)}Q", target, _COUNT.size, *sizes)
     for piece, size, start in zip(pieces, sizes, _places(sizes)[0], strict=True):
         if size:
-            np.copyto(np.frombuffer(target, np.uint8, size, start), np.frombuffer(piece, np.uint8))
+            copy(target[start : start + size], piece)
 
 
 def read(source: memoryview) -> list[memoryview]:
@@ -59,7 +57,7 @@ def lasting_view(
     The call may come in any thread. ``post`` and ``on_gone`` are methods that are referenced weakly: a view must not keep
     their objects alive, because it may outlive them, or be held by them.
     """
-    import numpy as np
+    import numpy as np  # Imported here, so that a driver without large values does not wait for it.
 
     array = np.frombuffer(data, np.uint8, size, start)
     weakref.finalize(array, _post, weakref.WeakMethod(post), weakref.WeakMethod(on_gone), args).atexit = False

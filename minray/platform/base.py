@@ -473,6 +473,12 @@ class Memory(Protocol):
         ``MemoryFailed``, at once if no process hands the arena out.
         """
 
+    def copy(self, target: memoryview, source: Buffer) -> None:
+        """Copy all bytes of ``source``, which has at least one, to ``target``, which has as many.
+
+        May be called from any thread. (It is a member because real processes copy large values with several threads.)
+        """
+
 
 class Disk(Protocol):
     """One directory of files that are written once, read in parts, and removed.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from minray.common.config import SystemConfig
 from minray.platform.base import CHUNK_BYTES, Disk, Host, Network, Platform, Processes
 from minray.platform.storage.compressed_disk import CompressedDisk
+from minray.platform.storage.copier import Copier
 from minray.platform.storage.disk import RealDisk
 from minray.platform.storage.external_storage import ExternalDisk, is_external
 from minray.platform.storage.memory import RealMemory
@@ -59,7 +60,7 @@ def make_platform(
         disk: Disk = ExternalDisk(path) if external else RealDisk(path, system_config.local_fs_capacity_threshold)
         return CompressedDisk(disk) if system_config.object_spilling_compression else disk
 
-    memory = RealMemory(system_config.arena)
+    memory = RealMemory(system_config.arena, Copier(system_config.copy_threads, host.cpu_count))
     return Platform(
         name=name,
         identity=identity,

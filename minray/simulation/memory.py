@@ -10,7 +10,8 @@ Left out: a stalled creator. A simulated one hands out memory all the same; a re
 
 from __future__ import annotations
 
-from minray.platform.base import DiskFailed, DiskFull, MemoryFailed
+from minray.platform.base import Buffer, DiskFailed, DiskFull, MemoryFailed
+from minray.platform.storage.copier import copy_in_parts
 from minray.platform.storage.listed_arena import ListedArena
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
@@ -99,6 +100,9 @@ class SimMemory:
                 raise MemoryFailed(f"{endpoint}: no process hands out memory there; its raylet has ended")
             self._views[endpoint] = arena.view
         return self._views[endpoint]
+
+    def copy(self, target: memoryview, source: Buffer) -> None:
+        copy_in_parts(target, source)
 
 
 def _check(endpoint: str) -> None:

@@ -22,6 +22,7 @@ from minray.exceptions import (
 )
 from minray.object_store import layout
 from minray.platform.base import MemoryFailed
+from minray.platform.storage.copier import Copier, copy_in_parts
 from minray.protocol.base import Address
 from minray.protocol.core_worker import RefInfo
 from minray.protocol.object_store import (
@@ -44,8 +45,8 @@ from minray.protocol.object_store import (
 from minray.values.serialization import Serialized
 from tests.core_worker.parts import OWN, address, object_id
 from tests.core_worker.peers import unreachable
-from tests.core_worker.process_record import process_record
 from tests.core_worker.user_thread import UserThread
+from tests.platform_record import platform_record
 
 A, B = object_id("a"), object_id("b")
 RAYLET, OWNER = address("raylet"), address("the-owner")
@@ -69,7 +70,7 @@ class Node:
         """Callbacks for the answers to those."""
         self.results: list[list[Any]] = []
         """Values that were fetched, a list for each fetch."""
-        platform = process_record(user_code=self.thread).platform
+        platform = platform_record(user_code=self.thread, memory=Copier())
         client: Any = self
         self.provider = StoreProvider(platform, client)
 
@@ -240,7 +241,7 @@ def fetched(*pinned: Any, **how: Any) -> list[Any]:
 
 def in_store() -> memoryview:
     memory = bytearray(SIZE)
-    layout.write(memoryview(memory), [b"stream", b"first buffer", b""])
+    layout.write(memoryview(memory), [b"stream", b"first buffer", b""], copy_in_parts)
     return memoryview(memory).toreadonly()
 
 

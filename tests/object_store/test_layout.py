@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from minray.object_store import layout
 from minray.object_store.allocator import ALIGNMENT
+from minray.platform.storage.copier import copy_in_parts
 
 pieces_of_any_size = st.lists(st.binary(max_size=200), max_size=12)
 
@@ -21,7 +22,7 @@ def written(pieces: list[bytes], around: int = 0) -> bytearray:
     """Bytes that ``write`` leaves. Memory of others around them must not change."""
     size = layout.stored_size([len(piece) for piece in pieces])
     arena = bytearray(b"\xaa" * (size + 2 * around))
-    layout.write(memoryview(arena)[around : around + size], pieces)
+    layout.write(memoryview(arena)[around : around + size], pieces, copy_in_parts)
     assert arena[:around] == arena[around + size :] == b"\xaa" * around
     return arena[around : around + size]
 
@@ -57,7 +58,7 @@ def test_pieces_may_be_views_of_anything_contiguous() -> None:
 
     numbers = np.arange(6, dtype=np.int32).reshape(2, 3)
     target = bytearray(layout.stored_size([24]))
-    layout.write(memoryview(target), [memoryview(numbers)])
+    layout.write(memoryview(target), [memoryview(numbers)], copy_in_parts)
     assert layout.read(memoryview(target)) == [numbers.tobytes()]
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 STORE_BYTES = 64 << 20
 INIT = {
     "object_store_memory": STORE_BYTES,
-    "_system_config": {"automatic_object_spilling_enabled": False, "local_gc_min_interval_s": 0.2},
+    "_system_config": {"automatic_object_spilling_enabled": False, "local_gc_min_interval_s": 0.2, "copy_threads": 3},
 }
 MEGABYTE = 1 << 20
 
@@ -74,6 +74,11 @@ def add_up(array: Any) -> int:
 
 
 # --- where values are
+
+
+def test_all_bytes_of_a_value_that_several_threads_copy_arrive() -> None:
+    array = np.random.default_rng(0).integers(0, 1 << 60, (STORE_BYTES - 2 * MEGABYTE) // 8)
+    assert np.array_equal(ray.get(ray.put(array)), array)
 
 
 @pytest.mark.parametrize("way", ["put", "returned", "passed through"])

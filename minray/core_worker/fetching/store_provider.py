@@ -85,6 +85,7 @@ class StoreProvider:
     def __init__(self, platform: Platform, client: StoreClient) -> None:
         self._user_code = platform.user_code
         self._client = client
+        self._memory = platform.memory
 
     # --- in user threads
 
@@ -127,7 +128,7 @@ class StoreProvider:
             raise OutOfDiskError(reason=reply.reason)
         if reply.status == CREATED:
             try:
-                layout.write(self._client.view(reply.offset, size), pieces)
+                layout.write(self._client.view(reply.offset, size), pieces, self._memory.copy)
             except MemoryFailed as failure:
                 raise LocalRayletDiedError(reason=str(failure)) from None
         return Place(attempt, size, reply.raylet)

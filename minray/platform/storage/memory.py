@@ -36,7 +36,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, Protocol
 
-from minray.platform.base import AuthenticationFailed, MemoryFailed, PlatformError
+from minray.platform.base import AuthenticationFailed, Buffer, MemoryFailed, PlatformError
+from minray.platform.storage.copier import Copier
 from minray.platform.storage.disk import check_capacity, failure
 from minray.platform.storage.private_paths import PrivateDirectory
 from minray.platform.storage.shared_memory import MOST_NAME_BYTES, Segment, map_segment, room
@@ -200,7 +201,8 @@ class RealDiskArena(RealArena):
 class RealMemory:
     """Implements ``base.Memory`` with arenas of this machine."""
 
-    def __init__(self, kind: str = "") -> None:
+    def __init__(self, kind: str = "", copier: Copier | None = None) -> None:
+        self._copier = copier or Copier()
         self._makes_segments = _is_shared_memory(kind)
         """Whether arenas created here are segments; any kind can be attached."""
         self._lock = threading.Lock()
@@ -250,6 +252,9 @@ class RealMemory:
                 except (OSError, OverflowError, ValueError) as error:
                     raise MemoryFailed(f"{endpoint}: no memory could be mapped: {error}") from error
             return self._views[endpoint]
+
+    def copy(self, target: memoryview, source: Buffer) -> None:
+        self._copier.copy(target, source)
 
 
 def check_arena(kind: str) -> None:
