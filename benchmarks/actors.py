@@ -25,19 +25,19 @@ BATCH = 100
 def measure(system: str, size: Size) -> Iterator[Sample]:
     for _ in range(size.pick(3, 1, 1)):
         with connected(system) as ray:
-            yield Sample(NAME, TWENTY, seconds(lambda: _create(ray, 20)))
+            yield Sample(NAME, TWENTY, seconds(lambda: create(ray, 20)))
     count = size.pick(1000, 40, 2) if system == MINRAY else size.pick(40, 10, 2)
     with connected(system) as ray:
         before = cluster_pss_bytes()
         begun = time.perf_counter()
         actors: list[Any] = []
         while len(actors) < count:
-            actors += _create(ray, min(BATCH, count - len(actors)))
+            actors += create(ray, min(BATCH, count - len(actors)))
         yield Sample(NAME, "each of many, created and called", (time.perf_counter() - begun) / count)
         yield Sample(MEMORY, "each of many", (cluster_pss_bytes() - before) / count / 1e6)
 
 
-def _create(ray: Any, count: int) -> list[Any]:
+def create(ray: Any, count: int) -> list[Any]:
     @ray.remote(num_cpus=0)
     class Actor:
         def answer(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.document import DASK, DASK_THREADS, Sample, Size
-from benchmarks.systems import connected, dask_client, seconds
+from benchmarks.systems import WORKERS, connected, dask_client, seconds
 
 NAME = "broadcast"
 NUMBERS = 50_000
@@ -36,10 +36,10 @@ Broadcast = Callable[[Any, Callable[[Any], float], int], list[float]]
 
 
 @contextmanager
-def _broadcast(system: str, array_bytes: int) -> Iterator[Broadcast]:
+def broadcasting(system: str, array_bytes: int, workers: int = WORKERS) -> Iterator[Broadcast]:
     """Start a system; yield a function that runs a number of tasks with a function on one array."""
     if system in (DASK, DASK_THREADS):
-        with dask_client(threads=system == DASK_THREADS) as client:
+        with dask_client(workers, threads=system == DASK_THREADS) as client:
 
             def by_dask(array: Any, function: Callable[[Any], float], tasks: int) -> list[float]:
                 future = client.scatter(array, hash=False, broadcast=True)
@@ -47,7 +47,7 @@ def _broadcast(system: str, array_bytes: int) -> Iterator[Broadcast]:
 
             yield by_dask
         return
-    with connected(system, object_store_memory=max(3 * array_bytes, 100 << 20)) as ray:
+    with connected(system, workers, object_store_memory=max(3 * array_bytes, 100 << 20)) as ray:
 
         def by_ray(array: Any, function: Callable[[Any], float], tasks: int) -> list[float]:
             task, ref = ray.remote(function), ray.put(array)
@@ -59,7 +59,7 @@ def _broadcast(system: str, array_bytes: int) -> Iterator[Broadcast]:
 def measure(system: str, size: Size) -> Iterator[Sample]:
     array = np.ones((size.pick(512, 64, 1) << 20) // 8)
     tasks = size.pick(50, 20, 2)
-    with _broadcast(system, array.nbytes) as broadcast:
+    with broadcasting(system, array.nbytes) as broadcast:
         for row, function in {"sum": sum_all, "holding the GIL": sum_some}.items():
             expected = [function(array)] * tasks
             for number in range(size.pick(3, 3, 1)):

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from benchmarks import dask_benchmarks, grpc_article, memory_article, small_buffers, task_bench, transfer_slides
+from benchmarks import (
+    dask_benchmarks,
+    grpc_article,
+    many_cores,
+    memory_article,
+    small_buffers,
+    task_bench,
+    transfer_slides,
+)
 from benchmarks.document import Document, Part
 
 DOCUMENTS: list[Document] = [
@@ -12,5 +20,6 @@ DOCUMENTS: list[Document] = [
     transfer_slides.DOCUMENT,
     small_buffers.DOCUMENT,
     task_bench.DOCUMENT,
+    many_cores.DOCUMENT,
 ]
 PARTS: dict[str, Part] = {part.name: part for document in DOCUMENTS for part in document.parts}

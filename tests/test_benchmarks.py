@@ -17,9 +17,11 @@ from benchmarks.__main__ import main, steps
 from benchmarks.document import DASK, DASK_ON_MINRAY, MINRAY, RAY, Document, Part, Sample, Size, Table, Target
 from benchmarks.documents import DOCUMENTS, PARTS
 from benchmarks.drawing import Scale
+from benchmarks.granularity import crossing, metg_s
 from benchmarks.page import merged, page
 from benchmarks.runner import run
 from benchmarks.systems import missing
+from benchmarks.task_bench import PATTERNS, Grid
 
 ROOT = Path(__file__).parent.parent
 SPEEDS = Table(
@@ -192,3 +194,35 @@ def test_a_part_is_measured_written_and_drawn(tmp_path) -> None:
     (row,) = document["tables"]["small buffers"]["rows"]
     assert len(row["samples"]["minray"]) == 1 and row["ratios"].keys() == row["samples"].keys() - {"minray"}
     assert "<svg" in written.with_suffix(".html").read_text()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_name_columns_of_the_grid_once(pattern: str) -> None:
+    for step in range(1, 9):
+        for column in range(16):
+            needed = PATTERNS[pattern](step, column, 16)
+            assert needed == sorted(set(needed)) == PATTERNS[pattern](step, column, 16)
+            assert all(0 <= source < 16 for source in needed)
+
+
+def test_the_smallest_granularity_lies_where_half_of_the_best_rate_is_reached() -> None:
+    assert crossing([(8.0, 100.0), (4.0, 90.0), (2.0, 100.0 / 3)]) == pytest.approx(2.655, rel=1e-3)
+    assert crossing([(8.0, 100.0), (4.0, 50.0), (2.0, 10.0)]) == pytest.approx(4)
+    assert crossing([(8.0, 100.0), (4.0, 90.0)]) == 4, "the search ended before"
+    assert crossing([(8.0, 100.0)]) == 8
+
+
+def test_a_system_whose_tasks_cost_a_millisecond_has_that_granularity() -> None:
+    """A fake of time: each task takes its work and one millisecond more, and two workers share the tasks."""
+    now = [0.0]
+
+    def seconds(call: Any) -> float:
+        begun = now[0]
+        call()
+        return now[0] - begun
+
+    def run(_pattern: Any, _size: int, grid: Grid, work: Any) -> None:
+        now[0] += grid.width * grid.steps * (work[1] / 1e6 + 1e-3) / 2
+
+    found = metg_s(run, PATTERNS["trivial"], 1e6, "compute", workers=2, point_s=1.0, seconds=seconds)
+    assert found == pytest.approx(2e-3, rel=0.1)
