@@ -43,6 +43,7 @@ CONSTANTS: Mapping[str, str] = {
     "minray/core_worker/execution/actor_task_receiver.py MAX_HEADERS": "a cache; what is dropped is decoded again",
     "minray/core_worker/execution/task_receiver.py MAX_HEADERS": "a cache; what is dropped is decoded again",
     "minray/raylet/lease_machines.py MAX_PRESTART": "a default of num_prestart_workers",
+    "minray/core_worker/submission/pipelining.py TINY_AT_ONCE": "how many tasks one message brings; more follow at once",
     "minray/raylet/start_failures.py MAX_FAILED_IN_A_ROW": "a number of failures, small already",
     "minray/raylet/resource_reporter.py MAX_PENDING_SHAPES": READ,
     "minray/raylet/log_monitor.py MAX_LINES_PER_BATCH": READ,
