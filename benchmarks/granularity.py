@@ -89,7 +89,7 @@ def samples(table: str, run: Run, workers: int, size: Size) -> Iterator[Sample]:
 
 
 def measure(system: str, size: Size, workers: int, table: str) -> Iterator[Sample]:
-    """Measure METG of a system with so many workers."""
+    """Measure METG of a system with this number of workers."""
     if system == DASK:
         numbers = count()
         with dask_scheduler(system, workers):

@@ -1,4 +1,4 @@
-"""What one driver, several clients and large values reach on all cores of a machine: ``--only cores``.
+"""Measure one driver, several clients and large values on all cores of a machine: ``--only cores``.
 
 Every row is measured with one worker, with a quarter of the cores, with half of them and with all, or with all alone. On two
 cores the rows only show that they run. A quick run of all of them takes minutes:
