@@ -297,7 +297,9 @@ class NormalTaskSubmitter:
                 self._actions.wake_soon()
 
     def _may_take(self, worker: LeasedWorker, now: float) -> bool:
-        return self._pipelining.is_low(worker) and not (worker.closing or worker.stalled or self._is_overdue(worker, now))
+        if worker.closing or worker.stalled or self._is_overdue(worker, now):
+            return False
+        return self._pipelining.is_low(worker, worker.key.queue[0])
 
     def _fill(self, worker: LeasedWorker, most: int, now: float) -> None:
         """Push at most ``most`` tasks from the front of the queue to a worker."""

@@ -9,7 +9,8 @@ would be the owner's main work. So messages bring several tasks where that makes
   * A function that takes up to half of that target is pipelined too, but only the *surplus*: tasks beyond those that open
     lease requests can bring workers for. So the last tasks of a batch still run side by side.
   * A worker gets more tasks when half of the target is done, and then several.
-  * A *tiny* task costs less than waking a worker, so one worker gets several of them before another one is woken.
+  * A *tiny* task costs less than waking a worker, so one worker gets several of them before another one is woken. It gets
+    more whenever it has answered: half a target of tiny tasks is done before more could arrive.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Pipelining:
         self._short_us = config.pipeline_max_task_milliseconds * 1000
         self._surplus_us = max(self._target_us / 2, self._short_us)
 
-    def is_low(self, worker: LeasedWorker) -> bool:
-        """Whether a worker has at most half of the work that it may have."""
-        return worker.queued_us * 2 <= self._target_us
+    def is_low(self, worker: LeasedWorker, task: PendingTask) -> bool:
+        """Whether a worker gets this task: it has at most half of the work that it may have, or the task is tiny."""
+        return worker.queued_us * 2 <= self._target_us or at_once(task) > 1
 
     def has_room(self, worker: LeasedWorker, estimate_us: float) -> bool:
         """Whether a busy worker may have a further task."""
