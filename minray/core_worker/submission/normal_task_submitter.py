@@ -256,8 +256,7 @@ class NormalTaskSubmitter:
             takers = [worker for worker in key.workers.values() if self._may_take(worker, now)]
             takers.sort(key=_load)
             for index, worker in enumerate(takers):
-                share = -(-len(key.queue) // (len(takers) - index))
-                self._fill(worker, max(share, at_once(key.queue[0])), now)
+                self._fill(worker, max(-(-len(key.queue) // (len(takers) - index)), at_once(key.queue[0])), now)
                 if not key.queue:
                     break
         self._return_idle(key, now)
@@ -297,9 +296,8 @@ class NormalTaskSubmitter:
                 self._actions.wake_soon()
 
     def _may_take(self, worker: LeasedWorker, now: float) -> bool:
-        if worker.closing or worker.stalled or self._is_overdue(worker, now):
-            return False
-        return self._pipelining.is_low(worker, worker.key.queue[0])
+        is_low = self._pipelining.is_low(worker, worker.key.queue[0])
+        return is_low and not (worker.closing or worker.stalled or self._is_overdue(worker, now))
 
     def _fill(self, worker: LeasedWorker, most: int, now: float) -> None:
         """Push at most ``most`` tasks from the front of the queue to a worker."""
