@@ -59,9 +59,7 @@ class GcsNodeManager:
         self._nodes: dict[bytes, NodeInfo] = {}
         """Records of all nodes that ever registered, as stored; ``alive`` agrees with the node's state."""
         self._resources: dict[bytes, NodeResources] = {}
-        """Latest published report of each living node."""
-        self._versions: dict[bytes, int] = {}
-        """Version of the latest report of each living node; reports without news are not published."""
+        """Latest report of each living node."""
 
     def load(self, nodes: Iterable[NodeInfo]) -> list[Publication]:
         """Enter the stored nodes after a restart; the health checks find out which of the living are still alive."""
@@ -126,24 +124,15 @@ class GcsNodeManager:
         self._states.set(node.node_id, DEAD if not node.alive else ALIVE if node.drain is None else DRAINING)
         self._nodes[node.node_id] = node
         publications = [Publication(NODES, node.node_id, node)]
-        if not node.alive:
-            self._versions.pop(node.node_id, None)
         if not node.alive and self._resources.pop(node.node_id, None) is not None:
             publications.append(Publication(RESOURCES, node.node_id, None))
         return publications
 
     def on_report(self, resources: NodeResources) -> list[Publication]:
-        """Take in the resource report of a living node.
-
-        A report without news is a sign of life. It concerns no other node, unless requests wait there (``LocalGc``).
-        """
+        """Take in the resource report of a living node."""
         assert self._states.get(resources.node_id) in LIVING, "ask refusal first"
-        if resources.version <= self._versions.get(resources.node_id, -1):
-            return []
-        self._versions[resources.node_id] = resources.version
         known = self._resources.get(resources.node_id)
-        has_news = known is None or msgspec.structs.replace(resources, version=known.version) != known
-        if not has_news and not resources.pending:
+        if known is not None and known.version >= resources.version:
             return []
         self._resources[resources.node_id] = resources
         return [Publication(RESOURCES, resources.node_id, resources)]

@@ -29,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 POLL_TIMEOUT_S = 30.0
 """Longest seconds that the publisher holds a poll without news."""
-NEWS_IN_A_PERIOD = 64
-"""Number of changes in a reply above which the pause before the next poll grows with it. If every subscriber owns a key and
-changes it all the time, as nodes do, the publisher would otherwise send as many values as the square of their number."""
 
 
 class _Topic:
@@ -165,10 +162,7 @@ class Subscription:
     def __init__(
         self, peer: Peer, channel: str, on_change: Callable[[bytes, bytes | None], None], period_s: float = 0.0
     ) -> None:
-        """``period_s``: pause between polls; changes within it arrive together, and of each key only the latest value.
-
-        It is longer after much news: see ``NEWS_IN_A_PERIOD``.
-        """
+        """``period_s``: pause between polls; changes within it arrive together, and of each key only the latest value."""
         self._peer = peer
         self._channel = channel
         self._on_change = on_change
@@ -203,7 +197,7 @@ class Subscription:
                 continue
             self.synchronised.set()
             if self._period_s:
-                await asyncio.sleep(self._period_s * max(1.0, len(reply.entries) / NEWS_IN_A_PERIOD))
+                await asyncio.sleep(self._period_s)
 
     def _apply(self, reply: PollReply) -> None:
         entries = dict(reply.entries)

@@ -93,17 +93,6 @@ def test_g112_an_older_report_is_ignored_and_death_removes_the_last() -> None:
     assert Publication(RESOURCES, id_of("a"), None) in nodes.on_committed(dead)
 
 
-def test_a_report_without_news_is_published_only_while_requests_wait_there() -> None:
-    nodes = nodes_with("a")
-    nodes.on_report(resources("a", 1))
-    assert nodes.on_report(resources("a", 2)) == []
-    waiting = msgspec.structs.replace(resources("a", 3), pending=[({"CPU": 1}, 1)])
-    still_waiting = msgspec.structs.replace(waiting, version=4)
-    for report in (waiting, still_waiting):
-        assert nodes.on_report(report) == [Publication(RESOURCES, id_of("a"), report)]
-    assert nodes.on_report(resources("a", 4)) == [], "it is older"
-
-
 def test_a_node_is_told_to_leave_once_for_each_wish_and_not_when_it_is_dead() -> None:
     nodes = nodes_with("a")
     wish = NodeDrain(PREEMPTION, "soon", 5.0)

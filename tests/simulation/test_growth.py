@@ -7,12 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
-
 import minray
 from minray.common.config import SystemConfig
-from minray.protocol.gcs import PollReply
-from minray.rpc.pubsub import Publisher
 from minray.simulation import SimCluster
 from tests.simulation.interference import watch_sends
 
@@ -66,27 +62,3 @@ def test_each_node_hears_of_the_others_so_many_times_a_second_however_many_there
     assert count["PushTask"] == TASKS
     assert count["Poll"] <= nodes * (1 + seconds / PERIOD_S)
     assert count["ReportResources"] <= nodes * (2 + seconds / PERIOD_S)
-
-
-def test_nodes_on_which_nothing_changes_are_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each report of a node would otherwise reach every other node: the square of their number, although nothing happens."""
-    told: list[bytes] = []
-    poll = Publisher.poll
-
-    async def counted(self: Publisher, request: Any) -> PollReply:
-        reply = await poll(self, request)
-        told.extend(key for key, _ in reply.entries)
-        return reply
-
-    monkeypatch.setattr(Publisher, "poll", counted)
-
-    def program() -> int:
-        minray.get(nap.remote())
-        time.sleep(10)
-        before = len(told)
-        time.sleep(60)
-        return len(told) - before
-
-    with SimCluster([SLOT] * 20, 1) as cluster:
-        assert cluster.run(program) == 0
-    assert len(told) > 20 * 20, "at the start each node hears of all"
