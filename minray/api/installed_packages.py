@@ -218,7 +218,7 @@ def _conda_versions(package: str) -> Iterator[str]:
 def _check_executable(name: str, value: Any) -> None:
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a path or a command, not {type(value).__name__}")
-    words = shlex.split(os.fspath(value))
+    words = [os.fspath(value)] if os.path.exists(value) else shlex.split(os.fspath(value))  # A path may have spaces.
     found = shutil.which(words[0]) if len(words) == 1 else None
     own = os.path.abspath(sys.executable)
     is_own = found is not None and os.path.dirname(os.path.abspath(found)) == os.path.dirname(own)

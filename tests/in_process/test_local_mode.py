@@ -9,6 +9,7 @@ import logging
 import multiprocessing.util
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -211,7 +212,7 @@ def test_variables_of_an_environment_belong_to_its_worker(local: Any) -> None:
 
 PRINT = [sys.executable, "-S", "-c", "import os; print(os.environ.get('FLAVOUR'), 'HOME' in os.environ)"]
 LENGTH = "import os; raise SystemExit(len(os.environ.get('FLAVOUR', '')))"
-RETURN = f'{sys.executable} -S -c "{LENGTH}"'
+RETURN = f'{shlex.quote(sys.executable)} -S -c "{LENGTH}"'
 
 
 @pytest.mark.slow
