@@ -59,7 +59,7 @@ def _is_wrapped(module: Any, name: str) -> bool:
 def _definition(module: Any, name: str) -> Any:
     """Return the function or class that a module has under a name.
 
-    Of a remote function or an actor class, return the function or class from which it was made.
+    If the module has a remote function or an actor class there, return what that was made from.
     """
     found = _lookup(module, name)
     definition = vars(found).get("_definition") if hasattr(found, "__dict__") else None

@@ -11,7 +11,7 @@ in which they draw. So is the one behind ``numpy.random.rand``, if numpy.random 
 
 Names of the user's modules (``from time import sleep``) get the replacements too, and lose them when the world ends.
 
-What escapes: a function that is kept elsewhere (a default argument, an attribute of a class, a name of a package), except
+Not simulated are functions kept elsewhere (a default argument, an attribute of a class, a name of a package), except
 methods of classes (``datetime.now``, ``Event.wait``); locks made before the world began, for example by a module; CPU time;
 files; and compiled code that asks the system.
 """

@@ -19,13 +19,16 @@ from tests.helpers import wait_for_condition
 pytest.importorskip("debugpy")
 pytestmark = pytest.mark.slow
 
-PROGRAM = """\
-import minray, debugpy
+TASK = """\
+import minray
 
 @minray.remote
 def increment(number):
     result = number + 1
     return result  # line 6
+"""
+PROGRAM = TASK + """
+import debugpy
 
 def hook():
     print("the hook was called", flush=True)
@@ -38,14 +41,7 @@ debugpy.wait_for_client()
 minray.init(num_cpus=1, runtime_env={"worker_process_setup_hook": hook})
 print("result", minray.get(increment.remote(41)), flush=True)
 """
-LISTENING = """\
-import minray
-
-@minray.remote
-def increment(number):
-    result = number + 1
-    return result  # line 6
-
+LISTENING = TASK + """
 def listen():
     import debugpy
     debugpy.listen(("127.0.0.1", PORT))

@@ -149,22 +149,22 @@ def with_later_stories(program: Program, random: Random) -> Program:
     """In a tenth of the programs, let a driver tell one of the later stories; for the simulation only."""
     if random.random() >= 0.1:
         return program
-    number = random.randrange(len(program.drivers))
-    driver = program.drivers[number]
-    operations: list[Operation] = list(driver.operations)
-    operations.insert(random.randint(0, len(operations)), random.choice(LATER_STORIES)(f"later{number}", random))
-    told = Body(tuple(operations), driver.end)
-    return Program((*program.drivers[:number], told, *program.drivers[number + 1 :]))
+    return _with_story(program, random, lambda number: random.choice(LATER_STORIES)(f"later{number}", random))
 
 
 def with_setup_hooks(program: Program, random: Random) -> Program:
     """In a twentieth of the programs, let a driver have a setup hook, and a story about it; for the simulation only."""
     if random.random() >= 0.05:
         return program
+    return _with_story(program, random, lambda number: Hooked(f"hooked{number}", random.choice((0, 3))))
+
+
+def _with_story(program: Program, random: Random, story: Callable[[int], Operation]) -> Program:
+    """Let one driver tell a story, which is made from the driver's number, at any place."""
     number = random.randrange(len(program.drivers))
     driver = program.drivers[number]
     operations: list[Operation] = list(driver.operations)
-    operations.insert(random.randint(0, len(operations)), Hooked(f"hooked{number}", random.choice((0, 3))))
+    operations.insert(random.randint(0, len(operations)), story(number))
     told = Body(tuple(operations), driver.end)
     return Program((*program.drivers[:number], told, *program.drivers[number + 1 :]))
 
