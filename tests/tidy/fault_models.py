@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from minray.simulation.faults import KINDS
+from tests.tidy.rules import Source
 
 WORDS = {
     r"kill_sender\(": "crash",
@@ -34,10 +35,10 @@ WORLDS = {"simulation": "simulation", "spec": "simulation", "real": "real", "clu
 """By folder; others are alone."""
 
 
-def worlds(path: str, text: str) -> Iterator[tuple[str, str, set[str]]]:
+def worlds(source: Source) -> Iterator[tuple[str, str, set[str]]]:
     """Yield (name, world, faults) for each test of a file."""
-    folder = path.split("/")[1]
-    parts = _parts(ast.parse(text), text)
+    folder = source.path.split("/")[1]
+    parts = _parts(source.tree, source.text)
     for name in parts:
         if name.startswith("test_"):
             yield name, WORLDS.get(folder, "alone"), _faults(_with_what_it_mentions(name, parts))

@@ -64,7 +64,7 @@ def _needed_by(room: str, modules: dict[str, rules.Source]) -> list[rules.Source
 def _classes_by_method(sources: list[rules.Source]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef) and not _is_protocol(node):
                 for member in node.body:
                     if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):

@@ -12,7 +12,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from tests.tidy import english
@@ -207,6 +207,11 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree."""
+        return list(ast.walk(self.tree))
+
     @property
     def module(self) -> str:
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -228,7 +233,7 @@ class Source:
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
             if token.type not in quiet:
                 lines |= set(range(token.start[0], token.end[0] + 1))
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                 lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         return lines
@@ -238,7 +243,7 @@ class Source:
         """(line, dotted name, name it is bound to) of every import anywhere in the file; relative ones made absolute."""
         found = []
         package = self.module if self.path.endswith("__init__.py") else self.module.rpartition(".")[0]
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found += [(node.lineno, alias.name, alias.asname or alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -249,7 +254,17 @@ class Source:
 
 
 def sources(root: Path, folder: str = "minray") -> list[Source]:
-    return [Source(root, path.relative_to(root).as_posix()) for path in sorted((root / folder).rglob("*.py"))]
+    return [_source(root, path) for path in sorted((root / folder).rglob("*.py"))]
+
+
+def _source(root: Path, path: Path) -> Source:
+    return _as_it_was(root, path.relative_to(root).as_posix(), path.stat().st_mtime_ns)
+
+
+@cache
+def _as_it_was(root: Path, path: str, _modified_ns: int) -> Source:
+    """One file as it was at a time, so that each is parsed once for all rules."""
+    return Source(root, path)
 
 
 def imports_of_ours(source: Source, modules: dict[str, Source]) -> Iterator[tuple[int, Source]]:
@@ -278,9 +293,7 @@ def import_arrows(root: Path) -> list[str]:
 def import_circles(root: Path) -> list[str]:
     """No file needs itself, by whatever way: neither inside a room nor between rooms. Imports for type checkers count."""
     modules = {source.module: source for source in sources(root)}
-    arrows = {
-        source.path: {target.path for _, target in imports_of_ours(source, modules)} for source in modules.values()
-    }
+    arrows = {source.path: {target.path for _, target in imports_of_ours(source, modules)} for source in modules.values()}
     return [f"a circle of imports: {', '.join(circle)}" for circle in _circles(arrows)]
 
 
@@ -340,7 +353,7 @@ def _banned_uses(source: Source) -> Iterator[tuple[int, str]]:
         for banned in BANNED:
             if name == banned or name.startswith(f"{banned}."):
                 yield line, banned
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             used = f"{bound.get(node.value.id, '')}.{node.attr}"
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "open":
@@ -387,7 +400,7 @@ def sizes(root: Path) -> list[str]:
     for source in sources(root):
         if len(source.code_lines) > FILE_CODE_LINES:
             complaints.append(f"{source.path}: {len(source.code_lines)} lines of code")
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = len(source.code_lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
                 if length > FUNCTION_CODE_LINES:
@@ -399,7 +412,7 @@ def class_names(root: Path) -> list[str]:
     """One class name is one class: a reader who searches for it finds it."""
     places: dict[str, list[str]] = {}
     for source in sources(root):
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(source.path)
     return [f"{name}: {', '.join(sorted(paths))}" for name, paths in sorted(places.items()) if len(set(paths)) > 1]
@@ -411,7 +424,7 @@ def positional_fields(root: Path, exceptions: set[str] | None = None) -> list[st
     modules, complaints, used = sources(root), [], set()
     records = _records(modules)
     for source in modules:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Call) and len(node.args) > POSITIONAL_FIELDS:
                 name = ast.unparse(node.func).rpartition(".")[2]
                 if name in records:
@@ -425,7 +438,7 @@ def _records(modules: list[Source]) -> set[str]:
     """Names of the classes that only hold fields: structs, messages, dataclasses and named tuples."""
     bases: dict[str, set[str]] = {}
     for source in modules:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef):
                 above = [*node.bases, *node.decorator_list]
                 bases[node.name] = {re.sub(r"[\[(].*", "", ast.unparse(one)).rpartition(".")[2] for one in above}
@@ -441,7 +454,7 @@ def dead_files(root: Path) -> list[str]:
     alive = {target.path for source in modules.values() for _, target in imports_of_ours(source, modules)}
     named = (root / "setup.cfg").read_text() if (root / "setup.cfg").exists() else ""
     for source in modules.values():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 named += f" {node.value} "
     return [
@@ -464,7 +477,7 @@ def sleeping_tests(root: Path) -> list[str]:
         if source.path.startswith(("tests/simulation/", "tests/spec/", "tests/zoo/", "tests/in_process/", *VIRTUAL_TIME)):
             continue
         bound = {alias: name for _, name, alias in source.imports}
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Call):
                 head, _, rest = ast.unparse(node.func).partition(".")
                 called = ".".join(filter(None, [bound.get(head, head), rest]))
@@ -479,7 +492,7 @@ def shapeless_fakes(root: Path, exceptions: dict[str, str] | None = None) -> lis
     complaints, used = [], set()
     for source in sources(root, "tests"):
         lines = [line for line, name, _ in source.imports if name.endswith("SimpleNamespace")]
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr == "SimpleNamespace":
                 lines.append(node.lineno)
         if lines and source.path in exceptions:
@@ -518,9 +531,7 @@ def plain_english(root: Path) -> list[str]:
     folders = [root / name for name in ("minray", "tests", "benchmarks", "examples")]
     files = [*root.glob("*.md"), *(root / "docs").glob("*.md")]
     files += [path for folder in folders for pattern in ("*.py", "*.md") for path in folder.rglob(pattern)]
-    return [
-        f"{path.relative_to(root)}:{line}: {what}" for path in sorted(files) for line, what in english.complaints(path)
-    ]
+    return [f"{path.relative_to(root)}:{line}: {what}" for path in sorted(files) for line, what in english.complaints(path)]
 
 
 def missing_paths(root: Path) -> list[str]:
@@ -577,7 +588,7 @@ def chapters(root: Path) -> list[Chapter]:
     seen: set[str] = set()
     for part in re.split(r"^## ", (root / CORE_PATH_PAGE).read_text(), flags=re.MULTILINE):
         paths = [path for path in dict.fromkeys(re.findall(r"minray/[\w/]+\.py\b", part)) if (root / path).exists()]
-        found.append(Chapter(part.partition("\n")[0], [Source(root, path) for path in paths if path not in seen]))
+        found.append(Chapter(part.partition("\n")[0], [_source(root, root / path) for path in paths if path not in seen]))
         seen |= set(paths)
     return [chapter for chapter in found if chapter.files]
 
@@ -604,7 +615,7 @@ def _too_large(source: Source) -> Iterator[tuple[str, int]]:
     """The file, and each of its functions, that the core path does not allow, with its lines of code."""
     if len(source.code_lines) > CORE_FILE_CODE_LINES:
         yield source.path, len(source.code_lines)
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = len(source.code_lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
             if length > CORE_FUNCTION_CODE_LINES:

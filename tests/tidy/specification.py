@@ -96,8 +96,8 @@ def cases(root: Path) -> list[Case]:
     found = []
     for source in rules.sources(root, "tests"):
         if source.path.rpartition("/")[2].startswith("test_"):
-            lengths = dict(_functions(ast.parse(source.text)))
-            for name, world, faults in worlds(source.path, source.text):
+            lengths = dict(_functions(source.tree))
+            for name, world, faults in worlds(source):
                 found.append(Case(source.path, name, stated(name), lengths[name], world, frozenset(faults)))
     return sorted(found, key=lambda case: (case.path, case.name))
 
