@@ -30,13 +30,12 @@ def prose(path: Path) -> Iterator[tuple[int, str, bool]]:
     if path.suffix != ".py":
         yield from _paragraphs(text)
         return
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        for statement in body if isinstance(body, list) else []:
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str):
-                    yield statement.lineno, statement.value.value, True
+    blocks: list[ast.AST] = [ast.parse(text)]
+    for block in blocks:  # Only statements are looked at: expressions are most of the tree, and hold no docstring.
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            blocks += getattr(block, part, [])
+        if isinstance(block, ast.Expr) and isinstance(block.value, ast.Constant) and isinstance(block.value.value, str):
+            yield block.lineno, block.value.value, True
     comment, first, last = "", 0, 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not re.match(r"#\s*(noqa|type:|---|!)", token.string):
