@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from minray._version import __version__
 from minray.cli.debug import debug_command
@@ -38,11 +39,13 @@ from minray.cli.processes import process_commands
 from minray.cli.state import state_commands, which_cluster
 from minray.cli.status import cluster_facts, describe_cluster
 from minray.cli.stop import stop
+from minray.cli.tls import given_tls, tls_options
 from minray.common.config import SystemConfig
 from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.labels import parse_labels
 from minray.node.cluster_client import ClusterClient, end_gracefully
 from minray.node.discovery import (
+    RAYS_TLS_FILES,
     TABLES_FILE,
     TOKEN_FILE,
     NodeFile,
@@ -63,6 +66,7 @@ from minray.node.node import Node, NodeOptions, start_node
 from minray.observability.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UNITS, View, memory_facts, memory_summary
 from minray.platform.storage.private_paths import remove_tree
 from minray.platform.transport.endpoints import check_free, free_port, own_address
+from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION
 
 LOOPBACK = "127.0.0.1"
@@ -128,6 +132,7 @@ def main() -> None:
     metavar="FILE",
     help="File with the cluster's token. Default: $MINRAY_TOKEN, else the token kept on this machine.",
 )
+@tls_options
 @click.option("--system-config", type=JsonObject(), default="{}", help="Settings of a new cluster (--head), as JSON.")
 @click.option("--block", is_flag=True, help="Wait until the node ends; interrupting this command ends the node.")
 def start(
@@ -150,7 +155,7 @@ def start(
     with errors_for_people():
         options = NodeOptions(head=head, detached=True, **of_the_node)
         if address is None:
-            options.system_config = SystemConfig.from_overrides(with_environment(system_config))
+            options.system_config = SystemConfig.from_overrides(with_environment({**system_config, **given_tls()}))
             node = _start_head(options, ip or LOOPBACK, port, storage, token_file)
         else:
             node = _join(options, address, ip, token_file)
@@ -215,27 +220,24 @@ def _keep_token(directory: Path, token: bytes | None) -> bytes:
         raise RuntimeError(f"cannot write {path}: {error.strerror}") from None
 
 
-OPEN_TRAFFIC = (
-    "Traffic between nodes is not encrypted and not protected against changes: an attacker who can change it can run"
-    " programs here. Use only networks that you trust."
-)
+ENCRYPTED_TRAFFIC = "Traffic between nodes is encrypted, and only nodes with a certificate of this CA can join: "
 
 
 def _announce(file: NodeFile) -> None:
     """Print which node has started, and how other nodes and programs join its cluster."""
     if not file.is_head:
         click.echo(f"Joined the cluster at {file.gcs_address}: {_describe(file)}")
-        if _is_reachable(file):
-            click.echo(OPEN_TRAFFIC)
+        if is_reachable(file.tcp_host):
+            click.echo(_traffic(file))
         _announce_others(file)
         return
     click.echo(f"Started a cluster at {file.gcs_address}: {_describe(file)}")
     click.echo("\nPrograms on this machine join it with minray.init(). Other nodes join it with\n")
-    click.echo(f"    minray start --address={file.gcs_address} --token-file=FILE\n")
+    click.echo(f"    minray start --address={file.gcs_address} --token-file=FILE{_tls_of_next(file)}\n")
     click.echo(f"where FILE is a copy of {file.session_dir}/{TOKEN_FILE}, or with its content in $MINRAY_TOKEN.")
     click.echo("Anyone who has the token can run programs here: keep it secret. On this machine minray finds it itself.")
-    if _is_reachable(file):
-        click.echo(OPEN_TRAFFIC)
+    if is_reachable(file.tcp_host):
+        click.echo(_traffic(file))
     else:
         click.echo("This head listens on loopback only; for other machines start it with --node-ip-address.")
     choice = _announce_others(file)
@@ -258,9 +260,13 @@ def _other_clusters(address: str) -> list[str]:
     return sorted({file.gcs_address for file in started_nodes()} - {address})
 
 
-def _is_reachable(file: NodeFile) -> bool:
-    """Return whether the node listens at an address that other machines can reach."""
-    return file.tcp_host not in ("", "localhost", "::1") and not file.tcp_host.startswith("127.")
+def _traffic(file: NodeFile) -> str:
+    """Say what protects the traffic between the nodes."""
+    return f"{ENCRYPTED_TRAFFIC}{file.system_config.tls_ca}." if file.system_config.tls_cert else OPEN_TRAFFIC
+
+
+def _tls_of_next(file: NodeFile) -> str:
+    return " --tls-cert=FILE --tls-key=FILE --tls-ca=FILE" if file.system_config.tls_cert else ""
 
 
 def _describe(file: NodeFile) -> str:
@@ -276,14 +282,22 @@ def _join(options: NodeOptions, address: str, ip: str | None, token_file: str | 
             f"the token of the cluster at {address} is not known here: copy the token file that `minray start --head` has"
             " printed, and name the copy with --token-file, or set $MINRAY_TOKEN to its content"
         )
-    transport = local[0].system_config if local else SystemConfig.from_overrides(with_environment(None))
-    with ClusterClient(endpoint, token, transport) as client:
-        options.system_config = client.system_config()
+    own = _system_config(local)
+    with ClusterClient(endpoint, token, own) as client:
+        tls = {name: getattr(own, name) for name in RAYS_TLS_FILES}  # Each machine has files of its own.
+        options.system_config = msgspec.structs.replace(client.system_config(), **tls)
     if endpoint.startswith("tcp:"):
         options.tcp_host = ip or own_address(address.rpartition(":")[0].strip("[]"))
         options.node_ip = options.tcp_host
     options.gcs_endpoint, options.token = endpoint, token
     return start_node(options)
+
+
+def _system_config(local: list[NodeFile]) -> SystemConfig:
+    """Return what is needed to connect to a cluster: from its nodes on this machine, else from options and environment."""
+    if local:
+        return msgspec.structs.replace(local[0].system_config, **given_tls())
+    return SystemConfig.from_overrides(with_environment(given_tls()))
 
 
 def _block(node: Node) -> None:
@@ -442,14 +456,14 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     if local:
         file = local[0]
         local_token = read_token(Path(token_file)) if token_file else session_token(file.session_dir)
-        return ClusterClient(file.gcs_endpoint, local_token, file.system_config, file.gcs_address)
+        return ClusterClient(file.gcs_endpoint, local_token, _system_config(local), file.gcs_address)
     if not address or address == "auto":
         raise ConnectionError("no running cluster was found on this machine; name one with --address")
     endpoint = endpoint_of(address)
     token = given_token(token_file)
     if token is None:
         raise RuntimeError(f"the token of the cluster at {address} is not known here: use --token-file or $MINRAY_TOKEN")
-    return ClusterClient(endpoint, token, SystemConfig.from_overrides(with_environment(None)))
+    return ClusterClient(endpoint, token, _system_config([]))
 
 
 for _command in [stop, debug_command(_client), *state_commands(_client), *process_commands(_client)]:

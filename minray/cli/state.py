@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import click
 
+from minray.cli.tls import tls_options
 from minray.common.shown import cut
 from minray.common.text_table import table
 from minray.node.cluster_client import ClusterClient
@@ -71,7 +72,7 @@ def which_cluster(command: Callable[..., None]) -> Callable[..., None]:
         metavar="HOST:PORT",
         help="Address of the cluster. Default: $MINRAY_ADDRESS, else the newest started here.",
     )
-    return address(token_file(command))
+    return address(token_file(tls_options(command)))
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:

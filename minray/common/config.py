@@ -173,6 +173,12 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Memory of the object stores: ``memfd`` (files without names), ``shared_memory`` (segments of ``multiprocessing``).
 
     Empty: on each node ``memfd`` if its system has that, else ``shared_memory``."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """Paths of this node's certificate, of its key, and of the CA that signs those of all nodes; empty: no TLS.
+
+    Each node has its own; ``minray/platform/transport/tls.py`` says how they are used."""
 
     @classmethod
     def from_overrides(cls, overrides: dict[str, Any] | None) -> SystemConfig:

@@ -105,6 +105,9 @@ RAYS_SWITCHES: dict[tuple[str, str], dict[str, Any]] = {
 }
 """Entries of the system config that a setting of Ray, named in Ray's messages, stands for: by its name and value."""
 
+RAYS_TLS_FILES = {"tls_cert": "TLS_SERVER_CERT", "tls_key": "TLS_SERVER_KEY", "tls_ca": "TLS_CA_CERT"}
+"""Ray's settings of the files for TLS, by entry of the system config."""
+
 
 def setting(name: str) -> str | None:
     """Return ``$MINRAY_<name>``, else ``$RAY_<name>``, else None; an empty value counts as None."""
@@ -114,7 +117,8 @@ def setting(name: str) -> str | None:
 def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
     """Merge overrides of the system config into those of the environment: ``MINRAY_TRANSPORT`` sets ``transport``.
 
-    Entries that only Ray knows are left out. Raises TypeError for a value of the wrong type.
+    Entries that only Ray knows are left out. Raises TypeError for a value of the wrong type, ValueError if TLS is wanted
+    without files.
     """
     found: dict[str, Any] = {}
     for (name, position), entries in RAYS_SWITCHES.items():
@@ -128,7 +132,27 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
                 found[name] = msgspec.convert(text, field.type, strict=False)
             except msgspec.ValidationError as error:
                 raise TypeError(f"environment variable MINRAY_{name}={text!r}: {error}") from None
-    return {**found, **without_entries_of_ray(overrides or {})}
+    for name, of_ray in RAYS_TLS_FILES.items():
+        if text := setting(of_ray):
+            found.setdefault(name, text)
+    return _with_tls({**found, **without_entries_of_ray(overrides or {})}, found)
+
+
+def _with_tls(merged: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Make the paths for TLS absolute. With USE_TLS=0 leave out those that were ``found`` in the environment.
+
+    Raises ValueError for USE_TLS=1 without paths.
+    """
+    wanted = (setting("USE_TLS") or "").lower()
+    for name in RAYS_TLS_FILES:
+        path = merged.get(name)
+        if wanted in ("0", "false") and path == found.get(name):
+            merged.pop(name, None)
+        elif isinstance(path, str) and path:
+            merged[name] = os.path.abspath(path)
+    if wanted in ("1", "true") and not any(map(merged.get, RAYS_TLS_FILES)):
+        raise ValueError("MINRAY_USE_TLS (or RAY_USE_TLS) is set, but no files are: set MINRAY_TLS_CERT, _KEY and _CA too")
+    return merged
 
 
 # --- sessions ----------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ from minray.platform.real import check_transport
 from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.storage.memory import check_arena, most_arena_bytes
 from minray.platform.transport.endpoints import check_unix_sockets, free_port
+from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
 
 START_TIMEOUT_S = 30.0
 """Seconds that the gcs, and then the raylet, has to start."""
@@ -288,6 +289,8 @@ def start_node(options: NodeOptions) -> Node:
     options.labels = labels_at_start(options.labels, "TPU" in resources, environ, found_labels)
     if is_local:
         return _start_local(options, resources)
+    if options.tcp_host and not options.detached and is_reachable(options.tcp_host) and not options.system_config.tls_cert:
+        logger.warning(OPEN_TRAFFIC)  # `minray start` prints it.
     files = raise_file_limit()
     if files < FEW_FILES:
         logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)

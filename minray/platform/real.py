@@ -22,6 +22,7 @@ from minray.platform.storage.storage import open_storage
 from minray.platform.threads.user_code import DriverUserCode, IoThread
 from minray.platform.transport.lanes import Lane
 from minray.platform.transport.sockets import StreamNetwork
+from minray.platform.transport.tls import Tls, TlsFilesWrong, check, files_of
 
 if TYPE_CHECKING:
     from minray.platform.threads.main_thread import MainThreadUserCode  # which only workers have
@@ -43,16 +44,19 @@ def make_platform(
     where it is used, because it does not survive a fork.
     """
     user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
+    files = files_of(system_config)
+    tls = [None if files is None else Tls(files) for _ in range(lanes + 1)]  # one for each thread
     network: Network
     if system_config.transport == "grpc":
         from minray.platform.transport.grpc_transport import GrpcNetwork
 
-        network, bulk = GrpcNetwork(token, host), list[Lane]()
+        network, bulk = GrpcNetwork(token, host, tls=tls[0]), list[Lane]()
     else:
-        network = StreamNetwork(token, host)
+        network = StreamNetwork(token, host, tls=tls[0])
         user_code.outbox = network.outbox
         bulk = [
-            Lane(StreamNetwork(token, host, write_bytes=CHUNK_BYTES), f"minray-lane-{number}") for number in range(lanes)
+            Lane(StreamNetwork(token, host, tls=own, write_bytes=CHUNK_BYTES), f"minray-lane-{number}")
+            for number, own in enumerate(tls[1:])
         ]
 
     def open_disk(path: str) -> Disk:
@@ -76,7 +80,14 @@ def make_platform(
 
 
 def check_transport(system_config: SystemConfig) -> None:
-    """Raise RuntimeError, with what to do, if the cluster's transport needs a package that is not installed here."""
+    """Raise RuntimeError, with what to do, if the cluster's transport needs a package that is not installed here, or files
+    for TLS that cannot be used."""
+    try:
+        files = files_of(system_config)
+        if files is not None:
+            check(files)
+    except TlsFilesWrong as error:
+        raise RuntimeError(str(error)) from None
     if system_config.transport != "grpc":
         return
     from importlib.util import find_spec

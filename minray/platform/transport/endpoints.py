@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from minray.platform.base import AuthenticationFailed, ConnectFailed, ConnectRefused, PlatformError
+from minray.platform.transport import tls
 
 MAX_UNIX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """The kernel's limit for the path of a unix socket, without the final zero byte."""
@@ -196,10 +197,12 @@ def connect_error(endpoint: str, error: BaseException) -> BaseException:
     unchanged."""
     if isinstance(error, ConnectFailed):
         return type(error)(f"{endpoint}: {error}")
+    if isinstance(error, tls.TlsFilesWrong):
+        return ConnectFailed(f"{endpoint}: {error}")
     if isinstance(error, TimeoutError):
         return ConnectFailed(f"{endpoint}: no answer in time")
     if isinstance(error, ssl.SSLError):
-        return AuthenticationFailed(f"{endpoint}: {error}")
+        return AuthenticationFailed(f"{endpoint}: {tls.describe(error)}")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return ConnectRefused(f"{endpoint}: {error.strerror or error}")
     if isinstance(error, OSError):

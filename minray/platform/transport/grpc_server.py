@@ -31,6 +31,7 @@ import msgspec
 from minray.common.peer_log import KNOWN_PEERS, PeerLog
 from minray.platform.base import Buffer, Counters, OnIncoming, PlatformError, RemoteFailure, check_size
 from minray.platform.transport import endpoints
+from minray.platform.transport.grpc_tls import binding_of
 from minray.platform.transport.grpc_wire import (
     CLOSE,
     DOWNLOAD,
@@ -86,9 +87,7 @@ class GrpcIncoming(msgspec.Struct, eq=False):
 class _Session:
     """A channel, as its listener sees it."""
 
-    def __init__(
-        self, peer: bytes, name: str, on_incoming: OnIncoming, counters: Counters, peer_log: PeerLog
-    ) -> None:
+    def __init__(self, peer: bytes, name: str, on_incoming: OnIncoming, counters: Counters, peer_log: PeerLog) -> None:
         self._peer_log = peer_log
         self.ended = asyncio.Event()
         """Set when the channel is gone or has to end."""
@@ -215,7 +214,7 @@ class GrpcListener(grpc.GenericRpcHandler):
     def __init__(
         self,
         endpoint: str,
-        new_handshake: Callable[[], ServerHandshake],
+        new_handshake: Callable[[bytes], ServerHandshake],
         new_ticket: Callable[[], bytes],
         on_incoming: OnIncoming,
         counters: Counters,
@@ -287,7 +286,7 @@ class GrpcListener(grpc.GenericRpcHandler):
 
     async def _open(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         name = f"the session of {context.peer()} at {self.endpoint}"
-        server = self._new_handshake()
+        server = self._new_handshake(binding_of(context.auth_context()))
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 while server.peer is None:

@@ -52,6 +52,7 @@ from minray.platform.base import (
 from minray.platform.transport import endpoints
 from minray.platform.transport.destinations import write
 from minray.platform.transport.grpc_server import GrpcListener
+from minray.platform.transport.grpc_tls import channel_credentials, refuse_tls, server_credentials, visit
 from minray.platform.transport.grpc_wire import (
     CHANNEL_OPTIONS,
     CLOSE,
@@ -74,6 +75,7 @@ from minray.platform.transport.grpc_wire import (
     sizes_of,
 )
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, NONCE_BYTES, ClientHandshake, ServerHandshake
+from minray.platform.transport.tls import Tls, describe_text
 
 logger = logging.getLogger(__name__)
 
@@ -287,30 +289,23 @@ class GrpcChannel:
 
 
 class GrpcNetwork:
-    """The ``Network`` of clusters with ``transport="grpc"``. Credentials (TLS) apply to ``tcp:`` endpoints alone."""
+    """The ``Network`` of clusters with ``transport="grpc"``. TLS is spoken at ``tcp:`` endpoints alone."""
 
-    def __init__(
-        self,
-        token: bytes,
-        host: Host,
-        *,
-        server_credentials: grpc.ServerCredentials | None = None,
-        channel_credentials: grpc.ChannelCredentials | None = None,
-    ) -> None:
+    def __init__(self, token: bytes, host: Host, *, tls: Tls | None = None) -> None:
         self.counters = Counters()
         self.token = token
         self.host = host
-        self.server_credentials = server_credentials
-        self.channel_credentials = channel_credentials
+        self.tls = tls
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> GrpcListener:
-        def new_handshake() -> ServerHandshake:
-            return ServerHandshake(self.token, identity, self.host.random_bytes(NONCE_BYTES))
+        def new_handshake(binding: bytes) -> ServerHandshake:
+            return ServerHandshake(self.token, identity, self.host.random_bytes(NONCE_BYTES), binding)
 
         new_ticket = partial(self.host.random_bytes, TICKET_BYTES)
         listener = GrpcListener(endpoint, new_handshake, new_ticket, on_incoming, self.counters)
         try:
-            await listener.open(endpoints.parse(endpoint), self.server_credentials)
+            credentials = None if self.tls is None else server_credentials(self.tls.files)
+            await listener.open(endpoints.parse(endpoint), credentials)
         except OSError as error:
             raise PlatformError(f"{endpoint}: {error.strerror or error}") from error
         return listener
@@ -320,30 +315,50 @@ class GrpcNetwork:
             where = endpoints.parse(endpoint)
         except PlatformError as error:
             raise ConnectFailed(str(error)) from None
-        if isinstance(where, endpoints.UnixEndpoint):
-            address, options, credentials = f"unix:{quote(where.path)}", CHANNEL_OPTIONS, None
-        else:
-            address, options = str(where).removeprefix("tcp:"), CHANNEL_OPTIONS + TCP_OPTIONS
-            credentials = self.channel_credentials
-        if credentials is None:
-            raw = grpc.aio.insecure_channel(address, options=options)
-        else:
-            raw = grpc.aio.secure_channel(address, credentials, options)
+        raw: grpc.aio.Channel | None = None
         try:
-            if isinstance(where, endpoints.UnixEndpoint):
-                endpoints.check_listener(where)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                channel = await self._shake_hands(raw, endpoint, target, identity)
+                raw, binding = await self._new_channel(where)
+                channel = await self._shake_hands(raw, endpoint, target, identity, binding)
         except BaseException as error:
-            await raw.close()
+            if raw is not None:
+                await raw.close()
             if isinstance(error, grpc.aio.AioRpcError):
-                raise _connect_error(endpoint, error) from None
+                raise await self._connect_error(endpoint, where, error) from None
             raise endpoints.connect_error(endpoint, error) from error
         channel.on_close = on_close
         return channel
 
-    async def _shake_hands(self, raw: grpc.aio.Channel, endpoint: str, target: bytes, identity: bytes) -> GrpcChannel:
-        client = ClientHandshake(self.token, target, identity, self.host.random_bytes(NONCE_BYTES))
+    async def _new_channel(self, where: endpoints.UnixEndpoint | endpoints.TcpEndpoint) -> tuple[grpc.aio.Channel, bytes]:
+        """Make a channel that connects when it is used; return it with the binding of its TLS."""
+        if isinstance(where, endpoints.UnixEndpoint):
+            endpoints.check_listener(where)
+            return grpc.aio.insecure_channel(f"unix:{quote(where.path)}", options=CHANNEL_OPTIONS), b""
+        address = str(where).removeprefix("tcp:")
+        options: list[tuple[str, Any]] = [*CHANNEL_OPTIONS, *TCP_OPTIONS]
+        if self.tls is None:
+            return grpc.aio.insecure_channel(address, options=options), b""
+        name = await visit(where, self.tls)
+        if name:
+            options.append(("grpc.ssl_target_name_override", name))
+        credentials, binding = channel_credentials(self.tls.files)
+        return grpc.aio.secure_channel(address, credentials, options), binding
+
+    async def _connect_error(
+        self, endpoint: str, where: endpoints.UnixEndpoint | endpoints.TcpEndpoint, error: grpc.aio.AioRpcError
+    ) -> BaseException:
+        if self.tls is None and isinstance(where, endpoints.TcpEndpoint):
+            try:
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    await refuse_tls(where)
+            except (AuthenticationFailed, OSError) as reason:
+                return endpoints.connect_error(endpoint, reason)
+        return _connect_error(endpoint, error)
+
+    async def _shake_hands(
+        self, raw: grpc.aio.Channel, endpoint: str, target: bytes, identity: bytes, binding: bytes
+    ) -> GrpcChannel:
+        client = ClientHandshake(self.token, target, identity, self.host.random_bytes(NONCE_BYTES), binding)
         open_session: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = raw.stream_stream(OPEN)
         opened = open_session()
         message: bytes = client.hello
@@ -363,5 +378,5 @@ def _connect_error(endpoint: str, error: grpc.aio.AioRpcError) -> ConnectFailed:
     if "Connection refused" in details or "No such file" in details:
         return ConnectRefused(f"{endpoint}: {details}")
     if "handshake failed" in details.lower() or "CERTIFICATE" in details:
-        return AuthenticationFailed(f"{endpoint}: {details}")
+        return AuthenticationFailed(f"{endpoint}: {describe_text(details)}")
     return ConnectFailed(f"{endpoint}: {details}")

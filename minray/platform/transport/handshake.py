@@ -16,9 +16,11 @@ Rules
     process, not even whether it is the incarnation that the client wants.
   * The server's proof covers what a client acts upon: the server's identity, or that the incarnation is gone for good. A
     wrong token or version cannot be proven, and is only an error.
+  * Inside TLS every digest covers the certificate of the client as well (``binding``, see ``tls.py``). Otherwise a process
+    in the middle, with a certificate of its own, could pass the messages on and then read and change what follows.
 
-Left out: encryption. An attacker who can change bytes between the two takes over the connection after the handshake; TLS
-prevents that.
+Left out: encryption. Without TLS an attacker who can change bytes between the two takes over the connection after the
+handshake.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ import msgspec
 
 from minray.common.decoding import MALFORMED
 from minray.platform.base import PROTOCOL_VERSION, AuthenticationFailed, PlatformError, WrongIncarnation
+from minray.platform.transport.tls import ADVICE, ENCRYPTED_PEER
 
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_MESSAGE_BYTES = 300
 NONCE_BYTES = 32
 MAX_IDENTITY_BYTES = 64
 
+TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
+"""First bytes of a peer that speaks TLS: those of a handshake and of an alert."""
 _MAGIC = b"minray"
 _HEADER = struct.Struct("<6sHH")
 """Magic, protocol version, length of the record."""
@@ -69,7 +74,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal"):
     reason: Annotated[str, msgspec.Meta(max_length=32)]
-    """``version``, ``token``, ``incarnation`` or ``garbage``."""
+    """``version``, ``token``, ``incarnation``, ``tls`` or ``garbage``."""
     digest: _Digest = b""
     """Proves an ``incarnation`` refusal; empty otherwise."""
 
@@ -103,6 +108,8 @@ def encode(message: Message) -> bytes:
 def _take(received: bytearray) -> tuple[Message, bytes] | None:
     """Remove one message from the front of ``received``, and return it with its bytes; None if more must come first."""
     start = bytes(received[: len(_MAGIC)])
+    if start[:2] in TLS_RECORDS:
+        raise _Malformed(ENCRYPTED_PEER, "garbage")
     if start != _MAGIC[: len(start)]:
         raise _Malformed(f"not a minray peer: it begins with {start!r}", "garbage")
     if len(received) < _HEADER.size:
@@ -133,15 +140,17 @@ def _digest(token: bytes, role: bytes, transcript: bytes, outcome: bytes = b"") 
 class ServerHandshake:
     """The listening side of one handshake."""
 
-    def __init__(self, token: bytes, identity: bytes, nonce: bytes) -> None:
+    def __init__(self, token: bytes, identity: bytes, nonce: bytes, binding: bytes = b"") -> None:
+        """``binding`` stands for the client's certificate; empty without TLS."""
         assert len(identity) <= MAX_IDENTITY_BYTES and len(nonce) == NONCE_BYTES
         self._token = token
+        self._binding = binding
         self._identity = identity
         self._nonce = nonce
         self._hello: Hello | None = None
         """The client's first message; None until it has come."""
         self._transcript = b""
-        """The bytes of ``Hello`` and ``Challenge``, which every digest covers."""
+        """The bytes of ``Hello`` and ``Challenge``, and the binding, all of which every digest covers."""
         self.peer: bytes | None = None
         """The client's identity; None until the client has proven that it knows the token, which ends the handshake."""
 
@@ -158,7 +167,7 @@ class ServerHandshake:
         if isinstance(message, Hello) and self._hello is None:
             self._hello = message
             answer = encode(Challenge(self._nonce))
-            self._transcript = text + answer
+            self._transcript = text + answer + self._binding
             return answer
         if isinstance(message, Proof) and self._hello is not None:
             return self._judge(self._hello, message)
@@ -178,14 +187,17 @@ class ServerHandshake:
 class ClientHandshake:
     """The connecting side of one handshake."""
 
-    def __init__(self, token: bytes, target: bytes, identity: bytes, nonce: bytes) -> None:
+    def __init__(self, token: bytes, target: bytes, identity: bytes, nonce: bytes, binding: bytes = b"") -> None:
+        """``binding`` stands for this side's certificate; empty without TLS."""
         assert max(len(identity), len(target)) <= MAX_IDENTITY_BYTES and len(nonce) == NONCE_BYTES
         self._token = token
         self._target = target
+        self._binding = binding
         self.hello = encode(Hello(nonce, target, identity))
         """The first message to send."""
         self._transcript = b""
-        """The bytes of ``Hello`` and ``Challenge``, as in ``ServerHandshake``; empty until the challenge has come."""
+        """The bytes of ``Hello``, ``Challenge`` and the binding, as in ``ServerHandshake``; empty until the challenge has
+        come."""
         self.peer: bytes | None = None
         """The server's identity; None until the server has proven that it knows the token, which ends the handshake."""
 
@@ -203,7 +215,7 @@ class ClientHandshake:
             return b""
         message, text = taken
         if isinstance(message, Challenge) and not self._transcript:
-            self._transcript = self.hello + text
+            self._transcript = self.hello + text + self._binding
             return encode(Proof(_digest(self._token, b"client", self._transcript)))
         if isinstance(message, Welcome) and self._transcript:
             self._check(message.digest, b"server", message.identity)
@@ -224,5 +236,6 @@ class ClientHandshake:
         reasons = {
             "token": "it refused: this process does not know its cluster token",
             "version": "it refused: it speaks another protocol version",
+            "tls": f"it refused: this cluster speaks TLS; {ADVICE}",
         }
         return AuthenticationFailed(reasons.get(refusal.reason, f"it refused the handshake ({refusal.reason})"))

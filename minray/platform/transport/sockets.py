@@ -14,8 +14,8 @@ Rules
   * A unix socket's file is made and removed with its listener.
   * A TCP connection breaks when nothing is heard from the other machine for 30 seconds, even if no request is open: the
     kernels probe each other (keepalive). It does not break because a process is busy or stopped.
-
-Left out: a failed TLS negotiation is not logged, because asyncio does not report it to any protocol.
+  * With TLS (``tls.py``), TCP connections are accepted by ``tls_acceptor.py``, and the handshake happens inside.
+  * A TCP listener keeps few connections that have proven nothing (``strangers.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from minray.common.forks import at_fork
 from minray.platform.base import AuthenticationFailed, ConnectFailed, Host, OnIncoming, PlatformError
@@ -40,12 +40,15 @@ from minray.platform.transport.handshake import (
     HandshakeRefused,
     ServerHandshake,
 )
+from minray.platform.transport.strangers import CROWDED, Stranger, Strangers
 from minray.platform.transport.stream_connection import (
     MAX_TRANSFER_BYTES,
     Outbox,
     ServerConnection,
     StreamChannel,
 )
+from minray.platform.transport.tls import Context, Tls, binding, binding_of_peer, describe
+from minray.platform.transport.tls_acceptor import SHUTDOWN_S, TlsAcceptor
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +69,8 @@ class _ServerGreeting(asyncio.Protocol):
 
     def __init__(self, listener: StreamListener) -> None:
         self._listener = listener
-        self._handshake = ServerHandshake(
-            listener.network.token, listener.identity, listener.network.host.random_bytes(NONCE_BYTES)
-        )
+        self._handshake: ServerHandshake
+        """The handshake; made when the connection, and with it the peer's certificate, is known."""
         self._received = bytearray()
         """At most one incomplete handshake message."""
         self._silent = True
@@ -81,6 +83,13 @@ class _ServerGreeting(asyncio.Protocol):
         _break_when_silent(self._transport)
         self._peer, place = _describe_peer(self._transport)
         self._name = f"the connection of {place} to {self._listener.endpoint}"
+        network = self._listener.network
+        self._handshake = ServerHandshake(
+            network.token,
+            self._listener.identity,
+            network.host.random_bytes(NONCE_BYTES),
+            binding_of_peer(self._transport.get_extra_info("ssl_object")),
+        )
         self._timeout = asyncio.get_running_loop().call_later(
             HANDSHAKE_TIMEOUT_S, self._refuse, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"
         )
@@ -89,6 +98,8 @@ class _ServerGreeting(asyncio.Protocol):
             _check_user(self._transport)
         except AuthenticationFailed as error:
             self._refuse(str(error))
+        else:
+            self._listener.on_stranger(self._peer, self)
 
     def data_received(self, data: bytes) -> None:
         if self._over:
@@ -119,9 +130,13 @@ class _ServerGreeting(asyncio.Protocol):
         self._finish()
         self._transport.close()
 
+    def crowd_out(self) -> None:
+        self._refuse(CROWDED)
+
     def _finish(self) -> None:
         self._over = True
         self._timeout.cancel()
+        self._listener.strangers.discard(self._peer, self)
         self._listener.on_gone(self)
 
     def close(self) -> None:
@@ -138,10 +153,15 @@ class _ServerGreeting(asyncio.Protocol):
 class _ClientGreeting(asyncio.Protocol):
     """A connection of ours whose server has not proven anything yet."""
 
-    def __init__(self, network: StreamNetwork, endpoint: str, target: bytes, identity: bytes) -> None:
+    def __init__(
+        self, network: StreamNetwork, endpoint: str, target: bytes, identity: bytes, context: Context | None
+    ) -> None:
+        """``context`` is that of TLS; None without it."""
         self._network = network
         self._name = f"the channel to {endpoint}"
-        self._handshake = ClientHandshake(network.token, target, identity, network.host.random_bytes(NONCE_BYTES))
+        bound = b"" if context is None else binding(context.certificate)
+        nonce = network.host.random_bytes(NONCE_BYTES)
+        self._handshake = ClientHandshake(network.token, target, identity, nonce, bound)
         self._received = bytearray()
         """At most one incomplete handshake message."""
         self.channel: asyncio.Future[StreamChannel] = asyncio.get_running_loop().create_future()
@@ -187,7 +207,11 @@ class _ClientGreeting(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.channel.done():
+        if self.channel.done():
+            return
+        if isinstance(error, ssl.SSLError):  # With TLS 1.3 a server refuses our certificate only now.
+            self.channel.set_exception(AuthenticationFailed(describe(error)))
+        else:
             self.channel.set_exception(ConnectFailed("the connection ended in the middle of the handshake"))
 
 
@@ -201,8 +225,12 @@ class StreamListener:
         self.on_incoming = on_incoming
         self.connections: set[ServerConnection | _ServerGreeting] = set()
         """Every connection that has not ended; ``on_gone`` removes."""
+        self.strangers: Strangers[Stranger] = Strangers()
+        """Connections from other machines that have proven nothing yet."""
         self._server: asyncio.Server | None = None
-        """None before it listens and after ``close``."""
+        """The server; None before it listens, after ``close``, and if connections are accepted with TLS."""
+        self._acceptor: TlsAcceptor | None = None
+        """Accepts connections instead of ``_server`` where TLS is spoken."""
         self._inode = 0
         """Identifies the socket file, so that only our own is removed."""
         self._all_gone: asyncio.Event | None = None
@@ -217,10 +245,19 @@ class StreamListener:
             return
         # Take only the first of several addresses (localhost has two): port 0 would become a different number on each.
         addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        self._server = await loop.create_server(
-            self._greet, str(addresses[0][4][0]), endpoint.port, backlog=LISTEN_BACKLOG, ssl=self.network.server_ssl
-        )
-        self.endpoint = str(endpoints.TcpEndpoint(endpoint.host, self._server.sockets[0].getsockname()[1]))
+        host = str(addresses[0][4][0])
+        if self.network.tls is not None:
+            self.network.tls.server()  # Raises, if the files cannot be used, before anybody connects.
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listening = socket.create_server((host, endpoint.port), family=family, backlog=LISTEN_BACKLOG)
+            self._acceptor = TlsAcceptor([listening], self.network.tls, self.strangers, self._greet, self._log_refusal)
+        else:
+            self._server = await loop.create_server(self._greet, host, endpoint.port, backlog=LISTEN_BACKLOG)
+            listening = self._server.sockets[0]
+        self.endpoint = str(endpoints.TcpEndpoint(endpoint.host, listening.getsockname()[1]))
+
+    def _log_refusal(self, machine: str, place: str, reason: str) -> None:
+        self.network.peer_log.warn(machine, f"closing the connection of {place} to {self.endpoint}: {reason}")
 
     def _greet(self) -> _ServerGreeting:
         return _ServerGreeting(self)
@@ -232,6 +269,13 @@ class StreamListener:
         self.connections.add(connection)
         return connection
 
+    def on_stranger(self, machine: str, connection: _ServerGreeting) -> None:
+        """Count a connection that has begun its handshake; close the oldest of its kind if there are too many."""
+        if self.endpoint.startswith("tcp:"):
+            surplus = self.strangers.add(machine, connection)
+            if surplus is not None:
+                surplus.crowd_out()
+
     def on_gone(self, connection: ServerConnection | _ServerGreeting) -> None:
         self.connections.discard(connection)
         if self._all_gone is not None and not self.connections:
@@ -239,14 +283,20 @@ class StreamListener:
 
     def descriptors(self) -> list[int]:
         """Return the descriptors of the listening sockets, and of the connections that came in through them."""
-        own = () if self._server is None else self._server.sockets
+        own: list[Any] = [] if self._server is None else list(self._server.sockets)
+        if self._acceptor is not None:
+            own += [*self._acceptor.sockets, *self._acceptor.greetings]
         return [one.fileno() for one in (*own, *self.connections)]
 
     async def close(self) -> None:
-        if self._server is None:
+        if self._acceptor is not None:
+            acceptor, self._acceptor = self._acceptor, None
+            await acceptor.close()
+        elif self._server is not None:
+            self._server.close()
+            self._server = None
+        else:
             return
-        self._server.close()
-        self._server = None
         if self._inode:
             endpoints.remove(endpoints.UnixEndpoint(self.endpoint.removeprefix("unix:")), self._inode)
         self._all_gone = asyncio.Event()
@@ -257,15 +307,14 @@ class StreamListener:
 
 
 class StreamNetwork:
-    """The ``Network`` of real clusters, unless they ask for gRPC. TLS contexts apply to ``tcp:`` endpoints alone."""
+    """The ``Network`` of real clusters, unless they ask for gRPC. TLS is spoken at ``tcp:`` endpoints alone."""
 
     def __init__(
         self,
         token: bytes,
         host: Host,
         *,
-        server_ssl: ssl.SSLContext | None = None,
-        client_ssl: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         max_transfer_bytes: int = MAX_TRANSFER_BYTES,
         write_bytes: int | None = None,
     ) -> None:
@@ -274,8 +323,7 @@ class StreamNetwork:
         self.counters = self.outbox.counters
         self.token = token
         self.host = host
-        self.server_ssl = server_ssl
-        self.client_ssl = client_ssl
+        self.tls = tls
         self.peer_log = self.outbox.peer_log
         self.channels: weakref.WeakSet[StreamChannel] = weakref.WeakSet()
         """All open channels of this side, and perhaps some that have ended."""
@@ -294,12 +342,15 @@ class StreamNetwork:
     async def connect(self, endpoint: str, target: bytes, identity: bytes, on_close: Callable[[], None]) -> StreamChannel:
         try:
             where = endpoints.parse(endpoint)
+            context: Context | None = None
+            if self.tls is not None and isinstance(where, endpoints.TcpEndpoint):
+                context = self.tls.client(where.host)
         except PlatformError as error:
             raise ConnectFailed(str(error)) from None
-        greeting = _ClientGreeting(self, endpoint, target, identity)
+        greeting = _ClientGreeting(self, endpoint, target, identity, context)
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                await self._open(where, greeting)
+                await self._open(where, greeting, context)
                 channel = await greeting.channel
             if channel.closed:
                 raise ConnectFailed("the connection ended right after the handshake")
@@ -317,19 +368,24 @@ class StreamNetwork:
             found += listener.descriptors()
         return [descriptor for descriptor in found if descriptor >= 0]
 
-    async def _open(self, where: endpoints.UnixEndpoint | endpoints.TcpEndpoint, greeting: _ClientGreeting) -> None:
+    async def _open(
+        self,
+        where: endpoints.UnixEndpoint | endpoints.TcpEndpoint,
+        greeting: _ClientGreeting,
+        context: Context | None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(where, endpoints.UnixEndpoint):
             await loop.create_unix_connection(lambda: greeting, where.path)
             return
         # Try one address after the other here: if all fail, asyncio would hide the error.
         addresses = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-        server_hostname = where.host if self.client_ssl else None
+        options: dict[str, Any] = {}
+        if context is not None:
+            options = {"ssl": context, "server_hostname": where.host, "ssl_shutdown_timeout": SHUTDOWN_S}
         for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
             try:
-                await loop.create_connection(
-                    lambda: greeting, str(address[4][0]), where.port, ssl=self.client_ssl, server_hostname=server_hostname
-                )
+                await loop.create_connection(lambda: greeting, str(address[4][0]), where.port, **options)
                 return
             except OSError:
                 if not left:
