@@ -57,15 +57,19 @@ async def as_a_stranger(endpoint: str, chance: random.Random, forbidden: bytes, 
                 forbidden_words.append(b"without a ticket: " + str(status).encode())
         sent += CALLS_AT_ONCE
         for _ in range(3):
-            stream = raw.stream_stream(grpc_wire.OPEN)()
             hello = encode(Hello(chance.randbytes(32), b"", chance.randbytes(16)))
             words = [hello, encode(Proof(chance.randbytes(32))), spoil(hello, chance), chance.randbytes(100), forbidden]
+            first, second = chance.sample(words, 2)
+            stream = raw.stream_stream(grpc_wire.OPEN)(metadata=((grpc_wire.SAID, first),))
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
                 async with asyncio.timeout(PATIENCE_S):
-                    for word in chance.sample(words, 2):
-                        await stream.write(word)
-                        sent += 1
-                        await stream.read()
+                    challenge = await stream.read()
+                    named = challenge if isinstance(challenge, bytes) else b""
+                    answers = ((grpc_wire.CHALLENGE, named), (grpc_wire.SAID, second))
+                    await raw.stream_stream(grpc_wire.PROVE)(metadata=answers).read()
+                    await stream.write(forbidden)
+                    sent += 3
+                    await stream.read()
             stream.cancel()
     return sent
 

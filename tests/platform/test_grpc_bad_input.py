@@ -16,10 +16,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import msgspec
+import psutil
 import pytest
 
 from minray.platform.base import ChannelBroken, Incoming, Listener
-from minray.platform.transport import grpc_server, grpc_wire, handshake
+from minray.platform.transport import grpc_server, grpc_wire, handshake, strangers
+from minray.platform.transport.grpc_server import GrpcListener
 from minray.platform.transport.grpc_transport import GrpcChannel, GrpcNetwork
 from tests.platform.transports import CLIENT, SERVER, TIMEOUT_S, RealHost, ask, listening, run_grpc, until
 
@@ -86,6 +88,7 @@ def test_a_call_without_a_ticket(method: str, ticket: bytes | None, caplog: pyte
     [
         (b"garbage", "not a minray peer"),
         (b"", "malformed"),
+        (b"m" * 4000, "not a minray peer"),
         (handshake.encode(handshake.Hello(bytes(32), b"", CLIENT))[:-1], "malformed"),
         (handshake.encode(handshake.Hello(bytes(32), b"", CLIENT)) * 2, "malformed"),
         (handshake.encode(handshake.Proof(bytes(32))), "unexpected"),
@@ -94,8 +97,7 @@ def test_a_call_without_a_ticket(method: str, ticket: bytes | None, caplog: pyte
 )
 def test_a_bad_handshake(message: bytes, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
-        stream = raw.stream_stream(grpc_wire.OPEN)()
-        await stream.write(message)
+        stream = raw.stream_stream(grpc_wire.OPEN)(metadata=((grpc_wire.SAID, message),))
         answers = [answer async for answer in stream]
         assert len(answers) == 1 and b"refusal" in answers[0]
 
@@ -107,13 +109,70 @@ def test_a_bad_handshake(message: bytes, reason: str, caplog: pytest.LogCaptureF
 def test_a_handshake_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
         monkeypatch.setattr(grpc_server, "HANDSHAKE_TIMEOUT_S", 0.05)
-        stream = raw.stream_stream(grpc_wire.OPEN)()
-        await stream.wait_for_connection()
-        assert [answer async for answer in stream] == []
+        hello = handshake.encode(handshake.Hello(bytes(32), b"", CLIENT))
+        stream = raw.stream_stream(grpc_wire.OPEN)(metadata=((grpc_wire.SAID, hello),))
+        assert len([answer async for answer in stream]) == 1, "the challenge"
 
     attack(story)
     (line,) = caplog.messages
     assert "no handshake within 0.05 s" in line
+
+
+def test_a_message_before_the_handshake_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    """Sixty-four of 60 MiB would otherwise lie in the memory of a listener whose token their sender does not know."""
+
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        before = psutil.Process().memory_info().rss
+        hello = handshake.encode(handshake.Hello(bytes(32), b"", CLIENT))
+        streams = [raw.stream_stream(grpc_wire.OPEN)(metadata=((grpc_wire.SAID, hello),)) for _ in range(64)]
+        message = bytes(60 * 2**20)
+        writes = [asyncio.ensure_future(stream.write(message)) for stream in streams]
+        for stream in streams:
+            assert len(await stream.read()) > 0, "the challenge"
+        assert isinstance(listener, GrpcListener) and len(listener.strangers) == 64
+        await asyncio.wait(writes, timeout=0.5)
+        assert psutil.Process().memory_info().rss - before < 64 * 60 * 2**20
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*writes, return_exceptions=True)
+
+    attack(story)
+    assert caplog.messages == []
+
+
+def test_a_proof_that_answers_no_challenge(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        metadata = ((grpc_wire.CHALLENGE, bytes(32)), (grpc_wire.SAID, b""))
+        with pytest.raises(grpc.aio.AioRpcError, match="no challenge"):
+            await raw.stream_stream(grpc_wire.PROVE)(metadata=metadata).read()
+
+    attack(story)
+    (line,) = caplog.messages
+    assert "it answers no challenge" in line
+
+
+def test_1000_handshakes_that_do_not_go_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(strangers, "MOST_STRANGERS", 100)
+
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        assert isinstance(listener, GrpcListener)
+        hello = handshake.encode(handshake.Hello(bytes(32), b"", CLIENT))
+        streams = [raw.stream_stream(grpc_wire.OPEN)(metadata=((grpc_wire.SAID, hello),)) for _ in range(1000)]
+        ends = asyncio.gather(*(read_all(stream) for stream in streams[:900]))
+        await ends
+        assert len(listener.strangers) == 100
+        for stream in streams:
+            stream.cancel()
+        await until(lambda: not listener.strangers)
+
+    attack(story)
+    (line,) = caplog.messages
+    assert strangers.CROWDED in line
+
+
+async def read_all(stream: Any) -> None:
+    async for _ in stream:
+        pass
 
 
 PREFACE, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0"

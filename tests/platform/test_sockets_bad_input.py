@@ -71,7 +71,7 @@ NONCE = bytes(32)
 BEFORE_THE_HANDSHAKE = {
     "garbage": (b"\x80\x04\x95garbage", "not a minray peer"),
     "http": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "not a minray peer"),
-    "tls": (bytes.fromhex("16030100c8010000c40303"), "not a minray peer"),
+    "tls": (bytes.fromhex("16030100c8010000c40303"), "it speaks TLS, and this process does not: give --tls-cert"),
     "pickle": (pickle.dumps(Bomb()), "not a minray peer"),
     "wrong magic": (header(magic=b"mimray"), "not a minray peer"),
     "zeros": (bytes(1000), "not a minray peer"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from grpc import ssl_channel_credentials, ssl_server_credentials
 
 from minray.in_process.network import LocalListener, LocalNetwork
 from minray.in_process.process import LocalLoop, LocalProcess
@@ -26,10 +24,12 @@ from minray.platform.base import Buffer, Channel, Incoming, Listener, Network, P
 from minray.platform.transport.grpc_transport import GrpcNetwork
 from minray.platform.transport.lanes import Lane
 from minray.platform.transport.sockets import StreamNetwork
+from minray.platform.transport.tls import Tls
 from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimLoop
 from minray.simulation.network import SimNetwork, SimWire
 from minray.simulation.trace import Trace
+from tests.platform.certificates import node_files
 
 SERVER, CLIENT, OTHER = b"s" * 16, b"c" * 16, b"o" * 16
 TOKENS = b"token", b"token", b"another"
@@ -83,20 +83,14 @@ def run_grpc(story: Coroutine[Any, Any, None]) -> None:
     _grpc_loop().run_until_complete(story)
 
 
-CERTIFICATE = Path(__file__).with_name("certificate.pem")
-
-
-def tls() -> dict[str, ssl.SSLContext]:
-    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=CERTIFICATE)
-    server.load_cert_chain(CERTIFICATE)
-    return {"server_ssl": server, "client_ssl": client}
+def tls(scheme: str) -> Tls | None:
+    return Tls(node_files()) if scheme == "tls" else None
 
 
 @contextmanager
 def stream(directory: Path, scheme: str, run: Callable[[Any], None]) -> Iterator[Transport]:
     endpoint = f"unix:{directory}/listener" if scheme == "unix" else "tcp:127.0.0.1:0"
-    options = tls() if scheme == "tls" else {}
-    network_a, network_b, stranger = (StreamNetwork(token, RealHost(), **options) for token in TOKENS)
+    network_a, network_b, stranger = (StreamNetwork(token, RealHost(), tls=tls(scheme)) for token in TOKENS)
     yield Transport(network_a, network_b, endpoint, run, stranger)
 
 
@@ -114,12 +108,7 @@ def lanes(directory: Path, scheme: str) -> Iterator[Transport]:
 @contextmanager
 def grpc(directory: Path, scheme: str) -> Iterator[Transport]:
     endpoint = f"unix:{directory}/listener" if scheme == "unix" else "tcp:127.0.0.1:0"
-    text = CERTIFICATE.read_bytes()
-    options: dict[str, Any] = {}
-    if scheme == "tls":
-        options["server_credentials"] = ssl_server_credentials([(text, text)])
-        options["channel_credentials"] = ssl_channel_credentials(text)
-    network_a, network_b, stranger = (GrpcNetwork(token, RealHost(), **options) for token in TOKENS)
+    network_a, network_b, stranger = (GrpcNetwork(token, RealHost(), tls=tls(scheme)) for token in TOKENS)
     yield Transport(network_a, network_b, endpoint, run_grpc, stranger)
 
 
@@ -154,6 +143,7 @@ TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
     "stream-tls-asyncio": partial(stream, scheme="tls", run=run_asyncio),
     "lane-unix": partial(lanes, scheme="unix"),
     "lane-tcp": partial(lanes, scheme="tcp"),
+    "lane-tls": partial(lanes, scheme="tls"),
     "grpc-unix": partial(grpc, scheme="unix"),
     "grpc-tcp": partial(grpc, scheme="tcp"),
     "grpc-tls": partial(grpc, scheme="tls"),

@@ -5,6 +5,7 @@ Ray: src/ray/rpc/grpc_server.cc, src/ray/rpc/server_call.h
 Rules
   * A call is checked when gRPC knows its method and metadata, before its message is read. Without the ticket (the session
     key in its metadata) of an open session it is turned away.
+  * Before the handshake is over no message is read, only metadata. At most ``MOST_STRANGERS`` handshakes are under way.
   * A peer that breaks the rules of ``grpc_wire`` is logged in one line, and its session ends. Peers without a session are
     logged at most once a minute (``peer_log.py``).
   * Exceptions of ``on_incoming`` are our bugs: they are logged, and the session goes on.
@@ -33,11 +34,14 @@ from minray.platform.base import Buffer, Counters, OnIncoming, PlatformError, Re
 from minray.platform.transport import endpoints
 from minray.platform.transport.grpc_tls import binding_of
 from minray.platform.transport.grpc_wire import (
+    CHALLENGE,
     CLOSE,
     DOWNLOAD,
     MALFORMED,
     OPEN,
     OPERATION,
+    PROVE,
+    SAID,
     SERVER_OPTIONS,
     TCP_OPTIONS,
     TICKET,
@@ -55,6 +59,7 @@ from minray.platform.transport.grpc_wire import (
     sizes_of,
 )
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, HandshakeRefused, ServerHandshake
+from minray.platform.transport.strangers import CROWDED, Strangers
 
 logger = logging.getLogger("minray.platform.transport.grpc_transport")
 
@@ -226,6 +231,10 @@ class GrpcListener(grpc.GenericRpcHandler):
         self._counters = counters
         self._sessions: dict[bytes, _Session] = {}
         """The sessions that have not ended, by ticket."""
+        self.strangers: Strangers[_Opening] = Strangers()
+        """Handshakes that are not over."""
+        self._proofs: dict[bytes, asyncio.Future[bytes]] = {}
+        """What the handshakes that are not over wait for, by the challenge that was sent."""
         self._peer_log = PeerLog(logger)
         """Logs which peers were turned away."""
         self._ended_tickets: deque[object] = deque(maxlen=1000)
@@ -263,6 +272,8 @@ class GrpcListener(grpc.GenericRpcHandler):
         method = details.method
         if method == OPEN:
             return grpc.stream_stream_rpc_method_handler(self._open)
+        if method == PROVE:
+            return grpc.stream_stream_rpc_method_handler(self._prove)
         ticket = dict(details.invocation_metadata).get(TICKET)
         session = self._sessions.get(ticket) if isinstance(ticket, bytes) else None
         if session is None or session.ended.is_set():
@@ -285,29 +296,35 @@ class GrpcListener(grpc.GenericRpcHandler):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no ticket")
 
     async def _open(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        name = f"the session of {context.peer()} at {self.endpoint}"
-        server = self._new_handshake(binding_of(context.auth_context()))
+        """Make a handshake, then hold a session. No message of the stream is ever read."""
+        opening = _Opening(f"the session of {context.peer()} at {self.endpoint}")
+        machine = _machine(context)
+        surplus = self.strangers.add(machine, opening)
+        if surplus is not None:
+            surplus.crowd_out()
+        challenge = b""
         try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                while server.peer is None:
-                    message = bytearray(await anext(requests))
-                    answer = server.receive(message)
-                    if message or not answer:
-                        raise HandshakeRefused("a malformed handshake message", "garbage")
-                    if server.peer is None:
-                        yield answer
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S) as opening.limit:
+                server = self._new_handshake(binding_of(context.auth_context()))
+                challenge = _answer(server, _said(context, SAID))
+                proof = self._proofs[challenge] = asyncio.get_running_loop().create_future()
+                yield challenge
+                answer = _answer(server, await proof)
         except HandshakeRefused as refused:
-            self._peer_log.warn(_machine(context), f"closing {name}: {refused}")
+            self._peer_log.warn(machine, f"closing {opening.name}: {refused}")
             yield refused.answer
             return
         except TimeoutError:
-            self._peer_log.warn(_machine(context), f"closing {name}: no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
+            self._peer_log.warn(machine, f"closing {opening.name}: {opening.reason}")
             return
-        except StopAsyncIteration:
-            self._peer_log.warn(_machine(context), f"{name} ended before its handshake did")
-            return
+        finally:
+            self._proofs.pop(challenge, None)
+            self.strangers.discard(machine, opening)
+        assert server.peer is not None
         ticket = self._new_ticket()
-        session = self._sessions[ticket] = _Session(server.peer, name, self._on_incoming, self._counters, self._peer_log)
+        session = self._sessions[ticket] = _Session(
+            server.peer, opening.name, self._on_incoming, self._counters, self._peer_log
+        )
         try:
             yield answer
             yield ticket
@@ -316,6 +333,16 @@ class GrpcListener(grpc.GenericRpcHandler):
             session.end()
             del self._sessions[ticket]
             self._ended_tickets.append(ticket)
+
+    async def _prove(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Take a client's proof. Its answer comes on the stream of the handshake."""
+        proof = self._proofs.pop(_said(context, CHALLENGE), None)
+        if proof is None:
+            text = f"refusing the proof of {context.peer()} at {self.endpoint}: it answers no challenge"
+            self._peer_log.warn(_machine(context), text)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no challenge")
+        elif not proof.done():
+            proof.set_result(_said(context, SAID))
 
     async def close(self) -> None:
         self._peer_log.close()
@@ -327,6 +354,36 @@ class GrpcListener(grpc.GenericRpcHandler):
         await server.stop(STOP_GRACE_S)
         if self._inode:
             endpoints.remove(endpoints.UnixEndpoint(self.endpoint.removeprefix("unix:")), self._inode)
+
+
+class _Opening:
+    """A handshake that is not over."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.reason = f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"
+        """Why the handshake is given up, if it is."""
+        self.limit: asyncio.Timeout | None = None
+
+    def crowd_out(self) -> None:
+        self.reason = CROWDED
+        if self.limit is not None:
+            self.limit.reschedule(0.0)
+
+
+def _said(context: Context, key: str) -> bytes:
+    """Return what a client says in the metadata of its call."""
+    value = dict(context.invocation_metadata() or ()).get(key)
+    return value if isinstance(value, bytes) else b""
+
+
+def _answer(server: ServerHandshake, said: bytes) -> bytes:
+    """Return the answer to one whole message of a handshake. Raises ``HandshakeRefused``."""
+    received = bytearray(said)
+    answer = server.receive(received)
+    if received or not answer:
+        raise HandshakeRefused("a malformed handshake message", "garbage")
+    return answer
 
 
 def _machine(context: Context) -> str:

@@ -54,6 +54,7 @@ from minray.platform.transport.destinations import write
 from minray.platform.transport.grpc_server import GrpcListener
 from minray.platform.transport.grpc_tls import channel_credentials, refuse_tls, server_credentials, visit
 from minray.platform.transport.grpc_wire import (
+    CHALLENGE,
     CHANNEL_OPTIONS,
     CLOSE,
     DOWNLOAD,
@@ -61,6 +62,8 @@ from minray.platform.transport.grpc_wire import (
     MAX_CALLS_IN_FLIGHT,
     OPEN,
     OPERATION,
+    PROVE,
+    SAID,
     TCP_OPTIONS,
     TICKET,
     TICKET_BYTES,
@@ -75,7 +78,7 @@ from minray.platform.transport.grpc_wire import (
     sizes_of,
 )
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, NONCE_BYTES, ClientHandshake, ServerHandshake
-from minray.platform.transport.tls import Tls, describe_text
+from minray.platform.transport.tls import LOST_BY_CLIENT, Tls, describe_text
 
 logger = logging.getLogger(__name__)
 
@@ -353,6 +356,8 @@ class GrpcNetwork:
                     await refuse_tls(where)
             except (AuthenticationFailed, OSError) as reason:
                 return endpoints.connect_error(endpoint, reason)
+        elif self.tls is not None and "Socket closed" in (error.details() or ""):
+            return ConnectFailed(f"{endpoint}: {LOST_BY_CLIENT}")
         return _connect_error(endpoint, error)
 
     async def _shake_hands(
@@ -360,17 +365,24 @@ class GrpcNetwork:
     ) -> GrpcChannel:
         client = ClientHandshake(self.token, target, identity, self.host.random_bytes(NONCE_BYTES), binding)
         open_session: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = raw.stream_stream(OPEN)
-        opened = open_session()
-        message: bytes = client.hello
-        while True:
-            if message:
-                await opened.write(message)
-            received = await opened.read()
-            if not isinstance(received, bytes):  # the end of the stream
-                raise ConnectFailed("the connection ended in the middle of the handshake")
-            if client.peer is not None:
-                return GrpcChannel(raw, opened, client.peer, received, f"the channel to {endpoint}", self.counters)
-            message = client.receive(bytearray(received))
+        prove: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = raw.stream_stream(PROVE)
+        opened = open_session(metadata=((SAID, client.hello),))
+        challenge = await _read(opened)
+        proof = client.receive(bytearray(challenge))
+        proving = prove(metadata=((CHALLENGE, challenge), (SAID, proof)))
+        client.receive(bytearray(await _read(opened)))
+        ticket = await _read(opened)
+        proving.cancel()
+        assert client.peer is not None
+        return GrpcChannel(raw, opened, client.peer, ticket, f"the channel to {endpoint}", self.counters)
+
+
+async def _read(opened: Stream) -> bytes:
+    """Return the listener's next word of a handshake."""
+    received = await opened.read()
+    if not isinstance(received, bytes):  # the end of the stream
+        raise ConnectFailed("the connection ended in the middle of the handshake")
+    return received
 
 
 def _connect_error(endpoint: str, error: grpc.aio.AioRpcError) -> ConnectFailed:

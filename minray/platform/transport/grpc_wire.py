@@ -3,13 +3,17 @@
 Ray: src/ray/protobuf/ (there each service has methods of its own), src/ray/rpc/common.h
 
     /minray.Session/Open       stream    the handshake, a ticket, then silence; the channel lives as long as this stream
+    /minray.Session/Prove      stream    the client's second word of that handshake, for the challenge that it names
     /minray.Rpc/<Method>       unary     ``[call_id, sequence, payload, buffer sizes]`` -> the answer, of the same shape
     /minray.Session/Upload     client    ``[call_id, buffer sizes]``, then the bytes of a request's buffers, in pieces
     /minray.Session/Download   server    ``call_id`` -> the bytes of a reply's buffers, in pieces
     /minray.Session/Close      unary     ``number of messages sent`` -> an answer when all of them have arrived
 
-An answer has the kind of its failure (empty for success) in the place of the call id. A ``call_id`` of 0 is a
-notification. The ticket is the key of a session: 32 random bytes. Every call except ``Open`` carries it as metadata. The
+What a client says in the handshake is metadata, which gRPC limits to a few kilobytes. A message could have 64 MiB, and many
+could come at once, before anybody has proven anything.
+
+An answer has the kind of its failure (empty for success) in the place of the call id. A ``call_id`` of 0 is a notification.
+The ticket is the key of a session: 32 random bytes. Every call except ``Open`` and ``Prove`` carries it as metadata. The
 cluster token itself is never sent.
 """
 
@@ -32,11 +36,15 @@ MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 64 * 1024
 MAX_TRANSFER_BYTES = 64 * 1024**3
 """The largest sum of buffers, in bytes, that one message may announce: a bound on the memory that a peer can demand."""
 
-OPEN, UPLOAD, DOWNLOAD, CLOSE = (f"/minray.Session/{name}" for name in ("Open", "Upload", "Download", "Close"))
+OPEN, PROVE, UPLOAD, DOWNLOAD, CLOSE = (
+    f"/minray.Session/{name}" for name in ("Open", "Prove", "Upload", "Download", "Close")
+)
 OPERATION = "/minray.Rpc/"
 TICKET = "minray-ticket-bin"
 """The metadata key of the ticket (the key of a session)."""
 TICKET_BYTES = 32
+SAID, CHALLENGE = "minray-said-bin", "minray-challenge-bin"
+"""Metadata keys of the handshake: what the client says, and the challenge that this answers."""
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

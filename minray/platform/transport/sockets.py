@@ -47,7 +47,7 @@ from minray.platform.transport.stream_connection import (
     ServerConnection,
     StreamChannel,
 )
-from minray.platform.transport.tls import Context, Tls, binding, binding_of_peer, describe
+from minray.platform.transport.tls import LOST_BY_CLIENT, Context, Tls, binding, binding_of_peer, describe
 from minray.platform.transport.tls_acceptor import SHUTDOWN_S, TlsAcceptor
 
 logger = logging.getLogger(__name__)
@@ -157,6 +157,9 @@ class _ClientGreeting(asyncio.Protocol):
         self, network: StreamNetwork, endpoint: str, target: bytes, identity: bytes, context: Context | None
     ) -> None:
         """``context`` is that of TLS; None without it."""
+        self._has_tls = context is not None
+        self._silent = True
+        """Whether the server has said nothing yet."""
         self._network = network
         self._name = f"the channel to {endpoint}"
         bound = b"" if context is None else binding(context.certificate)
@@ -183,6 +186,7 @@ class _ClientGreeting(asyncio.Protocol):
         if self.channel.done():
             return
         assert self._transport is not None
+        self._silent = False
         before = len(self._received) + len(data)
         self._received += data
         try:
@@ -209,8 +213,10 @@ class _ClientGreeting(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.channel.done():
             return
-        if isinstance(error, ssl.SSLError):  # With TLS 1.3 a server refuses our certificate only now.
+        if isinstance(error, ssl.SSLError):
             self.channel.set_exception(AuthenticationFailed(describe(error)))
+        elif self._has_tls and self._silent:  # With TLS 1.3 a server refuses our certificate only now.
+            self.channel.set_exception(ConnectFailed(LOST_BY_CLIENT))
         else:
             self.channel.set_exception(ConnectFailed("the connection ended in the middle of the handshake"))
 

@@ -17,6 +17,7 @@ Rules
     node.
   * The token is still asked for, inside TLS. Its proof covers the certificate of the side that connects (``binding``). So a
     node in the middle, with another certificate of the same CA, cannot pass the proof on.
+  * The side that refuses the other logs or raises why. The other only sees the end, and says so.
   * A key that every user of the machine can read is refused.
   * Files that have changed are read again for the next connection, so certificates are renewed without a restart. Files that
     cannot be used then are reported once, and the former ones stay.
@@ -200,7 +201,7 @@ def check(files: TlsFiles) -> None:
                 continue
             except ssl.SSLCertVerificationError as error:
                 raise TlsFilesWrong(
-                    f"{files.cert} (--tls-cert) is not valid for {files.ca} (--tls-ca): {error.verify_message}"
+                    f"{files.cert} (--tls-cert) is not valid for {files.ca} (--tls-ca): {_verdict(error)}"
                 ) from None
             except ssl.SSLError as error:
                 raise TlsFilesWrong(
@@ -274,8 +275,17 @@ def binding_of_peer(encrypted: Encrypted | None) -> bytes:
     return b"" if encrypted is None else binding(encrypted.getpeercert(True))
 
 
+OTHER_AUTHORITY = (18, 19, 20, 21)
+"""OpenSSL's codes (X509_V_ERR_...) of certificates that lead to no CA that is trusted here."""
 PLAIN_PEER = f"it does not speak TLS, and this process does: a process of the same cluster would; {ADVICE} there too"
 ENCRYPTED_PEER = f"it speaks TLS, and this process does not: {ADVICE}"
+LOST_BY_CLIENT = (
+    "it ended the connection when this process had shown its certificate, and its log says why: perhaps another CA has signed"
+    " the certificate, or it has expired"
+)
+"""A client's words for a server that says nothing inside TLS. asyncio and gRPC send no alert when they refuse a certificate,
+so only the side that refuses knows why."""
+LOST_BY_SERVER = "it ended the connection in the TLS handshake, perhaps because it does not accept this process's certificate"
 _SHOWN_TO_PEER = "the other side does not accept this process's certificate"
 _ALERTS = {
     "TLSV1_ALERT_UNKNOWN_CA": f"{_SHOWN_TO_PEER}: another CA has signed it",
@@ -288,6 +298,7 @@ _ALERTS = {
     "TLSV1_ALERT_PROTOCOL_VERSION": "both sides have no version of TLS in common",
     "UNSUPPORTED_PROTOCOL": "both sides have no version of TLS in common",
     "NO_PROTOCOLS_AVAILABLE": "both sides have no version of TLS in common",
+    "UNEXPECTED_EOF_WHILE_READING": LOST_BY_SERVER,
     "WRONG_VERSION_NUMBER": PLAIN_PEER,
     "HTTP_REQUEST": PLAIN_PEER,
     "PACKET_LENGTH_TOO_LONG": PLAIN_PEER,
@@ -298,13 +309,20 @@ _ALERTS = {
 def describe(error: ssl.SSLError) -> str:
     """Say why a TLS handshake has failed, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message} (certificates are checked against --tls-ca)"
+        return f"its certificate is not accepted: {_verdict(error)}"
     return _ALERTS.get(error.reason or "", f"the TLS handshake has failed: {_reason(error)}")
 
 
 def describe_text(text: str) -> str:
     """Return the meaning of the first of OpenSSL's reasons in a text, for libraries that pass on only text; else it."""
     return next((words for reason, words in _ALERTS.items() if reason in text), text)
+
+
+def _verdict(error: ssl.SSLCertVerificationError) -> str:
+    """Say why a certificate is not accepted."""
+    if error.verify_code in OTHER_AUTHORITY:
+        return f"a CA has signed it that is not in --tls-ca ({error.verify_message})"
+    return error.verify_message
 
 
 def _reason(error: ssl.SSLError) -> str:

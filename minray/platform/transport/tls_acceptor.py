@@ -26,7 +26,7 @@ from minray.common.task_set import TaskSet
 from minray.platform.base import PlatformError
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, TLS_RECORDS, Refusal, encode
 from minray.platform.transport.strangers import CROWDED, Stranger, Strangers
-from minray.platform.transport.tls import PLAIN_PEER, Tls, describe
+from minray.platform.transport.tls import LOST_BY_SERVER, PLAIN_PEER, Tls, describe
 
 ACCEPTED_AT_ONCE = 64
 """Most connections accepted before the loop does something else."""
@@ -140,7 +140,7 @@ class TlsAcceptor:
         except TimeoutError:
             greeting.refuse(f"no TLS handshake within {HANDSHAKE_TIMEOUT_S:g} s")
         except ConnectionError:
-            greeting.refuse("it ended in the middle of the TLS handshake")
+            greeting.refuse(LOST_BY_SERVER)
         except (OSError, PlatformError) as error:
             greeting.refuse(str(error))
 
