@@ -84,13 +84,25 @@ async def visit(where: TcpEndpoint, tls: Tls) -> str:
 
     Raises ``ssl.SSLError`` if the listener is not accepted, and other errors of a connect.
     """
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(
-        asyncio.Protocol, where.host, where.port, ssl=tls.client(where.host), server_hostname=where.host
-    )
-    certificate = transport.get_extra_info("peercert")
-    transport.abort()
-    return "" if not is_ip_address(where.host) else _name_in(certificate)
+    visitor = _Visitor()
+    try:
+        await asyncio.get_running_loop().create_connection(
+            lambda: visitor, where.host, where.port, ssl=tls.client(where.host), server_hostname=where.host
+        )
+        assert visitor.transport is not None
+        return _name_in(visitor.transport.get_extra_info("peercert")) if is_ip_address(where.host) else ""
+    finally:
+        if visitor.transport is not None:  # Also if the attempt was cancelled: no loop ends TLS by itself then.
+            visitor.transport.abort()
+
+
+class _Visitor(asyncio.Protocol):
+    """A connection that only looks at the certificate of the other side."""
+
+    transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
 
 
 def _name_in(certificate: Mapping[str, Any]) -> str:

@@ -280,12 +280,12 @@ OTHER_AUTHORITY = (18, 19, 20, 21)
 PLAIN_PEER = f"it does not speak TLS, and this process does: a process of the same cluster would; {ADVICE} there too"
 ENCRYPTED_PEER = f"it speaks TLS, and this process does not: {ADVICE}"
 LOST_BY_CLIENT = (
-    "it ended the connection when this process had shown its certificate, and its log says why: perhaps another CA has signed"
-    " the certificate, or it has expired"
+    "it ended the connection when this process had shown its certificate: perhaps another CA has signed the certificate, or"
+    " it has expired (the log of the other side says why, but for gRPC's)"
 )
 """A client's words for a server that says nothing inside TLS. asyncio and gRPC send no alert when they refuse a certificate,
 so only the side that refuses knows why."""
-LOST_BY_SERVER = "it ended the connection in the TLS handshake, perhaps because it does not accept this process's certificate"
+LOST_BY_SERVER = "it ended the connection in the TLS handshake, perhaps since it does not accept this process's certificate"
 _SHOWN_TO_PEER = "the other side does not accept this process's certificate"
 _ALERTS = {
     "TLSV1_ALERT_UNKNOWN_CA": f"{_SHOWN_TO_PEER}: another CA has signed it",

@@ -1,0 +1,178 @@
+"""Clusters whose nodes speak TLS: as they are started on the command line, and with certificates made as the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import psutil
+import pytest
+
+import minray
+from minray.cluster_utils import Cluster
+from minray.node.discovery import NodeFile, find_nodes, with_environment
+from minray.platform.transport.handshake import Hello, encode
+from minray.platform.transport.tls import TlsFiles, check
+from tests import leaks
+from tests.cluster.command_line import CommandLine
+from tests.platform.certificates import Authority, node_files
+
+SECURITY_PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """The files that docs/security.md makes, by its own commands."""
+    directory = tmp_path_factory.mktemp("recipe")
+    (commands,) = re.findall(r"```sh\n(.*?)```", SECURITY_PAGE.read_text(), re.DOTALL)
+    subprocess.run(["sh", "-e", "-c", commands], cwd=directory, check=True, capture_output=True)
+    return TlsFiles(str(directory / "node-1.crt"), str(directory / "node-1.key"), str(directory / "ca.crt"))
+
+
+def test_the_recipe_of_the_page_makes_files_that_can_be_used(recipe: TlsFiles) -> None:
+    check(recipe)
+    assert not Path(recipe.key).stat().st_mode & 0o077
+
+
+def options(files: TlsFiles) -> list[str]:
+    return [f"--tls-cert={files.cert}", f"--tls-key={files.key}", f"--tls-ca={files.ca}"]
+
+
+def listeners_without_tls(files: list[NodeFile]) -> list[int]:
+    """Return the TCP ports of the nodes' processes that answer a peer which does not speak TLS otherwise than with words."""
+    open_ports = []
+    processes = {process.pid: process for file in files for process in leaks.processes(Path(file.session_dir))}
+    ports = {
+        each.laddr.port
+        for process in processes.values()
+        for each in process.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    }
+    assert len(ports) >= 2 * len(files), "raylets and workers listen"
+    for port in ports:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.settimeout(10)
+            connection.sendall(encode(Hello(bytes(32), b"", bytes(16))))
+            if b"tls" not in connection.recv(1000):
+                open_ports.append(port)
+    return open_ports
+
+
+@minray.remote
+class Holder:
+    """Makes large values on one node."""
+
+    def make(self, mebibytes: int) -> Any:
+        return numpy.full((mebibytes, 2**20), 7, numpy.uint8)
+
+
+def test_nodes_of_a_command_line_talk_over_tls(
+    minray_command: CommandLine, recipe: TlsFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    minray_command("start", "--head", "--num-cpus=1", *options(recipe))
+    (head,) = nodes(minray_command)
+    token = f"--token-file={head.session_dir}/token"
+    at_head = f"--address={head.gcs_address}"
+
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))  # as on another machine
+    refused = minray_command.run("start", at_head, token, "--num-cpus=1")
+    assert refused.returncode == 1 and "this cluster speaks TLS; give --tls-cert" in refused.stderr
+    foreign = Authority(tmp_path).sign("node")
+    refused = minray_command.run("status", at_head, token, *options(foreign))
+    assert refused.returncode == 1 and "a CA has signed it that is not in --tls-ca" in refused.stderr
+    for name, path in zip(("CERT", "KEY", "CA"), (recipe.cert, recipe.key, recipe.ca), strict=True):
+        monkeypatch.setenv(f"MINRAY_TLS_{name}", path)
+    minray_command("start", at_head, token, "--num-cpus=1", '--resources={"there": 1}')
+    assert "nodes alive: 2" in minray_command("status", at_head, token)
+    (joined,) = nodes(minray_command, "e")
+    assert joined.system_config.tls_key == recipe.key
+    for name in ("CERT", "KEY", "CA"):
+        monkeypatch.delenv(f"MINRAY_TLS_{name}")
+
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root))
+    with minray.init():
+        holder = Holder.options(resources={"there": 1}).remote()
+        assert minray.get(holder.make.remote(40)).sum() == 7 * 40 * 2**20
+        assert listeners_without_tls([head, joined]) == []
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))
+    minray_command("stop")
+
+
+def nodes(command: CommandLine, folder: str = "") -> list[NodeFile]:
+    """Return the nodes whose sessions are in a folder of the command line."""
+    return [file for file in find_nodes() if Path(file.session_dir).parent == command.root / folder]
+
+
+def test_nodes_talk_over_tls_with_grpc() -> None:
+    files = node_files()
+    config = {"transport": "grpc", "tls_cert": files.cert, "tls_key": files.key, "tls_ca": files.ca}
+    cluster = Cluster(
+        initialize_head=True,
+        connect=True,
+        head_node_args={"num_cpus": 1, "tcp_host": "127.0.0.1", "_system_config": config},
+    )
+    try:
+        cluster.add_node(num_cpus=1, resources={"there": 1})
+        holder = Holder.options(resources={"there": 1}).remote()
+        assert minray.get(holder.make.remote(20)).sum() == 7 * 20 * 2**20
+    finally:
+        cluster.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda files: os.chmod(files.key, 0o644), "every user of this machine can read"),
+        (lambda files: os.unlink(files.ca), "cannot read .*--tls-ca"),
+        (lambda files: shutil.copy(node_files().cert, files.cert), "is not the key of"),
+    ],
+    ids=["open key", "no CA", "another certificate"],
+)
+def test_wrong_files_are_reported_before_anything_starts(
+    minray_command: CommandLine, tmp_path: Path, spoil: Callable[[TlsFiles], None], words: str
+) -> None:
+    files = Authority(tmp_path).sign("node")
+    spoil(files)
+    refused = minray_command.run("start", "--head", *options(files))
+    assert refused.returncode == 1 and re.search(words, refused.stderr), refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert minray_command.left() == []
+
+
+# --- settings -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if "TLS" in name]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_settings")
+def test_rays_variables_name_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with pytest.raises(ValueError, match="is set, but no files are"):
+        with_environment(None)
+    monkeypatch.setenv("RAY_TLS_SERVER_CERT", "/a")
+    monkeypatch.setenv("RAY_TLS_SERVER_KEY", "relative")
+    monkeypatch.setenv("RAY_TLS_CA_CERT", "/c")
+    found = {"tls_cert": "/a", "tls_key": os.path.abspath("relative"), "tls_ca": "/c"}
+    assert with_environment(None) == found
+    monkeypatch.setenv("MINRAY_TLS_CERT", "/own")
+    assert with_environment(None) == found | {"tls_cert": "/own"}
+    assert with_environment({"tls_ca": "/given"}) == found | {"tls_cert": "/own", "tls_ca": "/given"}
+
+
+@pytest.mark.usefixtures("no_settings")
+def test_tls_can_be_switched_off_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TLS_SERVER_CERT", "/a")
+    monkeypatch.setenv("RAY_USE_TLS", "0")
+    assert with_environment(None) == {}
+    assert with_environment({"tls_cert": "/b"}) == {"tls_cert": "/b"}
