@@ -12,7 +12,8 @@ import pytest
 
 from minray.node.worker_output import MOST_BEGUN, LinePrinter, TaskNamedStream
 from minray.protocol.core_worker import PrintLines
-from tests.core_worker.parts import received, template
+from minray.protocol.logs import mark_of
+from tests.core_worker.parts import RECEIVED_ID, received, template
 
 
 def lines(sequence: int, *texts: str, pid: int = 7, is_stderr: bool = False) -> PrintLines:
@@ -114,6 +115,10 @@ def test_what_a_terminal_cannot_show_is_shown_as_well_as_it_can(monkeypatch: pyt
     assert shown.getvalue() == b"(f pid=7) plain\n(f pid=7) a \\u2603\n"
 
 
+F = mark_of("f", RECEIVED_ID, 2)
+"""The mark of the running task."""
+
+
 class Runs:
     """Plays an executor, which knows the running task and the thread that prints."""
 
@@ -122,7 +127,7 @@ class Runs:
     def __init__(self) -> None:
         self.output = self
         self.unended: set[Any] = set()
-        self.named = ""
+        self.is_named = False
         self.forget_names: list[Any] = []
 
     @property
@@ -155,10 +160,10 @@ def test_a_thread_writes_whole_lines(stream: TaskNamedStream, kept: io.StringIO)
         other.submit(stream.writelines, ["two\nth", "ree"]).result()
         stream.write("\nfo")
         stream.flush()
-        assert kept.getvalue() == "\x1ef\ntwo\none\nfo"
+        assert kept.getvalue() == f"{F}\ntwo\none\nfo"
         other.submit(stream.flush).result()
     stream.write("ur\n")
-    assert kept.getvalue() == "\x1ef\ntwo\none\nfothreeur\n"
+    assert kept.getvalue() == f"{F}\ntwo\none\nfothreeur\n"
 
 
 def test_a_line_ends_before_another_task_speaks(stream: TaskNamedStream, kept: io.StringIO, runs: Runs) -> None:
@@ -166,7 +171,7 @@ def test_a_line_ends_before_another_task_speaks(stream: TaskNamedStream, kept: i
     stream.flush()
     runs.current = None
     stream.write("of nobody\n")
-    assert kept.getvalue() == "\x1ef\nhalf\n\x1e\nof nobody\n"
+    assert kept.getvalue() == f"{F}\nhalf\n\x1e\nof nobody\n"
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
@@ -181,14 +186,14 @@ def test_a_line_that_a_task_has_begun_ends_with_it(
         ending = [end for speaker, end in runs.unended if speaker == runs.speaker]
         assert len(ending) == 1 and len(runs.unended) == 2
         runs.current = None
-        ending[0](runs.speaker, "f")
-        assert kept.getvalue() == "\x1ef\nwhole\nbegun\n"
-        ending[0](runs.speaker, "f")
-        assert kept.getvalue() == "\x1ef\nwhole\nbegun\n"
+        ending[0](runs.speaker, Runs.current)
+        assert kept.getvalue() == f"{F}\nwhole\nbegun\n"
+        ending[0](runs.speaker, Runs.current)
+        assert kept.getvalue() == f"{F}\nwhole\nbegun\n"
         assert len(runs.unended) == 1
         other.submit(stream.write, "\n").result()
     assert not runs.unended
-    assert kept.getvalue() == "\x1ef\nwhole\nbegun\n\x1e\nby another\n"
+    assert kept.getvalue() == f"{F}\nwhole\nbegun\n\x1e\nby another\n"
 
 
 def test_a_name_is_forgotten_when_another_task_begins_but_not_within_a_line(
@@ -197,21 +202,21 @@ def test_a_name_is_forgotten_when_another_task_begins_but_not_within_a_line(
     (forget,) = runs.forget_names
     forget()
     stream.write("one\n")
-    assert runs.named == "f"
+    assert runs.is_named
     forget()
     forget()
     stream.write("two")
     stream.flush()
     forget()
     stream.write("\n")
-    assert kept.getvalue() == "\x1ef\none\n\x1e\n\x1ef\ntwo\n"
+    assert kept.getvalue() == f"{F}\none\n\x1e\n{F}\ntwo\n"
 
 
 def test_a_long_beginning_of_a_line_is_not_held_back(stream: TaskNamedStream, kept: io.StringIO) -> None:
     stream.write("x" * (MOST_BEGUN - 1))
     assert not kept.getvalue()
     stream.write("x")
-    assert kept.getvalue() == "\x1ef\n" + "x" * MOST_BEGUN
+    assert kept.getvalue() == f"{F}\n" + "x" * MOST_BEGUN
 
 
 def test_nothing_that_threads_have_begun_is_lost_at_the_end() -> None:
@@ -225,7 +230,7 @@ def test_nothing_that_threads_have_begun_is_lost_at_the_end() -> None:
         other.submit(stream.write, "one").result()
     stream.write("two")
     stream.close()
-    assert ended in (["\x1ef\nonetwo"], ["\x1ef\ntwoone"])
+    assert ended in ([f"{F}\nonetwo"], [f"{F}\ntwoone"])
 
 
 def test_only_text_is_written(stream: TaskNamedStream) -> None:

@@ -9,6 +9,7 @@ Ray: python/ray/scripts/scripts.py
     minray memory                                              contents of the object stores, and their references
     minray list actors|tasks|objects|nodes|workers|jobs        state tables; also get and summary: see ``state``
     minray stack, timeline, metrics                            what processes do and have done: see ``processes``
+    minray logs [FILE|actor ID|task ID|...]                    log files of all nodes: see ``logs``
     minray debug [ID]                                          attaches to a breakpoint of a task: see ``debug``
     minray microbenchmark                                      speed of this machine: see ``microbenchmark``
     minray drain-node --node-id=...                            make a node leave after its tasks have ended
@@ -35,6 +36,7 @@ import msgspec
 from minray._version import __version__
 from minray.cli.debug import debug_command
 from minray.cli.errors import errors_for_people
+from minray.cli.logs import logs_command
 from minray.cli.processes import process_commands
 from minray.cli.state import state_commands, which_cluster
 from minray.cli.status import cluster_facts, describe_cluster
@@ -466,5 +468,5 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     return ClusterClient(endpoint, token, _system_config([]))
 
 
-for _command in [stop, debug_command(_client), *state_commands(_client), *process_commands(_client)]:
+for _command in [stop, debug_command(_client), logs_command(_client), *state_commands(_client), *process_commands(_client)]:
     main.add_command(_command)

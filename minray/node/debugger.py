@@ -108,7 +108,7 @@ class WorkerDebugger:
         self._executor.output.unended.add((speaker, self._end))
         return session
 
-    def _end(self, speaker: Speaker, name: str) -> None:
+    def _end(self, speaker: Speaker, task: ReceivedTask) -> None:
         """End the session of a task that has ended, in its thread."""
         session = self._sessions.get(speaker)
         if session is not None:

@@ -39,6 +39,7 @@ from minray.node.raylet_restart import next_life, note_departure
 from minray.node.worker_output import TaskNamedStream
 from minray.platform.base import PlatformError
 from minray.platform.process.host import RealHost
+from minray.platform.process.log_directory import SessionLogs
 from minray.platform.process.priority import step_back
 from minray.platform.process.processes import ChildlessProcesses, ZygoteProcesses
 from minray.platform.process.rotating_log import RotatingLog
@@ -53,7 +54,6 @@ from minray.platform.threads.user_code import DriverUserCode
 from minray.platform.transport.endpoints import UnixEndpoint, make_room, parse
 from minray.protocol.core_worker import TaskHeader
 from minray.protocol.gcs import JobInfo, NodeInfo, NodeResources
-from minray.raylet.log_monitor import OpenLog
 from minray.raylet.raylet import RAYLET_SERVICES, Raylet
 from minray.rpc.service import prepare
 
@@ -158,7 +158,8 @@ async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnd
         heritage.host,
         system.object_manager_lanes,
     )
-    raylet = Raylet(platform, config, _log_opener(config.session_dir, system), _remove_sockets)
+    logs = SessionLogs(os.path.join(config.session_dir, LOGS), system.rotation_max_bytes, system.rotation_backup_count)
+    raylet = Raylet(platform, config, logs, _remove_sockets)
     try:
         await raylet.start()
     except PlatformError as error:
@@ -186,13 +187,6 @@ def _remove_sockets(endpoint: str) -> None:
             make_room(parsed)
         except PlatformError as error:
             logging.getLogger(__name__).warning("cannot remove the socket of a dead process: %s", error)
-
-
-def _log_opener(session_dir: str, system: SystemConfig) -> OpenLog:
-    def open_log(name: str) -> RotatingLog:
-        return RotatingLog(os.path.join(session_dir, LOGS, name), system.rotation_max_bytes, system.rotation_backup_count)
-
-    return open_log
 
 
 def _log_to_file(ends: ChildEnds, system: SystemConfig) -> None:

@@ -3,10 +3,10 @@
 Ray: python/ray/_private/log_monitor.py, python/ray/_private/ray_logging/__init__.py
 
 Worker side: standard output and error are pipes that the raylet reads. Before the first line of a task ``TaskNamedStream``
-writes a line with a control character and the task's name. For an actor's call the actor's name comes first, or its own
-``__repr__``. The raylet removes that line and attaches the name to the lines that follow. Output of C libraries and child
-processes does not pass through the stream. It has the task's name if the task has printed before, until another task
-begins; otherwise it has the worker's. An unfinished line ends with its task, but not if a thread of the task has begun it.
+writes a mark, a line with the task's name and ids (``protocol/logs.py``), in the same write. For an actor's call the actor's
+name comes first, or its own ``__repr__``. The raylet attaches the name to the lines that follow. Output of C libraries and
+child processes does not pass through the stream. It counts as the task's if the task has printed before, until another task
+begins; otherwise it is the worker's. An unfinished line ends with its task, but not if a thread of the task has begun it.
 
 Driver side: ``LinePrinter`` shows ``(f pid=123) text``. If several workers print the same line within a few seconds, it is
 shown once, at once, and the repetitions are counted. A line that only one worker repeats is shown each time.
@@ -25,10 +25,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 from minray.common.forks import at_fork
 from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
+from minray.protocol.logs import mark_of
 
 if TYPE_CHECKING:
     from minray.core_worker.execution.task_executor import TaskExecutor
     from minray.core_worker.execution.task_names import Speaker
+    from minray.core_worker.records.received_task import ReceivedTask
 
 HOLDS_LOCKS = True
 """Marks this module for ``common/package.py``: its frames may hold a lock."""
@@ -36,6 +38,10 @@ HOLDS_LOCKS = True
 MOST_BEGUN = 8192
 """Most characters of an unfinished line that are held back, as many as Python's own streams buffer; a longer one is
 written at once."""
+Marked = tuple[str, bytes, int]
+"""Origin of the output that a mark announces: the name shown, the task's id and its attempt. (The executor's record of the
+task would keep the task's arguments alive.)"""
+NOBODY: Marked = ("", b"", 0)
 _writing = threading.RLock()
 """Lock that keeps a name and its lines together. It is reentrant, since a signal handler may write in the same thread."""
 
@@ -60,7 +66,8 @@ class TaskNamedStream:
         self._stream = stream
         self._executor = executor
         executor.output.forget_names.append(self._forget_name)
-        self._named = ""
+        self._marked = NOBODY
+        """Content of the last mark."""
         self._open: Speaker | None = None
         """Speaker (thread or call) that has flushed the beginning of a line; None if the last written line is complete."""
         self._begun: dict[Speaker, str] = {}
@@ -73,7 +80,7 @@ class TaskNamedStream:
         begun = self._begun.pop(speaker, "")
         shown = begun + text.replace(TASK_NAME_MARK, "\\x1e")
         end = shown.rfind("\n") + 1 if len(shown) < MOST_BEGUN else len(shown)
-        self._put(speaker, shown[:end])
+        self._put(speaker, shown[:end], self._executor.current)
         if end < len(shown):
             self._begun[speaker] = shown[end:]
             if not begun or end:
@@ -86,51 +93,54 @@ class TaskNamedStream:
 
     def flush(self) -> None:
         speaker = self._executor.speaker
-        self._put(speaker, self._begun.pop(speaker, ""))
+        self._put(speaker, self._begun.pop(speaker, ""), self._executor.current)
         self._stream.flush()
 
     def write_as(self, name: str, text: str) -> None:
         """Write lines under this name, whichever task runs."""
-        self._put(self._executor.speaker, text, name)
+        self._put(self._executor.speaker, text, self._executor.current, name)
 
     def close(self) -> None:
         """Write the held back text of all threads, and close the stream; called at the end of the process."""
         while self._begun:
-            self._put(*self._begun.popitem())
+            self._put(*self._begun.popitem(), self._executor.current)
         self._stream.close()
 
-    def _end_line(self, speaker: Speaker, name: str) -> None:
-        """End the unfinished line of a speaker whose task, of this name, has ended."""
+    def _end_line(self, speaker: Speaker, task: ReceivedTask) -> None:
+        """End the unfinished line of a speaker whose task has ended."""
         text = self._begun.pop(speaker, "")
         if text or self._open == speaker:
-            self._put(speaker, text + "\n", name)
+            self._put(speaker, text + "\n", task)
 
-    def _put(self, speaker: Speaker, text: str, name: str | None = None) -> None:
-        """Write text under the task name ``name``; None means the name of the running task."""
+    def _put(self, speaker: Speaker, text: str, task: ReceivedTask | None, name: str | None = None) -> None:
+        """Write text of a task, or of none, under ``name``; None means the name of the task."""
         if not text:
             return
+        output = self._executor.output
         with _writing:
             if name is None:
-                running = self._executor.current
-                name = self._executor.output.shown_name(running) if running is not None else ""
-            if name != self._named:
+                name = output.shown_name(task) if task is not None else ""
+            marked = (name, task.task_id, task.attempt) if task is not None else (name, b"", 0)
+            if marked != self._marked:
                 end = "\n" if self._open is not None else ""
-                self._stream.write(f"{end}{TASK_NAME_MARK}{' '.join(name.split())}\n")
-                self._named = self._executor.output.named = name
-            self._stream.write(text)
+                self._stream.write(f"{end}{mark_of(*marked, task.actor_id if task is not None else b'')}\n{text}")
+                self._marked = marked
+                output.is_named = marked != NOBODY
+            else:
+                self._stream.write(text)
             if text.endswith("\n"):
                 self._open = None
-                self._executor.output.unended.discard((speaker, self._end_line))
+                output.unended.discard((speaker, self._end_line))
             else:
                 self._open = speaker
-                self._executor.output.unended.add((speaker, self._end_line))
+                output.unended.add((speaker, self._end_line))
 
     def _forget_name(self) -> None:
-        """Clear the name when another task begins, so that its output past this stream does not get the last task's name."""
+        """Forget the task when another one begins, so that output past this stream does not count as the last task's."""
         with _writing:
-            if self._named and self._open is None:
+            if self._marked != NOBODY and self._open is None:
                 self._stream.write(f"{TASK_NAME_MARK}\n")
-                self._named = ""
+                self._marked = NOBODY
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -350,6 +350,10 @@ class StateReader:
         alive = {node.node_id: node for node in nodes if node.alive}
         return alive, _drivers(jobs, alive)
 
+    async def ask_raylet(self, node: NodeInfo, request: Request[R]) -> R:
+        """Ask a node's raylet. Raises PlatformError if it cannot be reached; waits for its answer without a limit."""
+        return await self._peers.to(node.address).call(request)
+
     async def rows(self, channel: str, record: type[R]) -> list[R]:
         """Return all rows of a channel of the gcs."""
         return [decode(record, value) for value in await read_table(self._gcs, channel)]

@@ -2,13 +2,14 @@
 
 Ray: python/ray/_private/log_monitor.py
 
-Each worker has two files, ``worker-<id>-<pid>.out`` and ``.err``. Lines that a worker writes once it is bound to a job go
-to the job's driver as ``PrintLines``. They are collected per turn of the loop and sent in their order, with few batches
-under way at a time. If a driver reads slowly, lines wait here, up to a limit. Lines beyond it are counted, and the driver is
-told how many it has missed. When the driver is gone, nothing is forwarded.
+Each worker has two files, ``worker-<id>-<job>-<pid>.out`` and ``.err``. Lines that a worker writes once it is bound to a
+job go to the job's driver as ``PrintLines``. They are collected per turn of the loop and sent in their order, with few
+batches under way at a time. If a driver reads slowly, lines wait here, up to a limit. Lines beyond it are counted, and the
+driver is told how many it has missed. When the driver is gone, nothing is forwarded.
 
-A worker names the task that prints: a line of ASCII 30 (record separator) and a name marks the lines that follow it in
-the same stream. This line is neither kept nor forwarded.
+A worker marks the lines of a task: a line before them names the task (``minray/protocol/logs.py``). Marks are not
+forwarded. A mark is kept together with the first line after it, in one write, and stands at the beginning of each file of a
+rotation. So the lines of one task can be found later (``log_service``).
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from minray.common.ids import JOB_ID_BYTES
+from minray.common.log_files import LogSink, OpenLog
 from minray.platform.base import Buffer, PlatformError
 from minray.protocol.base import Address, Done
 from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
+from minray.protocol.logs import read_mark
 from minray.rpc.connection import Peers
 
 logger = logging.getLogger(__name__)
@@ -40,16 +43,8 @@ MAX_WAITING_LINES = 20_000
 """Most lines that wait for one job's driver; lines beyond are not forwarded (they are in the files)."""
 
 
-class LogSink(Protocol):
-    """An open log file. Its methods may raise OSError, which the caller handles: a full disk must not end a raylet."""
-
-    def write(self, text: str, /) -> int: ...
-
-    def close(self) -> None: ...
-
-
-OpenLog = Callable[[str], LogSink]
-"""Function that opens a log file by its name for appending; it may raise OSError."""
+NO_JOB = b"\xff" * JOB_ID_BYTES
+"""Job in the name of a file whose worker has printed before it had a job."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,10 +54,14 @@ class _WorkerStream:
     worker_id: bytes
     is_stderr: bool
     task_name: str = ""
+    mark: str = ""
+    """The mark that holds now, with its newline; empty: no task prints, and none has printed before."""
+    kept_mark: str = ""
+    """The last mark in the file."""
     sink: LogSink | None = None
     """Open file; None until the first line is kept."""
-    early: list[str] = field(default_factory=list)
-    """Lines that came before the worker's pid, and with it the file's name, was known."""
+    early: list[tuple[str, str]] = field(default_factory=list)
+    """Lines, each with its mark, that came before the worker's pid, and with it the file's name, was known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,9 +123,10 @@ class LogMonitor:
         source = self._source(worker_id)
         stream = source.stderr if stream_name == "stderr" else source.stdout
         if line.startswith(TASK_NAME_MARK):
-            stream.task_name = line[1:]
+            stream.task_name = read_mark(line).name
+            stream.mark = line + "\n"
             return
-        self._keep(source, stream, line)
+        self._keep(source, stream, line, stream.mark)
         if source.job_id:
             self._queue(source, stream, line)
 
@@ -135,8 +135,8 @@ class LogMonitor:
         source.pid = pid
         for stream in (source.stdout, source.stderr):
             early, stream.early = stream.early, []
-            for line in early:
-                self._keep(source, stream, line)
+            for mark, line in early:
+                self._keep(source, stream, line, mark)
 
     def on_bound(self, worker_id: bytes, job_id: bytes) -> None:
         """Note the job to which a worker's output belongs from now on."""
@@ -168,17 +168,18 @@ class LogMonitor:
             self._sources[worker_id] = source
         return source
 
-    def _keep(self, source: _Source, stream: _WorkerStream, line: str) -> None:
+    def _keep(self, source: _Source, stream: _WorkerStream, line: str, mark: str) -> None:
         if self._open_log is None:
             return
         if not source.pid:
-            stream.early.append(line)
+            stream.early.append((mark, line))
             return
         try:
             if stream.sink is None:
-                suffix = "err" if stream.is_stderr else "out"
-                stream.sink = self._open_log(f"worker-{stream.worker_id.hex()}-{source.pid}.{suffix}")
-            stream.sink.write(line + "\n")
+                job_id, suffix = source.job_id or NO_JOB, "err" if stream.is_stderr else "out"
+                stream.sink = self._open_log(f"worker-{stream.worker_id.hex()}-{job_id.hex()}-{source.pid}.{suffix}")
+            stream.sink.write(f"{line}\n" if mark == stream.kept_mark else f"{mark}{line}\n", mark)
+            stream.kept_mark = mark
         except OSError as error:
             if self._unkept == 0:
                 logger.error("the output of workers cannot be kept in %s: %s", self._log_dir, error)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from minray.common.config import RayletConfig, fallback_endpoint, store_endpoint, worker_endpoint
+from minray.common.log_files import LogDirectory
 from minray.common.resources import OBJECT_STORE_MEMORY, UNIT
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.store import ObjectStore
@@ -42,7 +43,8 @@ from minray.raylet.io_workers import IoWorkers
 from minray.raylet.killable_workers import KillableWorkers
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.local_gc import LocalGc
-from minray.raylet.log_monitor import LogMonitor, OpenLog
+from minray.raylet.log_monitor import LogMonitor
+from minray.raylet.log_service import LogService
 from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
 from minray.raylet.resource_reporter import ResourceReporter, needs_of
@@ -65,10 +67,10 @@ class Raylet:
         self,
         platform: Platform,
         config: RayletConfig,
-        open_log: OpenLog | None = None,
+        logs: LogDirectory | None = None,
         remove_socket: Callable[[str], None] | None = None,
     ) -> None:
-        """``open_log`` opens the log files of workers; None: their output is not kept.
+        """``logs`` has the log files of this node; None: it has none, and the output of workers is not kept.
 
         ``remove_socket`` removes the sockets that a killed process of this node has left, given its endpoint.
         """
@@ -84,6 +86,7 @@ class Raylet:
         )
         self._raylets: dict[bytes, Address] = {config.node_id: Address(config.node_id, config.node_id, endpoint)}
         """Addresses of all raylets, dead ones too: a request may be spilled to a node that has just died."""
+        open_log = logs.open_sink if logs is not None else None
         self._log_monitor = LogMonitor(self._peers, config.node_id, config.node_ip, f"{config.session_dir}/logs", open_log)
         self._broker = self._make_broker(endpoint)
         self.groups = BundleService(platform, self._gcs, self._broker)
@@ -94,7 +97,8 @@ class Raylet:
         self._departure = self._make_departure()
         self._local_gc = LocalGc(system.local_gc_min_interval_s)
         self._memory_monitor = self._make_memory_monitor()
-        self._dispatcher = Dispatcher(self._make_node_manager(), self.groups, self.store, self.objects)
+        log_service = LogService(logs, system.rotation_backup_count)
+        self._dispatcher = Dispatcher(self._make_node_manager(), self.groups, self.store, self.objects, log_service)
         self._reporter = self._make_reporter()
         self._subscriptions = [
             Subscription(self._gcs, NODES, self._on_node),
@@ -442,5 +446,5 @@ class Raylet:
             self._local_gc.drivers[key] = job.driver
 
 
-RAYLET_SERVICES = (NodeManager, BundleService, ObjectStore, ObjectManager)
+RAYLET_SERVICES = (NodeManager, BundleService, ObjectStore, ObjectManager, LogService)
 """Classes whose handlers answer requests in this process."""

@@ -48,6 +48,7 @@ from minray.protocol.raylet import FlushLogs
 from minray.raylet.raylet import Raylet
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
+from minray.simulation.logs import SimLogs
 from minray.simulation.loop import Failure, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.trace import LOG, Trace
@@ -430,7 +431,7 @@ class SimCluster:
 
     async def _run_raylet(self, platform: Platform, config: bytes) -> int:
         raylet_config = _decode(config, RayletConfig)
-        raylet = Raylet(platform, raylet_config)
+        raylet = Raylet(platform, raylet_config, SimLogs())
         try:
             await raylet.start()
         except PlatformError:

@@ -61,7 +61,7 @@ function tell(i) {  // an event in words
   if (kind === "state") return `${who}: ${d[0]} ${short(d[1])} is new: ${d[3]}`;
   if (kind === "fault") return `FAULT, ${who}: ${d.join(" ")}`;
   if (kind === "output" && d[1].startsWith(DATA.task_mark))
-    return `${who} will print for ${d[1].slice(DATA.task_mark.length)}`;
+    return `${who} will print for ${d[1].split(DATA.task_mark)[1]}`;
   if (kind === "output") return `${who} prints to ${d[0]}: ${d[1]}`;
   return `${who} ${kind === "log" ? "logs: " : ""}${d.join(" ")}`;
 }

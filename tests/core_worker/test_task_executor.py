@@ -237,16 +237,15 @@ def test_g23_a_process_is_used_up_when_a_function_was_called_max_calls_times() -
 
 
 @pytest.mark.parametrize("kind", ["execute", "execute_beside", "execute_async"])
-def test_the_name_under_which_output_is_shown_is_forgotten_when_another_task_begins(kind: str) -> None:
+def test_the_task_whose_output_is_shown_is_forgotten_when_another_one_begins(kind: str) -> None:
     machine = Machine()
     forgotten: list[str] = []
     machine.executor.output.forget_names = [lambda: forgotten.append("once"), raising(OSError())]
     machine.executor.actor = Actor(lambda: 1)
-    for name in ("method", "method", "other", "other"):
-        if name == "method":
-            machine.executor.output.named = name
-        machine.execute(machine.task(method=name, actor_id=b"actor"), kind)
-    assert forgotten == ["once"] and machine.executor.output.named == ""
+    for has_printed in (True, False, False):
+        machine.executor.output.is_named |= has_printed
+        machine.execute(machine.task(method="method", actor_id=b"actor"), kind)
+    assert forgotten == ["once"] and not machine.executor.output.is_named
 
 
 # --- what is remembered of it

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import io
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +37,7 @@ from minray.rpc.connection import Peer, Peers
 from minray.rpc.service import Call, Dispatcher
 from minray.simulation.faults import FaultPlan, Oracle
 from minray.simulation.interpreter import simulated_meanings
+from minray.simulation.logs import SimLogs
 from minray.simulation.loop import SimProcess, current_process
 from minray.simulation.machine import Role, SimWorld
 
@@ -156,8 +156,8 @@ class Scene:
         self.listening_takes_s = 0.0
         """How long a raylet needs for that."""
         self.spawns = 0
-        self.files: dict[str, io.StringIO] = {}
-        """Log files by name."""
+        self.logs = SimLogs()
+        """The log files of all raylets."""
         self.printed: list[PrintLines] = []
         """Messages with lines that came to this owner as a driver."""
         self.revoked = 0
@@ -190,7 +190,7 @@ class Scene:
         decoded = msgspec.msgpack.decode(config, type=RayletConfig)
         processes, network = Processes(self, platform.processes), Network(self, platform.network)
         platform = dataclasses.replace(platform, processes=processes, network=network)
-        raylet = Raylet(platform, decoded, open_log=self._open_log)
+        raylet = Raylet(platform, decoded, logs=self.logs)
         await raylet.start()
         if raylet.reason:
             self.refused[decoded.node_name] = raylet.reason
@@ -208,6 +208,10 @@ class Scene:
         channels = [f"channel to {end.pipe.target.name}" for end in network.ends if not end.closed]
         memory = self.handed_out(raylet._config.node_name)
         return [*timers_of(process), *listening, *(name for name in tasks if name != "raylet"), *channels, *memory]
+
+    def written(self) -> dict[str, str]:
+        """Return the contents of the log files, by name."""
+        return {name: log.data.decode() for name, log in self.logs.files.items()}
 
     def handed_out(self, name: str) -> set[str]:
         """Where the memory of a node is found."""
@@ -248,9 +252,6 @@ class Scene:
         await platform.network.listen(address.endpoint, config, Dispatcher(self.bystanders[config]))
         self.others[config] = address
         await asyncio.get_running_loop().create_future()
-
-    def _open_log(self, name: str) -> io.StringIO:
-        return self.files.setdefault(name, io.StringIO())
 
     # --- As an owner and a driver ----------------------------------------------------------------------------------------
 

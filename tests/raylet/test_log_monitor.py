@@ -12,10 +12,12 @@ from minray.node.worker_output import LinePrinter
 from minray.platform.base import PlatformError
 from minray.protocol.base import DONE, Address
 from minray.protocol.core_worker import PrintLines
+from minray.protocol.logs import mark_of
 from minray.raylet.log_monitor import MAX_UNACKNOWLEDGED_BATCHES, LogMonitor
 from tests.rpc.fake_network import in_virtual_time, turns
 
 JOB, WORKER = b"job1", b"w" * 16
+FIRST, SECOND, NOBODY = mark_of("f", b"1" * 24), mark_of("f", b"2" * 24, 1), mark_of("")
 DRIVER = Address(b"driver", b"node", "sim:driver")
 
 
@@ -26,10 +28,11 @@ class File:
         self._node = node
         self._name = name
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, heading: str = "") -> None:
         if self._node.disk_full:
             raise OSError("no space left")
         self._node.files.setdefault(self._name, []).append(text)
+        self._node.headings.append(heading)
 
     def close(self) -> None:
         self._node.closed.append(self._name)
@@ -42,6 +45,8 @@ class Node:
         self.sent: list[PrintLines] = []
         self._on_answer: list[Callable[..., None]] = []
         self.files: dict[str, list[str]] = {}
+        self.headings: list[str] = []
+        """Beginning of a new file that would start with this piece of text, for each piece."""
         self.closed: list[str] = []
         self.disk_full = False
         driver: Any = self
@@ -139,8 +144,22 @@ async def test_files_are_closed_with_their_worker() -> None:
     await node.print("two", stream="stderr")
     node.monitor.on_exit(WORKER)
     node.monitor.on_exit(WORKER)
-    names = [f"worker-{WORKER.hex()}-7.{suffix}" for suffix in ("out", "err")]
+    names = [f"worker-{WORKER.hex()}-{JOB.hex()}-7.{suffix}" for suffix in ("out", "err")]
     assert node.files == dict(zip(names, (["one\n"], ["two\n"]), strict=True)) and node.closed == names
+
+
+@in_virtual_time
+async def test_a_mark_costs_no_write_and_is_repeated_only_when_it_changes() -> None:
+    """One write for each line, as without marks; and a rotation at any line would keep what the line belongs to."""
+    node = Node()
+    await node.print(FIRST, "early")
+    node.monitor.on_started(WORKER, 7)
+    await node.print("one", FIRST, "two", SECOND, NOBODY, "three", NOBODY, SECOND, FIRST, "four")
+    (texts,) = node.files.values()
+    assert texts == [f"{FIRST}\nearly\n", "one\n", "two\n", f"{NOBODY}\nthree\n", f"{FIRST}\nfour\n"]
+    assert node.headings == [f"{mark}\n" for mark in (FIRST, FIRST, FIRST, NOBODY, FIRST)]
+    node.monitor.on_job(JOB, DRIVER, True)
+    assert node.sent[0].lines == [("f", "early"), ("f", "one"), ("f", "two"), ("", "three"), ("f", "four")]
 
 
 @in_virtual_time

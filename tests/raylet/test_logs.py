@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import io
 
 from minray.protocol.base import Address
 from minray.protocol.gcs import FinishJob
 from minray.protocol.raylet import FlushLogs
 from minray.raylet import log_monitor
+from minray.simulation.logs import SimLog
 from tests.raylet.scene import Scene, scenario
 
 
@@ -26,9 +26,10 @@ async def test_output_reaches_the_driver_in_order_with_the_tasks_name(scene: Sce
     assert text(scene) == [("f", "one"), ("f", "two"), ("g", "three"), ("", "four")]
     assert [(batch.pid, batch.is_stderr) for batch in scene.printed] == [(worker.pid, False), (worker.pid, True)]
     assert [batch.sequence for batch in scene.printed] == [1, 2]
-    files = {name.rpartition(".")[2]: file.getvalue() for name, file in scene.files.items()}
-    assert files == {"out": "one\ntwo\nthree\n", "err": "four\n"}
-    assert sorted(scene.files)[1] == f"worker-{worker.config.worker_id.hex()}-{worker.pid}.out"
+    files = {name.rpartition(".")[2]: text for name, text in scene.written().items()}
+    assert files == {"out": "\x1ef\none\ntwo\n\x1eg\nthree\n", "err": "four\n"}
+    name = f"worker-{worker.config.worker_id.hex()}-{scene.job_id.hex()}-{worker.pid}.out"
+    assert sorted(scene.written())[1] == name
 
 
 @scenario(cpus=1)
@@ -41,7 +42,7 @@ async def test_what_a_worker_prints_before_it_has_a_job_is_only_kept(scene: Scen
     worker.print("late\n")
     await scene.until(lambda: scene.printed)
     assert text(scene) == [("", "late")]
-    assert next(iter(scene.files.values())).getvalue() == "early\nlate\n"
+    assert next(iter(scene.written().values())) == "early\nlate\n"
 
 
 @scenario(cpus=1)
@@ -84,7 +85,7 @@ async def test_nothing_is_forwarded_to_a_driver_that_is_gone(scene: Scene) -> No
     await scene.raylet().call(FlushLogs(b"gone"))
     assert asyncio.get_running_loop().time() - began < 0.1
     assert scene.printed == []
-    assert next(iter(scene.files.values())).getvalue() == "too late\nmuch too late\n"
+    assert next(iter(scene.written().values())) == "too late\nmuch too late\n"
 
 
 @scenario(cpus=1)
@@ -135,20 +136,21 @@ async def test_few_batches_are_on_their_way_to_a_driver_that_does_not_answer(sce
 async def test_what_comes_before_the_pid_is_known_is_kept_under_the_right_name(scene: Scene) -> None:
     monitor = scene.raylets["head"]._log_monitor
     monitor.on_output(b"w" * 16, "stderr", "early")
-    assert not scene.files
+    assert not scene.written()
     monitor.on_started(b"w" * 16, 7)
-    assert {name: file.getvalue() for name, file in scene.files.items()} == {f"worker-{'77' * 16}-7.err": "early\n"}
+    assert scene.written() == {f"worker-{'77' * 16}-ffffffff-7.err": "early\n"}
 
 
 @scenario(cpus=1)
 async def test_a_full_disk_loses_the_files_and_nothing_else(scene: Scene) -> None:
     _, reply = await scene.lease()
-    scene.files[f"worker-{scene.worker(reply).config.worker_id.hex()}-{reply.pid}.out"] = FullDisk()
+    worker_id = scene.worker(reply).config.worker_id
+    scene.logs.files[f"worker-{worker_id.hex()}-{scene.job_id.hex()}-{reply.pid}.out"] = FullDisk(0)
     scene.worker(reply).print("hello\n")
     await scene.until(lambda: scene.printed)
     assert text(scene) == [("", "hello")]
 
 
-class FullDisk(io.StringIO):
-    def write(self, text: str, /) -> int:
+class FullDisk(SimLog):
+    def write(self, text: str, heading: str = "", /) -> int:
         raise OSError("no space left on device")

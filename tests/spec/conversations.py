@@ -46,7 +46,7 @@ CONVERSATIONS: Mapping[str, tuple[str, ...]] = {
     "key-value": ("KvPut", "KvGet", "KvDel", "KvKeys"),
     "introspection": (
         "GetCoreWorkerStats", "GetNodeStats", "GetProfileEvents", "GetStacks", "GetMetrics", "GetTasksInfo", "GetTaskEvents",
-        "AddTaskEventData", "GetBreakpoints",
+        "AddTaskEventData", "GetBreakpoints", "ListLogs", "ReadLog",
     ),
 }  # fmt: skip
 """Name of a conversation -> its requests."""

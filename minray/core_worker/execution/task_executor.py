@@ -140,8 +140,8 @@ class TaskExecutor:
             return
         if task.lease_tag:
             self.mark(task)
-        if self.output.named:
-            self.output.forget_name(task)
+        if self.output.is_named:
+            self.output.forget_name()
         template = task.header.template
         if template is not self.title.template:
             self.title.show(template)
@@ -174,8 +174,8 @@ class TaskExecutor:
         """Run a call of a threaded actor in one of its threads, and leave an ``Execution`` on it."""
         if self.wants_exit or not task.claim():
             return
-        if self.output.named:
-            self.output.forget_name(task)
+        if self.output.is_named:
+            self.output.forget_name()
         started = Clock.perf_counter_ns()
         token = _beside_main.set(task)
         try:
@@ -188,8 +188,8 @@ class TaskExecutor:
 
     async def execute_async(self, task: ReceivedTask) -> None:
         """Run a call on an async actor's event loop, and leave an ``Execution`` on it; the caller has claimed it."""
-        if self.output.named:
-            self.output.forget_name(task)
+        if self.output.is_named:
+            self.output.forget_name()
         started = Clock.perf_counter_ns()
         _beside_main.set(task)
         try:

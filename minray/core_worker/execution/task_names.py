@@ -10,8 +10,8 @@ the name of its class.
 A title is written when it changes: not between two tasks of one function that follow each other. Then it costs a task one
 comparison.
 
-Output is printed through streams that write the name of the task before it (``node/worker_output.py``). When a task ends,
-the line that it has begun ends too, and the streams forget its name as soon as another task begins.
+Output is printed through streams that write a mark before it, with the task's name and ids (``node/worker_output.py``).
+When a task ends, the line that it has begun ends too, and the streams forget its mark as soon as another task begins.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class OutputNames:
     def __init__(self) -> None:
         self.actor_words = ""
         """The actor's ``repr`` after its constructor, if its class defines one; empty otherwise."""
-        self.unended: set[tuple[Speaker, Callable[[Speaker, str], None]]] = set()
+        self.unended: set[tuple[Speaker, Callable[[Speaker, ReceivedTask], None]]] = set()
         """Output that ends with its task: the speaker, and a function that ends the output. Output streams enter unfinished
         lines, and a debugger its terminal."""
-        self.named = ""
-        """Name under which output that bypasses the output streams is shown; written by the streams."""
+        self.is_named = False
+        """Whether output that bypasses the output streams is shown as that of some task; written by the streams."""
         self.forget_names: list[Callable[[], None]] = []
-        """Functions that make the output streams forget that name."""
+        """Functions that make the output streams forget that task."""
 
     def shown_name(self, task: ReceivedTask) -> str:
         """Return the name shown before a task's output; a call of an actor with a ``repr`` is named after that."""
@@ -80,13 +80,12 @@ class OutputNames:
             return f"{self.actor_words}.{template.method}"
         return template.name
 
-    def forget_name(self, task: ReceivedTask) -> None:
-        """Make the output streams forget the name of an earlier task, unless this task has the same name."""
-        if self.named != self.shown_name(task):
-            self.named = ""
-            for forget in self.forget_names:
-                with suppress(OSError, ValueError):  # the stream has no reader any more, or is closed
-                    forget()
+    def forget_name(self) -> None:
+        """Make the output streams forget an earlier task, because another one begins."""
+        self.is_named = False
+        for forget in self.forget_names:
+            with suppress(OSError, ValueError):  # the stream has no reader any more, or is closed
+                forget()
 
     def end_lines(self, task: ReceivedTask, call: bytes) -> None:
         """End the output that a task has begun: that of the main thread, or that of ``call`` in any thread."""
@@ -94,4 +93,4 @@ class OutputNames:
         for one in [one for one in list(self.unended) if (one[0][1] == call if call else one[0] == main)]:
             self.unended.discard(one)
             with suppress(OSError, ValueError):  # the stream has no reader any more, or cannot encode the text
-                one[1](one[0], self.shown_name(task))
+                one[1](one[0], task)

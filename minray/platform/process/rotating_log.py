@@ -34,11 +34,16 @@ class RotatingLog:
         """Size of the file when it was opened, plus the bytes written here since."""
         self._open()
 
-    def write(self, text: str) -> int:
-        """Write the text into one file, after a rotation if it would not fit. Raises OSError."""
+    def write(self, text: str, heading: str = "", /) -> int:
+        """Write the text into one file, after a rotation if it would not fit. Raises OSError.
+
+        ``heading``: what a new file begins with, unless the text does.
+        """
         data = text.encode(errors="backslashreplace")
         if self._max_bytes and self._size and self._size + len(data) > self._max_bytes:
             self._rotate()
+            if not text.startswith(heading):
+                data = heading.encode(errors="backslashreplace") + data
         self._size += len(data)
         rest = memoryview(data)
         while rest:

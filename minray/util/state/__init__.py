@@ -3,7 +3,7 @@
 Ray: python/ray/util/state/
 
 The functions ask all living processes, and return the state at this moment. The gcs keeps tasks of ended processes. Ray's
-functions for logs, runtime environments and cluster events are left out.
+functions for runtime environments and cluster events are left out.
 """
 
 from minray.util.state.api import (
@@ -25,10 +25,12 @@ from minray.util.state.api import (
     summarize_objects,
     summarize_tasks,
 )
+from minray.util.state.logs import get_log, list_logs
 
 __all__ = [
     "get_actor",
     "get_job",
+    "get_log",
     "get_node",
     "get_objects",
     "get_placement_group",
@@ -36,6 +38,7 @@ __all__ = [
     "get_worker",
     "list_actors",
     "list_jobs",
+    "list_logs",
     "list_nodes",
     "list_objects",
     "list_placement_groups",

@@ -20,9 +20,9 @@ because a process does not answer in time or has more than ten thousand.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minray.api.calls import check_timeout, connected_api, state_reader
 from minray.exceptions import RaySystemError
@@ -43,12 +43,16 @@ from minray.util.state.exception import RayStateApiException
 from minray.util.state.filters import Filter
 from minray.util.state.rows import KINDS, Listing, plain_id
 
+if TYPE_CHECKING:
+    from minray.observability.state_reader import StateReader
+
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
 DEFAULT_TIMEOUT_S = 30
 
 Filters = Sequence[Filter] | None
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 def list_actors(
@@ -261,18 +265,22 @@ def _checked(id: str) -> str:
 
 
 def _read(kind: str, address: str | None, timeout: float, id: str | None) -> Listing:
+    digits = None if id is None else plain_id(id)
+    return ask(address, timeout, lambda reader: KINDS[kind].read(reader, timeout, digits))
+
+
+def ask(address: str | None, timeout: float, question: Callable[[StateReader], Coroutine[Any, Any, T]]) -> T:
+    """Ask the processes of this process's cluster. ``address`` and ``timeout``: as for all functions of this file."""
     if address not in (None, "auto"):
         raise ValueError("these functions look at the cluster of this process; for another one: minray list --address")
     check_timeout(timeout)
-    if id is not None:
-        id = plain_id(id)
     api = connected_api()
     if api is None:
         raise RayStateApiException("this process is not connected to a cluster; call minray.init()")
     try:
-        listing: Listing = api.run_on_loop(lambda: KINDS[kind].read(state_reader(api), timeout, id))
+        answer: T = api.run_on_loop(lambda: question(state_reader(api)))
     except TimeoutError:
         raise RayStateApiException(f"the gcs does not answer within {timeout:g} s") from None
     except RaySystemError as error:
         raise RayStateApiException(str(error)) from None
-    return listing
+    return answer
