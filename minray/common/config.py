@@ -119,6 +119,10 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Most memory, in bytes, of these tasks."""
     task_events_report_interval_ms: int = 1000
     """Time within which a process tells the gcs about tasks that have failed; 0: the gcs keeps no tasks at all."""
+    metrics_report_interval_ms: int = 2000
+    """Time within which a worker tells its raylet the counters and histograms that its programs have changed; 0: never.
+
+    The raylet keeps them until the job is over. Only workers that record values report (Ray: 10 s, all processes)."""
     record_task_phases: bool = False
     """Whether ``timeline`` shows when a task unpickled its arguments, ran, and stored its results."""
     local_gc_min_interval_s: float = 10.0

@@ -24,6 +24,7 @@ from minray.core_worker.fetching.waiting_threads import WaitingThreads
 from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
+from minray.core_worker.introspection.metric_reporter import MetricReporter
 from minray.core_worker.introspection.stats import Statistician
 from minray.core_worker.introspection.task_event_buffer import TaskEventBuffer
 from minray.core_worker.ownership.borrowing import Borrowing
@@ -204,7 +205,7 @@ class CoreWorker:
             self.blocked,
             cancel_children=submission.cancel_children,
             is_through=self.is_through,
-            report_failures=self.task_events.report,
+            report_last=self.report_last,
         )
         self.named_actors = NamedActors(process, references, self.borrowing, self.drop_ref)
         self.placement_groups = PlacementGroups(process, self.context, references, objects, self._own_actor_id)
@@ -235,6 +236,13 @@ class CoreWorker:
             receiver=execution.receiver,
             actor_receiver=execution.actor_receiver,
         )
+        self.metrics = MetricReporter(self.process, self.statistician.figures)
+        self._closes.append(self.metrics.close)
+
+    def report_last(self) -> None:
+        """Tell the gcs and the raylet what they keep when this process has ended in order."""
+        self.task_events.report()
+        self.metrics.report()
 
     def user_port(self) -> UserPort:
         """Return the port for user threads; only after ``start``."""

@@ -17,7 +17,6 @@ from minray.core_worker.execution.task_execution import TaskExecution
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
-from minray.core_worker.introspection.task_event_buffer import TaskEventBuffer
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.object_deletion import ObjectDeletion
@@ -107,7 +106,6 @@ class Parts(Protocol):
     execution: TaskExecution
     # --- explanations and state
     statistician: Statistician
-    task_events: TaskEventBuffer
     explainer: Explainer
     # --- the whole process
     on_lines: Callable[[PrintLines], None] | None
@@ -117,6 +115,9 @@ class Parts(Protocol):
 
     def is_free(self) -> bool:
         """Whether nothing depends on this process."""
+
+    def report_last(self) -> None:
+        """Tell the gcs and the raylet what they keep when this process has ended in order."""
 
 
 class CoreWorkerService:
@@ -289,7 +290,7 @@ class CoreWorkerService:
         if not request.force and (self._core.process.breakpoints or not self._core.is_free()):
             return ExitWorkerReply(False)
         self._core.process.is_exiting = True
-        self._core.task_events.report()
+        self._core.report_last()
         asyncio.get_running_loop().call_later(0.01, self._core.process.platform.processes.exit, 0)
         return ExitWorkerReply(True)
 

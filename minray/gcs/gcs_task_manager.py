@@ -92,8 +92,12 @@ class GcsTaskManager:
             workers=workers,
             last=last,
             is_complete=not newer or last == newer[-1][0],
-            dropped=sum(self._dropped.values()),
+            dropped=self.dropped(),
         )
+
+    def dropped(self) -> int:
+        """Return the number of tasks that were dropped, or never received, because there were too many."""
+        return sum(self._dropped.values())
 
     def dropped_of(self, job_id: bytes) -> int:
         return self._dropped.get(job_id, 0)

@@ -32,6 +32,7 @@ from minray.gcs.actor_queries import ActorQueries
 from minray.gcs.actor_service import ActorService
 from minray.gcs.durable import Changes, durable, until_stored
 from minray.gcs.effects import Publication
+from minray.gcs.gcs_metrics import GcsMetricsService
 from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.gcs.health_check_manager import HealthCheckManager
@@ -99,7 +100,10 @@ class GcsServer:
             self._store_node,
             self._group_scheduler.on_node_leaving,
         )
-        self._dispatcher = Dispatcher(self, self._actors, self._actors.queries, self._group_scheduler, self._drainer)
+        metrics = GcsMetricsService(platform, self.tasks)
+        self._dispatcher = Dispatcher(
+            self, self._actors, self._actors.queries, self._group_scheduler, self._drainer, metrics
+        )
 
     def _address(self) -> Address:
         """Return the gcs's own address, as the owner of leases."""
@@ -445,5 +449,5 @@ class GcsServer:
         return DONE
 
 
-GCS_SERVICES = (GcsServer, ActorService, ActorQueries, PlacementGroupScheduler, NodeDrainer)
+GCS_SERVICES = (GcsServer, ActorService, ActorQueries, PlacementGroupScheduler, NodeDrainer, GcsMetricsService)
 """Classes whose handlers answer requests in this process."""

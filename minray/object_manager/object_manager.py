@@ -65,7 +65,7 @@ class ObjectManager:
         self.pulls = PullManager(lambda size: self.store.table.has_room(size))
         self._pulls: dict[bytes, tuple[Pull, asyncio.Task[None]]] = {}
         """Pulls and their tasks, by object id."""
-        self._pushes = PushManager(config.system_config.object_manager_max_bytes_in_flight)
+        self.pushes = PushManager(config.system_config.object_manager_max_bytes_in_flight)
         self._read_spilled = read_spilled
         self._reading = TaskSet()
         """Tasks of pushes that read from disk."""
@@ -74,6 +74,10 @@ class ObjectManager:
         )
         self._report_count = 0
         self._push_count = 0
+        self.pushed_bytes = 0
+        """Bytes that were sent to other nodes from memory."""
+        self.received_bytes = 0
+        """Bytes of objects that have come from other nodes completely."""
         self._question_count = 0
         self._is_closed = False
 
@@ -176,7 +180,7 @@ class ObjectManager:
 
     def _push_in_turn(self, request: ReadChunk, call: Call, is_here: bool) -> None:
         if is_here:
-            self._pushes.add_push(request.size, partial(self._push, request, call))
+            self.pushes.add_push(request.size, partial(self._push, request, call))
         else:
             call.reply(ChunkReply(False))
 
@@ -184,7 +188,7 @@ class ObjectManager:
         entry = self._find(request)
         if entry is None or not self._is_here(entry, request):  # Freed or evicted, and perhaps being pulled once more.
             call.reply(ChunkReply(False))
-            asyncio.get_running_loop().call_soon(self._pushes.on_sent, request.size)
+            asyncio.get_running_loop().call_soon(self.pushes.on_sent, request.size)
         elif entry.spilled is None or self.store.table.is_sealed(entry):
             call.reply(ChunkReply(True), [self._lasting_view(entry, request.start, request.size)])
         else:
@@ -194,14 +198,15 @@ class ObjectManager:
         chunk = await self._read_spilled(entry, request.start, request.size)
         if chunk is None:
             call.reply(ChunkReply(False))
-            self._pushes.on_sent(request.size)
+            self.pushes.on_sent(request.size)
         else:
-            view = lasting_view(chunk, 0, request.size, self._post, self._pushes.on_sent, request.size)
+            view = lasting_view(chunk, 0, request.size, self._post, self.pushes.on_sent, request.size)
             call.reply(ChunkReply(True), [view])
 
     def _lasting_view(self, entry: ObjectEntry, start: int, size: int) -> memoryview:
         """Return a view that keeps the copy pinned as long as it, or a view made of it, lives."""
         self._push_count += 1
+        self.pushed_bytes += size
         pin = b"send" + self._push_count.to_bytes(8, "big")
         self.store.table.pin(entry, pin, b"")
         arena, place = self.store.place(entry)
@@ -209,4 +214,4 @@ class ObjectManager:
 
     def _on_sent(self, pin: bytes, size: int) -> None:
         self.store.unpin([pin])
-        self._pushes.on_sent(size)
+        self.pushes.on_sent(size)

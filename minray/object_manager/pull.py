@@ -62,6 +62,8 @@ class Port(Protocol):
     """Chunk size in bytes of all but large objects."""
     chunks_at_once: int
     """Most chunks of one object that are on their way at a time."""
+    received_bytes: int
+    """Bytes of objects that have come from other nodes completely."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -198,6 +200,7 @@ class Pull:
     def _complete(self) -> None:
         assert self.entry is not None
         entry, self.entry = self.entry, None
+        self._manager.received_bytes += entry.size
         # The report comes first: a request that waits for memory may evict the copy as soon as it is sealed.
         self._manager.report(self.owner, self.object_id, entry.attempt, True, self._announced[1])
         self._announced = 0, 0

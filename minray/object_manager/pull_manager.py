@@ -66,13 +66,21 @@ class PullManager:
         self._bundles: dict[Order, _Bundle] = {}
         self._begun_count = 0
         """Number of bundles that are under way."""
-        self._due_bytes = 0
+        self.due_bytes = 0
         """Total size of the objects that have begun and have no memory yet."""
         self._waiting: list[Order] = []
         """Heap of bundles that are ready to begin; some may be over already."""
 
     def __len__(self) -> int:
         return len(self._objects)
+
+    def bundles(self) -> list[tuple[int, bool]]:
+        """Return of each bundle its purpose, and whether it is under way."""
+        return [(order.purpose, bundle.is_under_way()) for order, bundle in self._bundles.items()]
+
+    def queued(self) -> int:
+        """Return the number of objects that have not begun."""
+        return sum(not any(self._bundles[order].has_begun for order in one.bundles) for one in self._objects.values())
 
     def want(self, object_id: bytes, order: Order) -> None:
         """Add an object to a bundle; the caller adds the bundle's other objects at the same moment."""
@@ -114,7 +122,7 @@ class PullManager:
         one = self._objects[object_id]
         assert one.is_due and one.size is not None
         one.is_due = False
-        self._due_bytes -= one.size
+        self.due_bytes -= one.size
 
     def stall(self, object_id: bytes) -> None:
         """Note that an object is being reconstructed; ``request`` follows when that is done."""
@@ -153,7 +161,7 @@ class PullManager:
         if one.size is None:
             return
         if one.is_due:
-            self._due_bytes -= one.size
+            self.due_bytes -= one.size
         for order in one.bundles:
             self._bundles[order].unknown += 1
             self._bundles[order].bytes -= one.size if one.on_begin is not None else 0
@@ -169,7 +177,7 @@ class PullManager:
         while self._waiting:
             bundle = self._bundles.get(self._waiting[0])
             if bundle is not None and not bundle.has_begun and not bundle.unknown:
-                if self._begun_count and not self._has_room(self._due_bytes + bundle.bytes):
+                if self._begun_count and not self._has_room(self.due_bytes + bundle.bytes):
                     return
                 bundle.has_begun = True
                 self._begun_count += 1
@@ -182,7 +190,7 @@ class PullManager:
         if on_begin is not None:
             assert one.size is not None
             one.is_due = True
-            self._due_bytes += one.size
+            self.due_bytes += one.size
             for order in one.bundles:
                 self._bundles[order].bytes -= one.size
             on_begin()

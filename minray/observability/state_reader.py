@@ -19,7 +19,17 @@ from minray.platform.base import PlatformError
 from minray.protocol.actor import ActorInfo, ListActors
 from minray.protocol.base import Address, Record, Request, decode
 from minray.protocol.core_worker import NIL, UNKNOWN_SIZE, CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
-from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobInfo, NodeInfo, WorkerDeath
+from minray.protocol.gcs import (
+    JOBS,
+    NODES,
+    RESOURCES,
+    WORKER_DEATHS,
+    JobInfo,
+    NodeInfo,
+    NodeResources,
+    WorkerDeath,
+)
+from minray.protocol.metrics import GcsMetrics, GetEndedMetrics, GetGcsMetrics, GetNodeMetrics, NodeMetrics
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.raylet import GetNodeStats, NodeStats
@@ -224,7 +234,28 @@ class ClusterBreakpoints(NamedTuple):
 
 
 class ClusterMetrics(NamedTuple):
+    """Values of programs, and the figures of drivers and workers about the system."""
+
     processes: list[ProcessMetrics]
+    """Living drivers and workers, and what the nodes keep of workers that have ended."""
+    silent: list[str]
+    left_out: int = 0
+    """Number of values that the nodes could not keep."""
+
+
+class ClusterFigures(NamedTuple):
+    """All that the system metrics are made of."""
+
+    metrics: ClusterMetrics
+    nodes: list[NodeInfo]
+    resources: list[NodeResources]
+    """The newest report of each living node."""
+    of_nodes: list[NodeMetrics]
+    gcs: GcsMetrics | None
+    """Figures of the gcs; None if it does not answer."""
+    jobs: list[JobInfo]
+    actors: list[ActorInfo]
+    groups: list[PlacementGroupInfo]
     silent: list[str]
 
 
@@ -297,11 +328,51 @@ class StateReader:
         return ClusterBreakpoints(alive, found, question.silent)
 
     async def metrics(self, timeout_s: float) -> ClusterMetrics:
-        """Ask each driver and worker for its metrics."""
+        """Ask each driver and worker for its metrics, and then each node for those of workers that have ended."""
         question = _ClusterQuestion(timeout_s)
-        _, drivers, workers = await self._processes(question)
-        metrics = await self._ask_all(question, GetMetrics(), lambda own: own.metrics(), [*drivers, *workers])
-        return ClusterMetrics(metrics, question.silent)
+        alive, drivers, workers = await self._processes(question)
+        return await self._metrics(question, [*alive.values()], [*drivers, *workers])
+
+    async def _metrics(
+        self, question: _ClusterQuestion, nodes: Sequence[NodeInfo], processes: Sequence[tuple[Address, int]]
+    ) -> ClusterMetrics:
+        told = await self._ask_all(question, GetMetrics(), lambda own: own.metrics(), processes)
+        request = GetEndedMetrics([process.worker_id for process in told])
+        kept = await self._ask_nodes(question, request, nodes)
+        ended = [process for of_node in kept for process in of_node.processes]
+        return ClusterMetrics(told + ended, question.silent, sum(of_node.left_out for of_node in kept))
+
+    async def figures(self, timeout_s: float) -> ClusterFigures:
+        """Ask every process for its metrics, and the gcs for its tables."""
+        question = _ClusterQuestion(timeout_s)
+        async with asyncio.timeout(timeout_s):
+            nodes, resources, jobs, groups = await asyncio.gather(
+                self.rows(NODES, NodeInfo),
+                self.rows(RESOURCES, NodeResources),
+                self.rows(JOBS, JobInfo),
+                self.rows(PLACEMENT_GROUPS, PlacementGroupInfo),
+            )
+            actors = (await self._gcs.call(ListActors())).actors
+        alive = {node.node_id: node for node in nodes if node.alive}
+        of_nodes = await asyncio.gather(*(self._read_workers(question, node) for node in alive.values()))
+        answering = [node for node, stats in zip(alive.values(), of_nodes, strict=True) if stats is not None]
+        processes = [*_drivers(jobs, alive), *_addresses(of_nodes)]
+        metrics, node_metrics, gcs = await asyncio.gather(
+            self._metrics(question, answering, processes),
+            self._ask_nodes(question, GetNodeMetrics(), answering),
+            question.ask("the gcs", self._gcs.call(GetGcsMetrics())),
+        )
+        return ClusterFigures(
+            metrics=metrics,
+            nodes=nodes,
+            resources=resources,
+            of_nodes=node_metrics,
+            gcs=gcs,
+            jobs=jobs,
+            actors=actors,
+            groups=groups,
+            silent=question.silent,
+        )
 
     async def workers(self, timeout_s: float) -> ClusterWorkers:
         """Ask for all drivers and workers, and for those that died recently."""
@@ -365,6 +436,16 @@ class StateReader:
 
     async def _read_workers(self, question: _ClusterQuestion, node: NodeInfo) -> NodeStats | None:
         return await question.ask(_name(node), self._peers.to(node.address).call(GetNodeStats()))
+
+    async def _ask_nodes(
+        self, question: _ClusterQuestion, request: Request[R], nodes: Sequence[NodeInfo]
+    ) -> list[R]:
+        """Ask the raylets of these nodes, but those that have not answered this question before; return the answers."""
+        asked = [node for node in nodes if _name(node) not in question.silent]
+        told = await asyncio.gather(
+            *(question.ask(_name(node), self._peers.to(node.address).call(request)) for node in asked)
+        )
+        return [one for one in told if one is not None]
 
     async def _processes(
         self, question: _ClusterQuestion

@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
+from minray.common.machine_usage import MachineUsage, ProcessUsage
+
 PROTOCOL_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 """The largest record a transport carries, and the largest frame it accepts; more than this is a broken or hostile peer."""
@@ -520,6 +522,12 @@ class Host(Protocol):
 
     def process_memory(self, pid: int) -> int:
         """Return the bytes that would be free without the process ``pid``; 0 if there is none."""
+
+    def machine_usage(self) -> MachineUsage:
+        """Measure the whole machine: a metric of the node, which no part above the seam can know. Raises OSError."""
+
+    def process_usage(self, pid: int) -> ProcessUsage | None:
+        """Measure a process of this machine; None if there is none, or if it cannot be measured."""
 
     def shortage(self) -> str:
         """Return the limit that this process has nearly reached, and how to raise it; empty if there is none."""

@@ -230,8 +230,17 @@ class MetricFamily(Record, frozen=True):
     samples: list[MetricSample]
 
 
+class SystemValue(Record, frozen=True):
+    """One figure of a process about the system itself."""
+
+    name: str
+    """Ray's name of the metric, without ``ray_``."""
+    value: float
+    labels: dict[str, str] = {}
+
+
 class ProcessMetrics(Record, frozen=True):
-    """All metrics of a driver or worker."""
+    """All metrics of a driver or worker: what its programs have recorded, and its figures about the system."""
 
     node_ip: str
     worker_id: bytes
@@ -239,6 +248,7 @@ class ProcessMetrics(Record, frozen=True):
     families: list[MetricFamily]
     left_out: int = 0
     """Number of values that are left out, because there are too many."""
+    system: list[SystemValue] = []
 
 
 class GetMetrics(Request[ProcessMetrics], frozen=True):

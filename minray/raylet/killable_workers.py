@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 
 from minray.raylet.lease_table import LeaseEntry
 from minray.raylet.memory_monitor import Candidate
+from minray.raylet.worker_deaths import ACTOR, TASK
+from minray.raylet.worker_deaths import IDLE as IDLE_WORKER
 from minray.raylet.worker_pool import DYING, IDLE, LEASED, Worker, WorkerPool
 
 
@@ -24,12 +26,16 @@ class KillableWorkers:
         entries: Mapping[bytes, LeaseEntry],
         memory_of: Callable[[int], int],
         kill_worker: Callable[[Worker, str], None],
+        on_eviction: Callable[[str, bytes], None],
     ) -> None:
-        """``memory_of`` returns the bytes that the death of a process would free, by its pid."""
+        """``memory_of`` returns the bytes that the death of a process would free, by its pid.
+
+        ``on_eviction(kind, worker_id)`` hears of each worker that is killed (``WorkerDeaths``)."""
         self._pool = pool
         self._entries = entries
         self._memory_of = memory_of
         self._kill_worker = kill_worker
+        self._on_eviction = on_eviction
 
     def candidates(self) -> list[Candidate] | None:
         """Return the workers whose death would free memory; None while one is dying."""
@@ -56,4 +62,6 @@ class KillableWorkers:
         """Kill a candidate, because ``used`` of ``total`` bytes of memory are in use."""
         worker = self._pool.workers[victim.worker_id]
         worker.memory_usage = (used, total)
+        entry = self._entries.get(worker.lease_id)
+        self._on_eviction(IDLE_WORKER if entry is None else ACTOR if entry.request.for_actor else TASK, worker.worker_id)
         self._kill_worker(worker, reason)

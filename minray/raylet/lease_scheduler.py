@@ -76,6 +76,8 @@ class LeaseScheduler:
         self.cluster = ClusterLeaseManager(self.nodes, self.local, self.states)
         self.pool = make_worker_pool(platform, config, self._is_kept)
         self.table = LeaseTable(self.arguments.end_lease)
+        self.spilled_count = 0
+        """Number of requests that were sent on to other nodes."""
         self._revoking: dict[bytes, None] = {}
         """Owners that were asked for idle leases and have not answered yet."""
         self._timer: asyncio.Handle | None = None
@@ -173,6 +175,7 @@ class LeaseScheduler:
     def _answer(self, placement: Placement) -> None:
         entry = self.table.entries[placement.request.lease_id]
         if placement.kind == states.SPILLBACK:
+            self.spilled_count += 1
             reply = LeaseReply(SPILLBACK, raylet=self._address_of_raylet(placement.node_id))
         elif placement.kind == states.REJECT:
             reply = LeaseReply(REJECTED, reason="this node has no room for it, or can never hold it")

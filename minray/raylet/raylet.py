@@ -47,6 +47,7 @@ from minray.raylet.log_monitor import LogMonitor
 from minray.raylet.log_service import LogService
 from minray.raylet.memory_monitor import MemoryMonitor
 from minray.raylet.node_manager import NodeManager
+from minray.raylet.node_metrics import MetricsService
 from minray.raylet.resource_reporter import ResourceReporter, needs_of
 from minray.rpc.connection import Peers, PeerUnreachable, ignore
 from minray.rpc.patient_caller import PatientCaller
@@ -97,8 +98,13 @@ class Raylet:
         self._departure = self._make_departure()
         self._local_gc = LocalGc(system.local_gc_min_interval_s)
         self._memory_monitor = self._make_memory_monitor()
+        self.metrics = MetricsService(
+            platform, config, self._broker, self._log_monitor, self.store, self.objects, self.io_workers
+        )
         log_service = LogService(logs, system.rotation_backup_count)
-        self._dispatcher = Dispatcher(self._make_node_manager(), self.groups, self.store, self.objects, log_service)
+        self._dispatcher = Dispatcher(
+            self._make_node_manager(), self.groups, self.store, self.objects, log_service, self.metrics
+        )
         self._reporter = self._make_reporter()
         self._subscriptions = [
             Subscription(self._gcs, NODES, self._on_node),
@@ -195,8 +201,13 @@ class Raylet:
             host,
             threshold=system.memory_usage_threshold,
             period_s=system.memory_monitor_refresh_ms / 1000,
-            workers=KillableWorkers(broker.pool, broker.entries, host.process_memory, broker.kill_worker),
+            workers=KillableWorkers(
+                broker.pool, broker.entries, host.process_memory, broker.kill_worker, self._on_eviction
+            ),
         )
+
+    def _on_eviction(self, kind: str, worker_id: bytes) -> None:
+        self._broker.processes.deaths.on_eviction(kind, self._log_monitor.task_name(worker_id))
 
     # --- Start and end -------------------------------------------------------------------------------------------------
 
@@ -350,6 +361,7 @@ class Raylet:
         )
 
     def _report_worker_death(self, death: WorkerDeath) -> None:
+        self.metrics.kept.on_exit(death.worker_id)
         self.store.on_death(death.worker_id)
         self._patient.send_to_gcs(ReportWorkerDeath(death), ignore)
 
@@ -439,12 +451,15 @@ class Raylet:
         self._log_monitor.on_job(key, job.driver, is_running)
         if not is_running:
             self._local_gc.drivers.pop(key, None)
+            self.metrics.drivers.pop(key, None)
             if not job.kept:
                 self._broker.on_job_finished(key)
+                self.metrics.kept.on_job_finished(key)
             self.store.on_death(job.driver.worker_id)
         elif job.driver.node_id == self._config.node_id:
             self._local_gc.drivers[key] = job.driver
+            self.metrics.drivers[key] = job.driver_pid
 
 
-RAYLET_SERVICES = (NodeManager, BundleService, ObjectStore, ObjectManager, LogService)
+RAYLET_SERVICES = (NodeManager, BundleService, ObjectStore, ObjectManager, LogService, MetricsService)
 """Classes whose handlers answer requests in this process."""

@@ -16,6 +16,8 @@ BACKOFF_FIRST_S = 0.1
 """Seconds before the next attempt after a first failure; the pause doubles with each further one."""
 BACKOFF_MAX_S = 5.0
 """Longest pause, in seconds, after a failure."""
+NOT_REGISTERED = "it did not register in time"
+"""Reason of the failure of a worker whose process runs but does not register."""
 
 
 @dataclass(slots=True)
@@ -24,6 +26,8 @@ class StartFailures:
 
     in_a_row: int = 0
     in_all: int = 0
+    timed_out: int = 0
+    """Number of these failures that are workers which did not register in time."""
     reason: str = ""
     again_at: float = 0.0
     since: float = 0.0
@@ -37,6 +41,7 @@ class StartFailures:
         self.in_a_row += 1
         self.since = now if self.in_a_row == 1 else self.since
         self.in_all += 1
+        self.timed_out += reason == NOT_REGISTERED
         self._failed_at = now
         self.again_at = now + min(BACKOFF_FIRST_S * 2 ** (self.in_a_row - 1), BACKOFF_MAX_S)
 

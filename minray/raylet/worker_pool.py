@@ -29,7 +29,7 @@ from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.common.tombstones import remember
 from minray.protocol.base import Address
-from minray.raylet.start_failures import StartFailures
+from minray.raylet.start_failures import NOT_REGISTERED, StartFailures
 
 STARTING, IDLE, LEASED, EXITING, DYING, DEAD = "STARTING", "IDLE", "LEASED", "EXITING", "DYING", "DEAD"
 """States of a worker. EXITING: it was asked to end and may refuse. DYING: it is being killed. DEAD: its end was seen."""
@@ -144,7 +144,7 @@ class WorkerPool:
         """Starting workers, oldest first."""
         self._prestart = prestart
         """Number of workers to start although no lease waits for them yet."""
-        self._starts = StartFailures()
+        self.starts = StartFailures()
         """Failed starts; no worker is started before ``again_at``."""
         self._first_tasks: dict[Start, StartFailures] = {}
         """Deaths before a first task, by start; only of starts whose last worker died so."""
@@ -155,7 +155,7 @@ class WorkerPool:
     def request(self, lease_id: bytes, binding: Binding) -> None:
         """Note that a lease needs a worker."""
         self._waiting[lease_id] = binding
-        self._failures_before[lease_id] = self._starts.in_all
+        self._failures_before[lease_id] = self.starts.in_all
 
     def cancel(self, lease_id: bytes) -> None:
         self._waiting.pop(lease_id, None)
@@ -200,7 +200,7 @@ class WorkerPool:
         if state == STARTING:
             worker = self._starting.pop(address.worker_id)
             worker.address, worker.pid = address, pid
-            self._starts.end()
+            self.starts.end()
             self._make_idle(worker, now)
         return state in (STARTING, IDLE, LEASED, EXITING)
 
@@ -211,8 +211,8 @@ class WorkerPool:
         """
         worker = self.workers.pop(worker_id)
         state = self._states.get(worker_id)
-        if state == STARTING or worker.doom == _NOT_REGISTERED:
-            self._starts.add_failure(worker.started_at, worker.doom or cause, now)
+        if state == STARTING or worker.doom == NOT_REGISTERED:
+            self.starts.add_failure(worker.started_at, worker.doom or cause, now)
         elif worker.binding is not None:
             if is_excused:
                 self._first_tasks.pop(worker.binding.start(), None)
@@ -287,30 +287,30 @@ class WorkerPool:
         return unspecialised
 
     def _fail_hopeless(self, held_back: set[bytes], now: float, actions: Actions) -> None:
-        if not self._starts.is_hopeless and not held_back:
+        if not self.starts.is_hopeless and not held_back:
             return
         ready = [worker for worker in self.workers.values() if self._states.get(worker.worker_id) in (IDLE, LEASED)]
-        is_late = self._starts.has_lasted(self._patience_s, now)
+        is_late = self.starts.has_lasted(self._patience_s, now)
         alive = {worker.binding for worker in ready if not (is_late and self._is_kept(worker))}
         for lease_id, binding in list(self._waiting.items()):
             deaths = self._first_tasks.get(binding.start())
             if lease_id in held_back and deaths is not None and deaths.is_hopeless and binding not in alive:
                 reason = _DEATHS + deaths.describe()
-            elif self._starts.is_hopeless and self._was_tried(lease_id) and not alive & {None, binding}:
-                reason = f"no worker could be started{self._starts.describe()}"
+            elif self.starts.is_hopeless and self._was_tried(lease_id) and not alive & {None, binding}:
+                reason = f"no worker could be started{self.starts.describe()}"
             else:
                 continue
             self.cancel(lease_id)
             actions.failures.append((lease_id, reason))
 
     def _was_tried(self, lease_id: bytes) -> bool:
-        return self._failures_before[lease_id] < self._starts.in_all
+        return self._failures_before[lease_id] < self.starts.in_all
 
     def _give_up_silent(self, now: float, actions: Actions) -> None:
         for worker in list(self._starting.values()):
             deadline = worker.started_at + self._register_timeout_s
             if now >= deadline:
-                self.doom(worker, _NOT_REGISTERED)
+                self.doom(worker, NOT_REGISTERED)
                 actions.kills.append(worker)
             else:
                 actions.wake_no_later_than(deadline)
@@ -319,8 +319,8 @@ class WorkerPool:
     def _start_missing(self, needed: int, now: float, actions: Actions) -> None:
         missing = max(needed - len(self._starting), self._prestart)
         room = self._max_starting - len(self._starting)
-        if missing > 0 and room > 0 and now < self._starts.again_at:
-            actions.wake_no_later_than(self._starts.again_at)
+        if missing > 0 and room > 0 and now < self.starts.again_at:
+            actions.wake_no_later_than(self.starts.again_at)
             return
         for _ in range(min(missing, room)):
             worker = Worker(self._new_id(), now)
@@ -371,10 +371,9 @@ class WorkerPool:
         deaths = self._first_tasks.get(self._waiting[lease_id].start())
         if deaths is not None:
             return f"waits for a worker on node {node}: {_DEATHS + deaths.describe()}"
-        if self._starts.in_a_row:
-            return f"waits for a worker on node {node}: none could be started{self._starts.describe()}"
+        if self.starts.in_a_row:
+            return f"waits for a worker on node {node}: none could be started{self.starts.describe()}"
         return f"waits for a worker, which is starting on node {node}"
 
 
 _DEATHS = "workers die before they begin a task"
-_NOT_REGISTERED = "it did not register in time"

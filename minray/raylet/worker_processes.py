@@ -24,6 +24,7 @@ from minray.protocol.raylet import LeaseFailure
 from minray.protocol.state import WorkerTaskEvents
 from minray.raylet.last_words import LastWords
 from minray.raylet.log_monitor import LogMonitor
+from minray.raylet.worker_deaths import WorkerDeaths
 from minray.rpc.connection import Peers
 
 logger = logging.getLogger(__name__)
@@ -125,12 +126,17 @@ class WorkerProcesses:
         self._doomed: dict[bytes, None] = {}
         """Workers to be killed as soon as they have a process."""
         self._asking: dict[bytes, asyncio.Task[None]] = {}
+        self._killed: dict[bytes, None] = {}
+        """Workers that this raylet has killed, until their end was seen."""
+        self.deaths = WorkerDeaths()
 
     def start(self, worker_id: bytes) -> None:
         life = self._live(worker_id)
         self._lives[worker_id] = asyncio.get_running_loop().create_task(life, name=f"worker_process({short(worker_id)})")
 
     def kill(self, worker_id: bytes) -> None:
+        if worker_id in self._lives:
+            self._killed[worker_id] = None
         process = self._processes.get(worker_id)
         if process is not None:
             process.kill()
@@ -161,9 +167,17 @@ class WorkerProcesses:
         asking = self._asking.pop(worker_id, None)
         if asking is not None:
             asking.cancel()
+        self._note_failure(worker_id, death, is_expected=asking is not None)
         self._log_monitor.on_exit(worker_id)
         self._peers.on_death_of(worker_id, death.cause)
         self._on_exit(worker_id, death)
+
+    def _note_failure(self, worker_id: bytes, death: Death, is_expected: bool) -> None:
+        """Count the end of a worker that was neither asked to end nor killed by this raylet, unless it ended in order."""
+        was_killed = worker_id in self._killed
+        self._killed.pop(worker_id, None)
+        if death.status is not None and death.status.code != 0 and not is_expected and not was_killed:
+            self.deaths.on_failure(describe_status(death.status), self._log_monitor.task_name(worker_id))
 
     async def _die(self, worker_id: bytes) -> Death:
         """Run a worker process from start to end, and return how it ended."""

@@ -151,6 +151,29 @@ class SimHost:
     def process_memory(self, pid: int) -> int:
         return self._node.process_memory.get(pid, 0)
 
+    def machine_usage(self) -> MachineUsage:
+        """Measure a machine whose CPUs never work; its memory and disk are those of the node."""
+        return MachineUsage(
+            cpu_count=self.cpu_count,
+            cpu_busy_s=0.0,
+            cpu_total_s=self.cpu_count * asyncio.get_running_loop().time(),
+            memory_used=self._node.memory_used,
+            memory_total=self._node.memory_bytes,
+            memory_shared=0,
+            disk_used=self._node.disk_bytes - self._node.disk_room(),
+            disk_free=self._node.disk_room(),
+            disk_read_bytes=0,
+            disk_written_bytes=0,
+            disk_reads=0,
+            disk_writes=0,
+            network_sent_bytes=0,
+            network_received_bytes=0,
+        )
+
+    def process_usage(self, pid: int) -> ProcessUsage | None:
+        memory = self._node.process_memory.get(pid)
+        return None if memory is None else ProcessUsage(cpu_s=0.0, rss_bytes=memory, shared_bytes=0, open_files=-1)
+
     def shortage(self) -> str:
         return ""
 

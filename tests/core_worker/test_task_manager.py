@@ -49,7 +49,7 @@ def test_a_task_that_has_ended_is_forgotten() -> None:
     tasks.move(done, FINISHED)
     tasks.move(failed, FAILED)
     assert list(tasks.tasks.values()) == [running]
-    assert (tasks.submitted_count, tasks.finished_count) == (3, 2)
+    assert (tasks.submitted_count, tasks.ended.total()) == (3, 2)
 
 
 def test_of_a_task_that_has_ended_people_are_told_what_it_was() -> None:
@@ -77,7 +77,7 @@ def test_a_task_that_is_made_again_is_here_again_and_takes_what_it_is_said_to_ne
     tasks.begin_again(task, (object_id("large"),))
     assert tasks.tasks == {task.task_id: task} and task.state is WAITING
     assert task.held_ids() == (object_id("large"),)
-    assert (tasks.submitted_count, tasks.finished_count) == (2, 1)
+    assert (tasks.submitted_count, tasks.ended.total()) == (2, 1)
 
 
 def test_every_step_is_recorded() -> None:

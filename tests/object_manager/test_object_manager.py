@@ -36,7 +36,7 @@ def now() -> float:
 
 def busy(node: Node) -> Served:
     """The node sends as much as it may, until what is returned is let go of."""
-    node.manager._pushes = PushManager(limit_bytes=ALIGNMENT)
+    node.manager.pushes = PushManager(limit_bytes=ALIGNMENT)
     node.put(B)
     return node.serve(key=B)
 
@@ -48,7 +48,7 @@ async def test_a_chunk_is_sent_as_it_is_and_keeps_its_copy_in_place(node: Node) 
     assert served.replies == [bytes([7]) * ALIGNMENT]
     assert entry.in_use()
     served.let_go()
-    assert not entry.in_use() and node.manager._pushes.bytes_in_flight == 0
+    assert not entry.in_use() and node.manager.pushes.bytes_in_flight == 0
 
 
 @story
@@ -79,7 +79,7 @@ async def test_a_chunk_that_is_freed_before_its_turn_is_not_sent_and_those_behin
     await pass_time(0)
     assert freed.replies == [None] and behind.replies == [bytes([1]) * ALIGNMENT]
     behind.let_go()
-    assert node.manager._pushes.bytes_in_flight == 0
+    assert node.manager.pushes.bytes_in_flight == 0
 
 
 @story
@@ -130,7 +130,7 @@ async def test_what_is_on_disk_alone_is_sent_from_there(node: Node) -> None:
     node.store.table.begin_spill(entry)
     node.store.table.end_spill(entry, Spilled(SpillFile(0, "file"), 0, []))
     node.store.table._reclaim(entry)
-    node.manager._pushes = PushManager(limit_bytes=ALIGNMENT)
+    node.manager.pushes = PushManager(limit_bytes=ALIGNMENT)
     first, second, third = (node.serve() for _ in range(3))
     (await node.disk.get()).set_result(memoryview(bytes([9]) * ALIGNMENT))
     await pass_time(0)
@@ -139,7 +139,7 @@ async def test_what_is_on_disk_alone_is_sent_from_there(node: Node) -> None:
     (await node.disk.get()).set_result(None)
     await pass_time(0)
     assert second.replies == [None]
-    assert third.replies == [] and node.manager._pushes.bytes_in_flight == ALIGNMENT
+    assert third.replies == [] and node.manager.pushes.bytes_in_flight == ALIGNMENT
     await node.disk.get()
     assert node.store.table.is_spilled(entry), "it was not brought back for that"
 

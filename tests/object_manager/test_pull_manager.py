@@ -221,7 +221,7 @@ class PullsMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         due = [name for name in self.node.begun if name not in self.rooms]
-        assert self.node.pulls._due_bytes == sum(self.sizes[name] for name in due)
+        assert self.node.pulls.due_bytes == sum(self.sizes[name] for name in due)
         bundles = self.node.pulls._bundles.values()
         assert self.node.pulls._begun_count == sum(bundle.is_under_way() for bundle in bundles)
         assert all(0 <= bundle.unknown <= len(bundle.objects) for bundle in bundles)

@@ -277,7 +277,7 @@ def _sums(raylet: Any) -> dict[str, int]:
         "bytes on their way to disk": spilling._writing_bytes,
         "files of spilled objects": len(spilling._files),
         "bundles of objects that are brought here": len(pulls._bundles) or pulls._begun_count,
-        "bytes that are to be brought here": pulls._due_bytes,
+        "bytes that are to be brought here": pulls.due_bytes,
         "bytes that are being sent": pushes.bytes_in_flight + len(pushes),
         "leases, as owners have them": sum(local._held_by_owner.values()),
         "leases, as shapes have them": sum(local._held_by_shape.values()),

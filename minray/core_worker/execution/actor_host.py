@@ -56,11 +56,11 @@ class ActorHost:
         blocked: BlockedTasks,
         cancel_children: Callable[[bytes, bool], None],
         is_through: Callable[[], bool],
-        report_failures: Callable[[], None],
+        report_last: Callable[[], None],
     ) -> None:
         """Serve one process; the three functions are described at ``TaskExecution``."""
         self._process = process
-        self._report_failures = report_failures
+        self._report_last = report_last
         self._executor = executor
         self._intake = intake
         self._blocked = blocked
@@ -138,7 +138,7 @@ class ActorHost:
                 self._blocked.begin_to_end()  # the tasks that this process waits for may need its CPUs
                 await self._until(self._is_through, ends_at)
             await self._clean_up(actor, grace_s)
-        self._report_failures()
+        self._report_last()
         try:
             await process.gcs.call(ReportActorExit(actor.actor_id, process.config.worker_id, reason))
         except PlatformError as error:

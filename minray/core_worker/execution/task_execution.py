@@ -51,13 +51,13 @@ class TaskExecution:
         *,
         cancel_children: Callable[[bytes, bool], None],
         is_through: Callable[[], bool],
-        report_failures: Callable[[], None],
+        report_last: Callable[[], None],
     ) -> None:
         """Serve one process.
 
         ``cancel_children(task_id, force)`` cancels the tasks that a task has submitted. ``is_through`` says whether nothing
-        depends on this process except actors that it has created. ``report_failures`` tells the gcs about tasks of this
-        process that have failed.
+        depends on this process except actors that it has created. ``report_last`` tells the gcs and the
+        raylet what they keep when this process has ended.
         """
         platform, config = process.platform, process.config
         self._process = process
@@ -77,7 +77,7 @@ class TaskExecution:
             platform, process.address, references, store, borrowing, fetcher, config.node_ip, self._on_last_answer
         )
         self.receiver = TaskReceiver(platform, self.executor, self.functions, self.intake, self)
-        self.host = ActorHost(process, self.executor, self.intake, blocked, cancel_children, is_through, report_failures)
+        self.host = ActorHost(process, self.executor, self.intake, blocked, cancel_children, is_through, report_last)
         self.actor_receiver = self.host.receiver
 
     def is_idle(self) -> bool:

@@ -2,9 +2,9 @@
 
 Ray: src/ray/stats/metric.h, src/ray/observability/open_telemetry_metric_recorder.h
 
-Ray's processes send their values to an agent on each node. Here each process keeps its values, and is asked for them. Hence
-the values end with their process. Metrics of the same name in a process are one metric, however often they were made or
-unpickled there.
+Ray's processes send their values to an agent on each node. Here each process keeps its values, and is asked for them. A
+worker also reports them to its raylet now and then (``metric_reporter``), so that counters outlive it. Metrics of the same
+name in a process are one metric, however often they were made or unpickled there.
 
 Rules
   * A name has one kind and one set of boundaries in a process. The first definition holds; values recorded under a different
@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from minray.core_worker.ground.job_context import JobContext
-from minray.core_worker.ground.process import Process
-from minray.protocol.state import COUNTER, GAUGE, MetricFamily, MetricSample, ProcessMetrics
+from minray.protocol.state import COUNTER, GAUGE, MetricFamily, MetricSample
 
 HOLDS_LOCKS = True
 """See ``common/package.py``: these frames may hold a lock."""
@@ -64,13 +63,23 @@ class MetricRegistry:
         """Reentrant lock: a destructor may record while its own thread holds the lock."""
         self._families: dict[str, tuple[MetricDefinition, dict[Tags, _Series]]] = {}
         """First definition and values of each metric, by name."""
+        self._on_change: Callable[[], None] | None = None
+        """Called, in any thread, by the next ``record``, and then set to None."""
 
     def fits(self, metric: MetricDefinition) -> bool:
         """Whether no metric of another kind, or with other boundaries, has this name."""
         known = self._families.get(metric.name)
         return known is None or _is_same(known[0], metric)
 
+    def call_on_change(self, on_change: Callable[[], None] | None) -> None:
+        """Have the next ``record`` call this function once, in whichever thread that is."""
+        self._on_change = on_change
+
     def record(self, metric: MetricDefinition, tags: dict[str, str], value: float) -> None:
+        on_change = self._on_change
+        if on_change is not None:
+            self._on_change = None
+            on_change()
         with self._lock:
             known, family = self._families.setdefault(metric.name, (metric, {}))
             if not _is_same(known, metric):
@@ -86,12 +95,14 @@ class MetricRegistry:
             if metric.kind != COUNTER:
                 series.counts[bisect_left(metric.boundaries, value)] += 1
 
-    def families(self) -> tuple[list[MetricFamily], int]:
-        """Return all values, and the number of series left out beyond ``MOST_SERIES``."""
+    def families(self, most: int = MOST_SERIES, with_gauges: bool = True) -> tuple[list[MetricFamily], int]:
+        """Return all values, and the number of series that are left out because there are more than ``most``."""
         found, total = [], 0
         with self._lock:
             for metric, family in list(self._families.values()):
-                room = max(0, MOST_SERIES - total)
+                if metric.kind == GAUGE and not with_gauges:
+                    continue
+                room = max(0, most - total)
                 series = list(family.copy().items())
                 samples = [MetricSample(dict(key), one.value, list(one.counts)) for key, one in series[:room]]
                 total += len(series)
@@ -104,7 +115,7 @@ class MetricRegistry:
                         samples=samples,
                     )
                 )
-        return found, max(0, total - MOST_SERIES)
+        return found, max(0, total - most)
 
 
 def _is_same(one: MetricDefinition, other: MetricDefinition) -> bool:
@@ -120,12 +131,3 @@ of_context: ContextVar[MetricRegistry] = ContextVar("minray_metrics")
 def registry() -> MetricRegistry:
     """Return the registry of this process."""
     return of_context.get(_of_process)
-
-
-def metrics_of(process: Process, context: JobContext) -> ProcessMetrics:
-    """Return this process's answer to a request for metrics."""
-    families, left_out = registry().families()
-    config = process.config
-    return ProcessMetrics(
-        node_ip=config.node_ip, worker_id=config.worker_id, job_id=context.job_id, families=families, left_out=left_out
-    )

@@ -16,7 +16,7 @@ from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.execution.task_receiver import TaskReceiver
 from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.ground.process import Process
-from minray.core_worker.introspection.metric_registry import metrics_of
+from minray.core_worker.introspection.process_metrics import ProcessFigures
 from minray.core_worker.introspection.stacks import stacks_of
 from minray.core_worker.introspection.task_account import TaskAccount
 from minray.core_worker.ownership.call_sites import DISABLED, CallSites
@@ -54,7 +54,6 @@ class Statistician:
         actor_receiver: ActorTaskReceiver,
     ) -> None:
         self._process = process
-        self._context = context
         self._references = references
         self._store = store
         self._pending = tasks
@@ -63,6 +62,14 @@ class Statistician:
         self._receiver = receiver
         self._actor_receiver = actor_receiver
         self._account = TaskAccount(process, tasks, store, self._unanswered)
+        self.figures = ProcessFigures(
+            process=process,
+            context=context,
+            tasks=tasks,
+            store=store,
+            actor_receiver=actor_receiver,
+            unanswered=self._unanswered,
+        )
 
     def _unanswered(self) -> list[ReceivedTask]:
         return self._receiver.unanswered() + self._actor_receiver.unanswered()
@@ -95,8 +102,8 @@ class Statistician:
         return stacks_of(self._process, self._unanswered(), self._actor_receiver.actor)
 
     def metrics(self) -> ProcessMetrics:
-        """Return the metrics that user code has recorded in this process."""
-        return metrics_of(self._process, self._context)
+        """Return the metrics that user code has recorded in this process, and its figures about the system."""
+        return self.figures.metrics()
 
     def breakpoints(self) -> ProcessBreakpoints:
         """Return the breakpoints at which this process waits."""

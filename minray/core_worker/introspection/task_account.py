@@ -69,7 +69,7 @@ class TaskAccount:
             is_driver=config.is_driver,
             total=len(pending) + len(ended),
             tasks=infos,
-            received=[_received(task) for task in self._unanswered()],
+            received=[ReceivedInfo(task.task_id, task.attempt, state_of(task)) for task in self._unanswered()],
         )
 
     def _ended(
@@ -129,14 +129,13 @@ def _whereabouts(task: PendingTask) -> tuple[Address | None, int]:
     return None, 0
 
 
-def _received(task: ReceivedTask) -> ReceivedInfo:
+def state_of(task: ReceivedTask) -> str:
+    """Return Ray's name for the state of a task that was pushed to this process and has no answer yet."""
     if task.is_claimed():
-        state = RUNNING
-    elif task.fetching is not None:
-        state = ACTOR_ARGS_FETCH if task.header.template.method else ARGS_FETCH
-    else:
-        state = ACTOR_ORDERING if task.header.template.method else SENT
-    return ReceivedInfo(task.task_id, task.attempt, state)
+        return RUNNING
+    if task.fetching is not None:
+        return ACTOR_ARGS_FETCH if task.header.template.method else ARGS_FETCH
+    return ACTOR_ORDERING if task.header.template.method else SENT
 
 
 def _called(task: PendingTask) -> bytes:

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from minray.common.ids import short
 from minray.common.state_table import InvalidTransition
 from minray.common.task_spec import TaskTemplate
+from minray.core_worker.records.ended_tasks import EndedTasks
 from minray.core_worker.records.pending_task import FAILED, FINISHED, NEW, PUSHED, QUEUED, WAITING, PendingTask
 
 MOST_RECENT = 1000
@@ -47,7 +48,7 @@ class TaskManager:
         self.tasks: dict[bytes, PendingTask] = {}
         """Unfinished tasks by task id, oldest first."""
         self.submitted_count = 0
-        self.finished_count = 0
+        self.ended = EndedTasks()
         self.recent: deque[tuple[bytes, TaskTemplate, bytes, int, str, bytes]] = deque(maxlen=MOST_RECENT)
         """The latest finished tasks: id, template, id of the called actor (or empty), attempt, state, parent's id."""
 
@@ -65,10 +66,13 @@ class TaskManager:
             self._record("task", short(task.task_id), old, new)
         if new is FINISHED or new is FAILED:
             del self.tasks[task.task_id]
-            self.finished_count += 1
-            client = task.prepared.client
+            template, client = task.prepared.template, task.prepared.client
+            if new is FINISHED:
+                (self.ended.finished_again if task.attempt else self.ended.finished)[template.name] += 1
+            else:
+                (self.ended.failed_again if task.attempt else self.ended.failed)[template.name] += 1
             actor_id = b"" if client is None else client.actor_id
-            self.recent.append((task.task_id, task.prepared.template, actor_id, task.attempt, new, task.parent_id))
+            self.recent.append((task.task_id, template, actor_id, task.attempt, new, task.parent_id))
 
     def begin_again(self, task: PendingTask, needs: tuple[bytes, ...]) -> None:
         """Enter an ended task again, whose results are lost; it has used up a retry, and takes these objects once more."""

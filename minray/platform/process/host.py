@@ -22,10 +22,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from minray.common.machine_usage import MachineUsage, ProcessUsage
 from minray.platform.process import limits
 
 MOST_FILES = 1 << 20
 """The largest limit of open files that a process asks for: more than any process opens."""
+LOOPBACKS = ("lo", "lo0")
+"""Names of the interface on which a machine talks to itself, on Linux and macOS."""
 _open, _read, _close = os.open, os.read, os.close
 """The functions of ``os``, kept here because tests replace those while a loop is awake."""
 
@@ -56,6 +59,47 @@ class RealHost:
             memory = psutil.Process(pid).memory_info()
             return int(memory.rss - getattr(memory, "shared", 0))
         return 0
+
+    def machine_usage(self) -> MachineUsage:
+        import psutil
+
+        cpu, memory, disk = psutil.cpu_times(), psutil.virtual_memory(), psutil.disk_usage(str(self._root))
+        idle_s = cpu.idle + getattr(cpu, "iowait", 0.0)
+        guest_s = getattr(cpu, "guest", 0.0) + getattr(cpu, "guest_nice", 0.0)  # Linux counts it as user time, too.
+        total_s = sum(cpu) - guest_s
+        transfers = psutil.disk_io_counters()
+        cards = [card for name, card in psutil.net_io_counters(pernic=True).items() if name not in LOOPBACKS]
+        return MachineUsage(
+            cpu_count=psutil.cpu_count() or 1,
+            cpu_busy_s=total_s - idle_s,
+            cpu_total_s=total_s,
+            memory_used=memory.total - memory.available,
+            memory_total=memory.total,
+            memory_shared=getattr(memory, "shared", 0),
+            disk_used=disk.used,
+            disk_free=disk.free,
+            disk_read_bytes=transfers.read_bytes if transfers else 0,
+            disk_written_bytes=transfers.write_bytes if transfers else 0,
+            disk_reads=transfers.read_count if transfers else 0,
+            disk_writes=transfers.write_count if transfers else 0,
+            network_sent_bytes=sum(card.bytes_sent for card in cards),
+            network_received_bytes=sum(card.bytes_recv for card in cards),
+        )
+
+    def process_usage(self, pid: int) -> ProcessUsage | None:
+        import psutil
+
+        with suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            with process.oneshot():
+                cpu, memory = process.cpu_times(), process.memory_info()
+                return ProcessUsage(
+                    cpu_s=cpu.user + cpu.system,
+                    rss_bytes=memory.rss,
+                    shared_bytes=getattr(memory, "shared", 0),
+                    open_files=process.num_fds() if hasattr(process, "num_fds") else -1,
+                )
+        return None
 
     def shortage(self) -> str:
         return limits.shortage()
