@@ -92,6 +92,21 @@ def test_what_is_no_number_is_told_too() -> None:
     assert text((b"w", [family("x", "gauge", sample(math.nan))])).endswith("} NaN\n")
 
 
-def test_a_tag_of_the_users_comes_before_ours() -> None:
-    found = parse(text((b"w", [family("x", "gauge", sample(1, WorkerId="mine"))])))["ray_x"]
-    assert found.value("ray_x", WorkerId="mine", Component="core_worker") == 1
+@pytest.mark.parametrize("key", ["WorkerId", "le", "__name__", "SessionName"])
+def test_a_tag_cannot_take_the_name_of_one_of_our_labels(key: str) -> None:
+    found = parse(text((b"w", [family("x", "gauge", sample(1, **{key: "mine"}))])))["ray_x"]
+    assert found.value("ray_x", **{f"exported_{key}": "mine"}, WorkerId=b"w".hex(), Component="core_worker") == 1
+
+
+def test_no_series_stands_twice_though_tags_become_equal() -> None:
+    found = text((b"w", [family("x", "counter", sample(1, **{"a-b": "1"}), sample(2, **{"a.b": "1"}))]))
+    assert list(parse(found)["ray_x_total"].samples.values()) == [1.0]
+    assert "# 1 values of ray_x_total are left out: their labels are those of others\n" in found
+
+
+def test_a_name_that_belongs_to_the_system_or_to_a_histogram_is_left_out() -> None:
+    histogram = family("x", "histogram", sample(1, [1, 0]), boundaries=[1])
+    found = text((b"w", [family("tasks", "gauge", sample(1)), family("x_count", "gauge", sample(1)), histogram]))
+    assert list(parse(found)) == ["ray_x"]
+    assert "# ray_tasks is left out: the name belongs to another metric\n" in found
+    assert "# ray_x_count is left out: the name belongs to another metric\n" in found

@@ -8,7 +8,8 @@ Ray: python/ray/scripts/scripts.py
     minray status                                              nodes, resources in use, waiting tasks, workers
     minray memory                                              contents of the object stores, and their references
     minray list actors|tasks|objects|nodes|workers|jobs        state tables; also get and summary: see ``state``
-    minray stack, timeline, metrics                            what processes do and have done: see ``processes``
+    minray stack, timeline                                     what processes do and have done: see ``processes``
+    minray metrics [--serve PORT]                              figures of programs and of the system: see ``metrics``
     minray logs [FILE|actor ID|task ID|...]                    log files of all nodes: see ``logs``
     minray debug [ID]                                          attaches to a breakpoint of a task: see ``debug``
     minray microbenchmark                                      speed of this machine: see ``microbenchmark``
@@ -37,6 +38,7 @@ from minray._version import __version__
 from minray.cli.debug import debug_command
 from minray.cli.errors import errors_for_people
 from minray.cli.logs import logs_command
+from minray.cli.metrics import metrics_command
 from minray.cli.processes import process_commands
 from minray.cli.state import state_commands, which_cluster
 from minray.cli.status import cluster_facts, describe_cluster
@@ -126,7 +128,7 @@ def main() -> None:
     help="Size of the object store in bytes. Default: 30 % of this machine's memory.",
 )
 @click.option("--object-spilling-directory", default="", help="Places of spill files: paths or URLs, joined by colons.")
-@click.option("--resources", type=JsonObject(), default="{}", help='Custom resources as JSON: \'{"fast_disk": 2}\'.')
+@click.option("--resources", type=JsonObject(), default="{}", help="Custom resources as JSON: '{\"fast_disk\": 2}'.")
 @click.option("--labels", type=Labels(), default="", help="Labels of this node: zone=a,disk=fast.")
 @click.option("--storage", help="File with the head's tables, so that the cluster survives its gcs; '' means in memory.")
 @click.option(
@@ -468,5 +470,12 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     return ClusterClient(endpoint, token, _system_config([]))
 
 
-for _command in [stop, debug_command(_client), logs_command(_client), *state_commands(_client), *process_commands(_client)]:
+for _command in [
+    stop,
+    debug_command(_client),
+    logs_command(_client),
+    metrics_command(_client),
+    *state_commands(_client),
+    *process_commands(_client),
+]:
     main.add_command(_command)

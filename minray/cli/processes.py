@@ -1,10 +1,9 @@
-"""``minray timeline``, ``stack`` and ``metrics``: activities and metrics of processes, read from outside of the cluster.
+"""``minray timeline`` and ``stack``: activities of processes, read from outside of the cluster.
 
-Ray: python/ray/scripts/scripts.py (timeline, stack); its metrics have an HTTP port on each node
+Ray: python/ray/scripts/scripts.py (timeline, stack)
 
     minray timeline -o trace.json      when each worker ran which tasks, for Perfetto and chrome://tracing
     minray stack                       the current stack of each thread and coroutine of each worker and driver
-    minray metrics                     the metrics of programs (``minray.util.metrics``), in Prometheus's format
 
 The commands ask each process, which answers even while user code runs. Standard error names each process that does not
 answer in time.
@@ -14,23 +13,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeVar
 
 import click
 
 from minray.cli.state import Connect, ask, cluster_options
 from minray.observability.chrome_trace import trace_events, write_trace
-from minray.observability.prometheus_text import prometheus_text
 from minray.observability.stack_text import stack_text
-from minray.observability.state_reader import ClusterMetrics, ClusterStacks, StateReader, describe_dropped
-
-A = TypeVar("A", ClusterMetrics, ClusterStacks)
+from minray.observability.state_reader import StateReader, describe_dropped
 
 
 def process_commands(connect: Connect) -> list[click.Command]:
-    return [_timeline_command(connect), _stack_command(connect), _metrics_command(connect)]
+    return [_timeline_command(connect), _stack_command(connect)]
 
 
 def _timeline_command(connect: Connect) -> click.Command:
@@ -67,29 +62,12 @@ def _new_file(prefix: str) -> str:
 
 
 def _stack_command(connect: Connect) -> click.Command:
-    help_text = "Show the current stack of every thread and coroutine of every worker and driver."
-    return _text_command("stack", help_text, connect, StateReader.stacks, lambda found: f"{stack_text(found)}\n")
-
-
-def _metrics_command(connect: Connect) -> click.Command:
-    help_text = "Print the metrics of all programs (minray.util.metrics) in Prometheus's text format."
-    return _text_command("metrics", help_text, connect, StateReader.metrics, prometheus_text)
-
-
-def _text_command(
-    name: str,
-    help_text: str,
-    connect: Connect,
-    question: Callable[[StateReader, float], Coroutine[Any, Any, A]],
-    text_of: Callable[[A], str],
-) -> click.Command:
-    """Make a command that asks every process one question and prints the answers as text."""
-
-    @click.command(name, help=help_text)
+    @click.command("stack")
     @cluster_options
     def command(address: str | None, token_file: str | None, timeout: float) -> None:
-        found = ask(connect, address, token_file, timeout, lambda reader: question(reader, timeout))
-        click.echo(text_of(found), nl=False)
+        """Show the current stack of every thread and coroutine of every worker and driver."""
+        found = ask(connect, address, token_file, timeout, lambda reader: StateReader.stacks(reader, timeout))
+        click.echo(stack_text(found))
         _say_silent(found.silent)
 
     return command

@@ -48,10 +48,12 @@ class ProcessUsage(NamedTuple):
     """Part of the resident memory that others may share."""
     open_files: int
     """Number of open file descriptors; -1 if the system does not tell."""
+    title: str
+    """Title that lists of processes show, of a worker ``ray::f`` while it runs ``f``; empty if it is not known."""
 
 
 class MachineSpeeds(NamedTuple):
-    """What a machine has done between two measurements."""
+    """Work of a machine between two measurements."""
 
     cpu_percent: float
     """Share of all CPUs that worked, in percent."""
@@ -65,10 +67,11 @@ class MachineSpeeds(NamedTuple):
 
 
 def between(before: MachineUsage, after: MachineUsage, seconds: float) -> MachineSpeeds:
-    """Return the speeds between two measurements that are ``seconds`` apart. A counter that was reset counts as unchanged."""
+    """Return the speeds between two measurements, ``seconds`` apart. A counter that was reset counts as unchanged."""
 
     def speed(name: str) -> float:
-        return max(0, getattr(after, name) - getattr(before, name)) / seconds
+        grown: float = getattr(after, name) - getattr(before, name)
+        return max(0.0, grown) / seconds
 
     total_s = after.cpu_total_s - before.cpu_total_s
     busy_s = max(0.0, after.cpu_busy_s - before.cpu_busy_s)

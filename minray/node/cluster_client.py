@@ -52,6 +52,7 @@ class ClusterClient:
         Only the transport of ``system_config`` matters. ``address`` is the cluster's name in error messages.
         """
         self.address = address or gcs_endpoint.removeprefix("tcp:")
+        self.token = token
         self._thread, _, platform = make_own_thread("client", secrets.token_bytes(16), gcs_endpoint, token, system_config)
         self._platform = platform
         self._peers = Peers(platform, b"", TIMEOUT_S)

@@ -13,7 +13,7 @@ from minray.protocol.state import ProcessMetrics, SystemValue
 
 
 class NodeMetrics(Record, frozen=True):
-    """What a raylet knows about its node, its store and its scheduling."""
+    """Figures of a raylet about its node, its store and its scheduling."""
 
     node_id: bytes
     values: list[SystemValue]
@@ -24,7 +24,7 @@ class GetNodeMetrics(Request[NodeMetrics], frozen=True):
 
 
 class GcsMetrics(Record, frozen=True):
-    """What the gcs knows about its own process and its tables."""
+    """Figures of the gcs about its own process and its tables."""
 
     values: list[SystemValue]
 

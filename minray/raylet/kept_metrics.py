@@ -8,7 +8,7 @@ each reader that could not ask the worker itself.
 Rules
   * A reader that sums over all processes must never count a value twice. So a value stays under the id of its worker.
   * Series and bytes are bounded. When there are too many, those of the workers that ended first are added up by job, without
-    the worker's id. A report that does not fit even then is counted as left out.
+    with the node's id in place of the worker's. A report that does not fit even then is counted as left out.
   * A repeated or late report changes nothing: reports have numbers, and a worker whose values were added up is remembered.
 """
 
@@ -51,9 +51,14 @@ class KeptMetrics:
     """The values of one node's workers, living and ended."""
 
     def __init__(
-        self, is_over: Callable[[bytes], bool], most_series: int = MOST_SERIES, most_bytes: int = MOST_BYTES
+        self,
+        node_id: bytes,
+        is_over: Callable[[bytes], bool],
+        most_series: int = MOST_SERIES,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         """``is_over(job_id)`` tells whether a job has finished."""
+        self._node_id = node_id
         self._is_over = is_over
         self._most_series = most_series
         self._most_bytes = most_bytes
@@ -117,7 +122,8 @@ class KeptMetrics:
         known = self._remove(self._sums, job_id)
         self._remove(self._ended, worker_id)
         remember(self._summed, worker_id, None)
-        self._add(self._sums, job_id, _kept(0, sum_of(known.metrics if known else None, kept.metrics)))
+        added = msgspec.structs.replace(kept.metrics, worker_id=self._node_id)
+        self._add(self._sums, job_id, _kept(0, added if known is None else sum_of(known.metrics, added)))
 
     def _add(self, table: dict[bytes, _Kept], key: bytes, kept: _Kept) -> None:
         table[key] = kept
@@ -135,10 +141,8 @@ class KeptMetrics:
         return self.series > self._most_series or self.size > self._most_bytes
 
 
-def sum_of(one: ProcessMetrics | None, other: ProcessMetrics) -> ProcessMetrics:
+def sum_of(one: ProcessMetrics, other: ProcessMetrics) -> ProcessMetrics:
     """Add up the values of two processes. A metric that means something else in ``other`` is left out and counted."""
-    if one is None:
-        return msgspec.structs.replace(other, worker_id=b"")
     families = {family.name: family for family in one.families}
     left_out = one.left_out + other.left_out
     for family in other.families:

@@ -23,14 +23,14 @@ from minray.protocol.state import SystemValue
 from minray.raylet.io_workers import IoWorkers
 from minray.raylet.kept_metrics import KeptMetrics
 from minray.raylet.lease_broker import LeaseBroker
-from minray.raylet.log_monitor import LogMonitor
 from minray.raylet.node_usage import NodeUsage, UsageMeter
-from minray.raylet.worker_pool import LEASED
 from minray.rpc.service import Call
 from minray.scheduling import lease as states
 
-DRIVER, RAYLET, IDLE = "driver", "raylet", "ray::IDLE"
-"""Names of components of a node; a worker that runs a task is named after it: ``ray::f``."""
+DRIVER, RAYLET, WORKER = "driver", "raylet", "worker"
+"""Kinds of processes of a node."""
+TITLE, IDLE = "ray::", "ray::IDLE"
+"""Beginning of a worker's title, and its name as a component if it has none. The title names the task: ``ray::f``."""
 LEASES = {
     states.WAITING: "Received",
     states.FETCHING: "Waiting",
@@ -52,7 +52,6 @@ class MetricsService:
         platform: Platform,
         config: RayletConfig,
         broker: LeaseBroker,
-        log_monitor: LogMonitor,
         store: ObjectStore,
         objects: ObjectManager,
         io_workers: IoWorkers,
@@ -60,12 +59,11 @@ class MetricsService:
         self._platform = platform
         self._config = config
         self._broker = broker
-        self._log_monitor = log_monitor
         self._store = store
         self._objects = objects
         self._io_workers = io_workers
         self._meter = UsageMeter(platform.host)
-        self.kept = KeptMetrics(broker.pool.is_over)
+        self.kept = KeptMetrics(config.node_id, broker.pool.is_over)
         self.drivers: dict[bytes, int] = {}
         """Pids of the drivers of this node, by job id."""
 
@@ -85,17 +83,19 @@ class MetricsService:
         values = [*machine, *self._scheduler(), *self._workers(), *self._memory(), *self._spilling(), *self._transfers()]
         return NodeMetrics(self._config.node_id, values)
 
+    def on_eviction(self, kind: str, worker_id: bytes) -> None:
+        """Count a worker that is about to be killed for memory, under the task that its title names."""
+        worker = self._broker.pool.workers[worker_id]
+        usage = self._platform.host.process_usage(worker.pid)
+        title = usage.title if usage is not None else ""
+        self._broker.processes.deaths.on_eviction(kind, title.removeprefix(TITLE) if title.startswith(TITLE) else "")
+
     # --- The machine and its processes -----------------------------------------------------------------------------------
 
     def _names(self) -> dict[int, str]:
         """Return the name of each process of this node, by pid."""
         names = {self._platform.processes.pid: RAYLET} | dict.fromkeys(self.drivers.values(), DRIVER)
-        pool = self._broker.pool
-        for worker in list(pool.workers.values()):
-            if worker.pid:
-                task = self._log_monitor.task_name(worker.worker_id) if pool.state(worker.worker_id) == LEASED else ""
-                names[worker.pid] = f"ray::{task}" if task else IDLE
-        return names
+        return names | {worker.pid: WORKER for worker in self._broker.pool.workers.values() if worker.pid}
 
     def _machine(self, usage: NodeUsage, names: dict[int, str]) -> Iterator[SystemValue]:
         machine, speeds = usage.machine, usage.speeds
@@ -133,6 +133,8 @@ class MetricsService:
         sums = Counter[tuple[str, str]]()
         for pid, (process, percent) in usage.components.items():
             name = names[pid]
+            if name == WORKER:
+                name = process.title if process.title.startswith(TITLE) else IDLE
             if percent is not None:
                 sums["component_cpu_percentage", name] += percent  # type: ignore[assignment]  # sums of floats
             sums["component_rss_bytes", name] += process.rss_bytes

@@ -64,7 +64,10 @@ class UsageMeter:
         return NodeUsage(
             after.machine,
             between(before.machine, after.machine, seconds),
-            {pid: Component(usage, _percent(before.processes, pid, usage, seconds)) for pid, usage in after.processes.items()},
+            {
+                pid: Component(usage, _percent(before.processes, pid, usage, seconds))
+                for pid, usage in after.processes.items()
+            },
         )
 
     def _read(self, pids: list[int]) -> _Measurement:

@@ -97,10 +97,8 @@ class Raylet:
         self.io_workers = IoWorkers(platform, config, self.store, self._on_shortage)
         self._departure = self._make_departure()
         self._local_gc = LocalGc(system.local_gc_min_interval_s)
+        self.metrics = MetricsService(platform, config, self._broker, self.store, self.objects, self.io_workers)
         self._memory_monitor = self._make_memory_monitor()
-        self.metrics = MetricsService(
-            platform, config, self._broker, self._log_monitor, self.store, self.objects, self.io_workers
-        )
         log_service = LogService(logs, system.rotation_backup_count)
         self._dispatcher = Dispatcher(
             self._make_node_manager(), self.groups, self.store, self.objects, log_service, self.metrics
@@ -202,12 +200,9 @@ class Raylet:
             threshold=system.memory_usage_threshold,
             period_s=system.memory_monitor_refresh_ms / 1000,
             workers=KillableWorkers(
-                broker.pool, broker.entries, host.process_memory, broker.kill_worker, self._on_eviction
+                broker.pool, broker.entries, host.process_memory, broker.kill_worker, self.metrics.on_eviction
             ),
         )
-
-    def _on_eviction(self, kind: str, worker_id: bytes) -> None:
-        self._broker.processes.deaths.on_eviction(kind, self._log_monitor.task_name(worker_id))
 
     # --- Start and end -------------------------------------------------------------------------------------------------
 

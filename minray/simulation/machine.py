@@ -20,6 +20,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
+from minray.common.machine_usage import MachineUsage, ProcessUsage
 from minray.platform.base import JOURNAL_BYTES, ExitStatus, OnOutput, Platform, ProcessGone, SpawnFailed, StorageFailed
 from minray.simulation.disk import SimDisk
 from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, SPAWNS, SWITCH, SWITCHES_S, Oracle, StepFaults
@@ -172,7 +173,9 @@ class SimHost:
 
     def process_usage(self, pid: int) -> ProcessUsage | None:
         memory = self._node.process_memory.get(pid)
-        return None if memory is None else ProcessUsage(cpu_s=0.0, rss_bytes=memory, shared_bytes=0, open_files=-1)
+        if memory is None:
+            return None
+        return ProcessUsage(cpu_s=0.0, rss_bytes=memory, shared_bytes=0, open_files=-1, title="")
 
     def shortage(self) -> str:
         return ""

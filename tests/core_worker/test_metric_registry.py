@@ -7,19 +7,9 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.introspection import metric_registry
-from minray.core_worker.introspection.metric_registry import (
-    MetricDefinition,
-    MetricRegistry,
-    metrics_of,
-    of_context,
-    registry,
-)
-from minray.protocol.gcs import JobConfig, JobInfo
-from minray.protocol.state import MetricFamily, MetricSample, ProcessMetrics
-from tests.core_worker.parts import JOB, OWN
-from tests.core_worker.process_record import process_record
+from minray.core_worker.introspection.metric_registry import MetricDefinition, MetricRegistry
+from minray.protocol.state import MetricFamily, MetricSample
 
 COUNTED, SET = MetricDefinition("counter", "counted", "It is."), MetricDefinition("gauge", "set", "")
 SEEN = MetricDefinition("histogram", "seen", "", (1.0, 5.0))
@@ -117,13 +107,18 @@ def test_a_destructor_may_record_at_any_moment(monkeypatch: pytest.MonkeyPatch, 
     assert [one.value for one in samples(kept)] == [2.0, 1.0, 1.0]
 
 
-def test_a_process_says_who_it_is_and_what_it_has_recorded() -> None:
-    process, context = process_record(), JobContext(OWN.worker_id)
-    context.enter(JobInfo(JOB, OWN, 1, JobConfig([], "", "", ""), 0.0))
-    token = of_context.set(MetricRegistry())
-    try:
-        registry().record(SET, {}, 2.0)
-        family = MetricFamily("set", "gauge", "", [], [MetricSample({}, 2.0, [])])
-        assert metrics_of(process, context) == ProcessMetrics("10.0.0.9", OWN.worker_id, JOB, [family])
-    finally:
-        of_context.reset(token)
+def test_the_next_value_is_announced_once() -> None:
+    kept, told = MetricRegistry(), list[str]()
+    kept.call_on_change(lambda: told.append("changed"))
+    kept.record(COUNTED, {}, 1.0)
+    kept.record(COUNTED, {}, 1.0)
+    assert told == ["changed"]
+
+
+def test_gauges_can_be_left_out_and_the_number_is_bounded() -> None:
+    kept = MetricRegistry()
+    for number in range(3):
+        kept.record(SET, {"by": str(number)}, 1.0)
+        kept.record(COUNTED, {"by": str(number)}, 1.0)
+    families, left_out = kept.families(2, with_gauges=False)
+    assert [(family.name, len(family.samples)) for family in families] == [("counted", 2)] and left_out == 1

@@ -14,6 +14,7 @@ from minray.observability.state_reader import ClusterObjects, ObjectUse, StateRe
 from minray.protocol.base import Address, encode
 from minray.protocol.core_worker import CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS, JobConfig, JobInfo, NodeInfo, Poll, PollReply, WorkerDeath
+from minray.protocol.metrics import EndedMetrics, GetEndedMetrics
 from minray.protocol.object_store import CopyInfo, GetObjectsInfo, ObjectsInfo
 from minray.protocol.raylet import NodeStats, WorkerStatus
 from minray.protocol.state import (
@@ -133,6 +134,8 @@ class Pretended:
                 return self._world.kept[request.after]
             if isinstance(request, GetObjectsInfo):
                 return store(copy(X))
+            if isinstance(request, GetEndedMetrics):
+                return EndedMetrics([metrics_of(b"ended")] if b"ended" not in request.told else [], 2)
             if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents | GetStacks | GetMetrics):
                 return await self._stats()
             if self._world.is_node_silent:
@@ -285,7 +288,8 @@ def test_what_drivers_and_workers_have_measured_is_told_by_them(own_id: bytes) -
     world.answers[A] = metrics_of(A)
     own: Any = Answers(metrics=metrics_of(A)) if own_id else None
     told = in_virtual_time(StateReader(world, world.to(at(b"gcs")), own_id, own).metrics(0.01))
-    assert told.processes == [metrics_of(A)] and told.silent == [f"process 7 of node {NODE.hex()}"]
+    assert told.processes == [metrics_of(A), metrics_of(b"ended")] and told.left_out == 2
+    assert told.silent == [f"process 7 of node {NODE.hex()}"]
     assert world.asked == ([B] if own_id else [A, B])
 
 

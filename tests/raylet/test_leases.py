@@ -344,13 +344,17 @@ async def test_g23_a_worker_that_has_used_up_its_calls_is_not_leased_again_and_m
     await scene.until(lambda: not worker.is_alive)
 
 
+def uncounted(kind: str, worker_id: bytes) -> None:
+    """Count no worker that is killed for memory."""
+
+
 @scenario(cpus=2)
 async def test_g89_who_may_be_killed_for_memory_and_what_its_owner_hears(scene: Scene) -> None:
     await scene.until(lambda: len(scene.alive()) == 2)
     request = msgspec.structs.replace(scene.request(), retriable=False)
     busy = scene.worker(await scene.ask(request))
     broker = scene.raylets["head"]._broker
-    killable = KillableWorkers(broker.pool, broker.entries, lambda pid: 10 * pid, broker.kill_worker)
+    killable = KillableWorkers(broker.pool, broker.entries, lambda pid: 10 * pid, broker.kill_worker, uncounted)
     found = killable.candidates()
     assert found is not None
     idle, leased = sorted(found, key=lambda one: one.lease_id)
@@ -372,7 +376,7 @@ async def test_g89_a_worker_that_starts_is_not_killed_for_memory(scene: Scene) -
     scene.ask(scene.request())
     await scene.nap(0.1)
     broker = scene.raylets["head"]._broker
-    assert KillableWorkers(broker.pool, broker.entries, lambda pid: pid, broker.kill_worker).candidates() == []
+    assert KillableWorkers(broker.pool, broker.entries, lambda pid: pid, broker.kill_worker, uncounted).candidates() == []
 
 
 @scenario(cpus=3)

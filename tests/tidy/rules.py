@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     **dict.fromkeys(PORCH - {"__init__", "_version"}, PORCH | BEHIND_THE_PORCH | {"api"}),
     "util": PORCH | BEHIND_THE_PORCH | {"api", "util"},
     "api": BEHIND_THE_PORCH,
-    "observability": GROUND | {"rpc"},
+    "observability": GROUND | {"rpc", "_version"},
     "_version": set(),
     # one room per kind of process; they talk by messages alone, even when they share a process
     **dict.fromkeys(("gcs", "raylet"), BELOW_PROCESSES),
@@ -131,6 +131,7 @@ IMPORTED_BY = {
     "pydevd": ("minray/node/ide_debugger.py", "debugpy brings it"),
     "grpc": ("minray/platform/transport/grpc_", "only clusters whose transport it is have it"),
     "joblib": ("minray/util/joblib.py", "only programs that use joblib have it"),
+    "prometheus_client": ("minray/observability/prometheus_exposition.py", "only servers of metrics have it"),
     "pytest": ("minray/testing/", "only a run of pytest loads its plugins"),
 }
 """Library of an extra -> the beginning of the paths that may import it, and why no others may."""

@@ -95,9 +95,13 @@ class MetricRegistry:
             if metric.kind != COUNTER:
                 series.counts[bisect_left(metric.boundaries, value)] += 1
 
-    def families(self, most: int = MOST_SERIES, with_gauges: bool = True) -> tuple[list[MetricFamily], int]:
-        """Return all values, and the number of series that are left out because there are more than ``most``."""
+    def families(self, most: int | None = None, with_gauges: bool = True) -> tuple[list[MetricFamily], int]:
+        """Return all values, and the number of series that are left out because there are more than ``most``.
+
+        Without ``most`` the bound is ``MOST_SERIES``.
+        """
         found, total = [], 0
+        most = MOST_SERIES if most is None else most
         with self._lock:
             for metric, family in list(self._families.values()):
                 if metric.kind == GAUGE and not with_gauges:

@@ -92,12 +92,13 @@ class RealHost:
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             with process.oneshot():
-                cpu, memory = process.cpu_times(), process.memory_info()
+                cpu, memory, line = process.cpu_times(), process.memory_info(), process.cmdline()
                 return ProcessUsage(
                     cpu_s=cpu.user + cpu.system,
                     rss_bytes=memory.rss,
                     shared_bytes=getattr(memory, "shared", 0),
                     open_files=process.num_fds() if hasattr(process, "num_fds") else -1,
+                    title=line[0] if line else "",
                 )
         return None
 
