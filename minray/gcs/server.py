@@ -14,6 +14,9 @@ ever registers again. The gcs refuses a node that names another cluster. It also
 under a running cluster. The node must exit, because its gcs is gone for good (G110). A gcs that was restarted with its own
 store just goes on. Nodes need not register again; their next reports and the health checks show which are still alive.
 
+A cluster has one head. When a head registers, its predecessor is dead: its raylet has ended, or its machine is gone and
+another one has taken over its tables, perhaps under another address. Health checks would need a minute to see the latter.
+
 Rows of forgotten things (old jobs, the functions of finished jobs) are deleted with the next commit.
 """
 
@@ -207,7 +210,17 @@ class GcsServer:
                 self._watch_node(node)
                 self._group_scheduler.on_node_joined()
                 self._actors.on_nodes_changed()
+        if node is not None and node.is_head:
+            await self._bury_former_heads(node)
         return protocol.RegisterNodeReply(cluster_id, may_restart=self._storage.durable)
+
+    async def _bury_former_heads(self, head: protocol.NodeInfo) -> None:
+        reason = f"its raylet is gone: the head was started again as node {short(head.node_id)}"
+        for former in [node.node_id for node in self._nodes.living() if node.is_head and node.node_id != head.node_id]:
+            await until_stored(self._bury, former, partial(self._decide_lost, former, reason))
+
+    def _decide_lost(self, node_id: bytes, reason: str) -> protocol.NodeInfo | None:
+        return self._nodes.bury_lost(node_id, reason, self._platform.host.time())
 
     @durable
     async def handle_UnregisterNode(self, request: protocol.UnregisterNode, call: Call) -> Done:
@@ -232,8 +245,7 @@ class GcsServer:
         async def on_dead(cause: str) -> None:
             logger.warning("node %s is dead: %s", short(node.node_id), cause)
             reason = f"its raylet is gone: {cause}"
-            now = self._platform.host.time()
-            await until_stored(self._bury, node.node_id, lambda: self._nodes.bury_lost(node.node_id, reason, now))
+            await until_stored(self._bury, node.node_id, partial(self._decide_lost, node.node_id, reason))
 
         self._health.watch(node.address, silence_counts=True, on_dead=on_dead)
 

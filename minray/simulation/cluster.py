@@ -208,6 +208,10 @@ class SimCluster:
         self._nodes = node_descriptions(nodes)
         self._system_config = SystemConfig.from_overrides({"memory_monitor_refresh_ms": 0, **(system_config or {})})
         self._storage = storage
+        self._head = HEAD
+        """Name of the machine with the gcs; ``move_head`` changes it."""
+        self._gcs_endpoint = GCS_ENDPOINT
+        """Endpoint of the gcs, to which the name ``GCS_ENDPOINT`` leads."""
         self._show_output = show_output
         self._gcs_count = 0
         """Number of gcs processes started so far: each is an incarnation of its own."""
@@ -286,8 +290,20 @@ class SimCluster:
 
     def start_gcs(self) -> SimProcess:
         """Start a gcs, with the tables that the last one has left on the head's disk."""
-        config = GcsConfig([GCS_ENDPOINT], self._storage, f"simulated-{self.seed}", self._system_config)
-        return self._add(GCS, GCS, HEAD, config)
+        config = GcsConfig([self._gcs_endpoint], self._storage, f"simulated-{self.seed}", self._system_config)
+        return self._add(GCS, GCS, self._head, config)
+
+    def move_head(self, name: str, **options: Any) -> None:
+        """Start gcs and raylet of the head on another machine, which has the disk of the former one.
+
+        The former machine must be lost, or its processes dead. The new gcs has another endpoint. The others find it by name.
+        """
+        disk = self.world.nodes[self._head].disk
+        self._head, self._gcs_endpoint = name, f"{GCS_ENDPOINT}/{name}"
+        self.world.node(name).disk = disk
+        self.world.wire.names[GCS_ENDPOINT] = self._gcs_endpoint
+        self.start_gcs()
+        self.add_node(name, **options)
 
     def _new_gcs_identity(self) -> bytes:
         self._gcs_count += 1
@@ -300,7 +316,7 @@ class SimCluster:
         self._node_count += 1
         ip = f"10.0.0.{number + 1}"
         store = options.pop("object_store_memory", OBJECT_STORE_BYTES)
-        node_options = NodeOptions(head=name == HEAD, node_ip=ip, node_name=name, object_store_memory=store, **options)
+        node_options = NodeOptions(head=name == self._head, node_ip=ip, node_name=name, object_store_memory=store, **options)
         incarnation = ("node id", name, number)
         host = SimHost(node, self.world.loop.world, self.oracle, 0)
         config = RayletConfig(

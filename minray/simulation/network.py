@@ -15,6 +15,8 @@ What can go wrong, beside delays (the keys of ``faults`` name the link, the meth
   * One process dies like this. All its messages that are on their way are late, and come after the news of its death.
   * A node that is lost is silent: channels to it break after 30 s, and new ones cannot be opened.
 
+An endpoint may be a name (``SimWire.names``), as in a cluster's name service. It is resolved at each attempt to connect.
+
 Left out: links that fill up (each message has the whole bandwidth), and more than one path between two nodes.
 """
 
@@ -168,6 +170,8 @@ class SimWire:
         self.loop = loop
         self.trace = trace
         self.listeners: dict[str, SimListener] = {}
+        self.names: dict[str, str] = {}
+        """Names of endpoints -> the endpoint to which each leads now."""
         self._oracle = oracle
         self._counts: dict[tuple[str, str], int] = {}
         """Number of messages by link (over all its channels) and method."""
@@ -201,6 +205,7 @@ class SimWire:
     ) -> None:
         """Try to connect: ``caller`` receives a channel or an error, or nothing, as from a lost node or across a cut."""
         process = network.process
+        endpoint = self.names.get(endpoint, endpoint)
         listener = self.listeners.get(endpoint)
         if listener is None:
             if endpoint not in self._lost_endpoints:

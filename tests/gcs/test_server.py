@@ -383,6 +383,28 @@ def test_a_gcs_that_fell_between_two_commits_ends_the_job_of_a_dead_node() -> No
     world.run(story)
 
 
+def test_g110a_a_head_that_registers_ends_its_predecessor_at_once() -> None:
+    world = World()
+
+    async def story(client: Client) -> None:
+        world.start("h", "h")
+        await client.ask(RegisterNode(node_info("h", is_head=True)))
+        await join(world, client, "a")
+        world.sim.lose_node("h")
+        world.start("i", "i")
+        await client.ask(RegisterNode(node_info("i", is_head=True)))
+        registered = now()
+        gone = await client.until(NODES, "h", lambda node: not node.alive)
+        assert now() - registered < AT_ONCE_S, "although its machine says nothing any more"
+        assert gone.death_cause == "its raylet is gone: the head was started again as node 692d2d2d"
+        assert "declared dead" in (await client.ask(ReportResources(resources("h", 2)))).refused
+        assert "declared dead" in (await client.ask(RegisterNode(node_info("h", is_head=True)))).refused
+        nodes = await client.table(NODES)
+        assert nodes[id_of("i")].alive and nodes[id_of("a")].alive, "other nodes, and the head itself, are not concerned"
+
+    world.run(story)
+
+
 def test_an_empty_store_under_a_running_cluster_is_refused_loudly(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 

@@ -22,6 +22,7 @@ def test_the_page_lists_every_guarantee_once_and_in_order() -> None:
     expected[expected.index("G34") : expected.index("G34")] = ["G33a"]
     expected[expected.index("G40") : expected.index("G40")] = ["G39a", "G39b"]
     expected[expected.index("G108") : expected.index("G108")] = ["G107a"]
+    expected[expected.index("G111") : expected.index("G111")] = ["G110a"]
     assert [row.number for row in specification.rows(ROOT)] == expected
 
 
