@@ -68,6 +68,18 @@ def test_version_1(tmp_path: Path) -> None:
     assert (found.cpu_count, found.memory_bytes) == (2, GIGABYTE // 8)
 
 
+def test_version_1_seen_from_inside_a_container(tmp_path: Path) -> None:
+    """The groups' paths are the machine's, nested as Kubernetes nests them, but their limits are at the mounts."""
+    memberships = "5:cpu,cpuacct:/kubepods/burstable/pod7/1f3c\n4:memory:/kubepods/burstable/pod7/1f3c"
+    limits = {
+        "cpu/cpu.cfs_quota_us": "350000",
+        "cpu/cpu.cfs_period_us": "100000",
+        "memory/memory.limit_in_bytes": str(GIGABYTE // 8),
+    }
+    found = host(tmp_path, memberships, limits)
+    assert (found.cpu_count, found.memory_bytes) == (3, GIGABYTE // 8)
+
+
 def test_version_1_without_limits(tmp_path: Path) -> None:
     limits = {"cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": str(2**63 - 4096)}
     found = host(tmp_path, "5:cpu:/\n4:memory:/", limits)

@@ -39,6 +39,30 @@ def test_a_missing_directory_is_made_only_if_asked(tmp_path: Path) -> None:
     assert caught.value.filename == f"{tmp_path}/file"
 
 
+def test_a_directory_that_the_user_vouches_for_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume, other = tmp_path / "volume", tmp_path / "other"
+    for path in (volume, other):
+        path.mkdir()
+        path.chmod(0o777)
+    monkeypatch.setenv("MINRAY_TRUSTED_DIRECTORIES", f"/elsewhere:{volume}")
+    assert make_private(f"{volume}/sessions") == f"{volume}/sessions"
+    assert mode(volume / "sessions") == 0o700
+    PrivateDirectory(str(volume))
+    with pytest.raises(Exposed, match="others may write to .*other"):
+        make_private(f"{other}/sessions")
+
+
+@needs_second_user
+def test_another_users_directory_cannot_be_vouched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with shared_directory() as shared:
+        place = shared / "theirs"
+        place.mkdir()
+        os.chown(place, NOBODY, NOBODY)
+        monkeypatch.setenv("MINRAY_TRUSTED_DIRECTORIES", str(place))
+        with pytest.raises(Exposed, match="belongs to another user"):
+            make_private(f"{place}/sessions")
+
+
 def test_own_links_on_the_way_are_followed_once(tmp_path: Path) -> None:
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "absolute").symlink_to(tmp_path / "real")

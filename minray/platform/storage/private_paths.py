@@ -14,6 +14,9 @@ Rules
   * Files are opened and removed relative to an open directory, never through a link (``PrivateDirectory``, ``remove_tree``).
   * Group write permission is allowed for the owner's private group (of the same name, without other members), which is what
     a umask of 002 is made for.
+  * ``MINRAY_TRUSTED_DIRECTORIES`` names directories, joined by colons, that others may write to although no other user can
+    reach them. The volumes of a container are like this: Kubernetes makes them with mode 0777, or for a group. They must
+    belong to root or to this user all the same.
 
 Left out: access control lists. Their rights show in the group's permissions, and are judged as the group's. Windows, which
 has nothing but those, does not open directories either. Only what is below the user's own temporary directory is used there
@@ -35,6 +38,10 @@ OPENS_DIRECTORIES = hasattr(os, "O_DIRECTORY")
 NO_FOLLOW, CLOSE_ON_EXEC = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_CLOEXEC", 0)
 """Flags of ``os.open``; 0 on Windows, whose links need a privilege and whose programs inherit no descriptor."""
 OPEN_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NO_FOLLOW | CLOSE_ON_EXEC
+
+
+TRUSTED_VARIABLE = "MINRAY_TRUSTED_DIRECTORIES"
+"""Environment variable with the directories that the user vouches for."""
 
 
 class Exposed(PermissionError):
@@ -112,7 +119,8 @@ def _check_owner(place: str, status: os.stat_result) -> None:
 
 def _check_permissions(place: str, status: os.stat_result) -> None:
     writers = status.st_mode & WRITABLE_BY_OTHERS
-    if writers and not (writers == stat.S_IWGRP and _is_private_group(status.st_uid, status.st_gid)):
+    is_private = writers == stat.S_IWGRP and _is_private_group(status.st_uid, status.st_gid)
+    if writers and not is_private and place not in os.environ.get(TRUSTED_VARIABLE, "").split(":"):
         raise Exposed(f"others may write to {place}", place)
 
 
