@@ -13,7 +13,8 @@ Ray: python/ray/scripts/scripts.py
     minray logs [FILE|actor ID|task ID|...]                    log files of all nodes: see ``logs``
     minray debug [ID]                                          attaches to a breakpoint of a task: see ``debug``
     minray microbenchmark                                      speed of this machine: see ``microbenchmark``
-    minray drain-node --node-id=...                            make a node leave after its tasks have ended
+    minray drain-node --node-id=...                            make a node leave after its tasks have ended: see ``drain``
+    minray health-check                                        whether a node or a cluster answers: see ``health_check``
     minray stop                                                end nodes that ``minray start`` has started here: see ``stop``
 
 Rules
@@ -26,8 +27,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,9 @@ import click
 import msgspec
 
 from minray._version import __version__
+from minray.cli import block as blocking
 from minray.cli.debug import debug_command
+from minray.cli.drain import drain_command
 from minray.cli.errors import errors_for_people
 from minray.cli.logs import logs_command
 from minray.cli.metrics import metrics_command
@@ -45,9 +46,8 @@ from minray.cli.status import cluster_facts, describe_cluster
 from minray.cli.stop import stop
 from minray.cli.tls import given_tls, tls_options
 from minray.common.config import SystemConfig
-from minray.common.ids import UNIQUE_ID_BYTES
 from minray.common.labels import parse_labels
-from minray.node.cluster_client import ClusterClient, end_gracefully
+from minray.node.cluster_client import ClusterClient
 from minray.node.discovery import (
     RAYS_TLS_FILES,
     TABLES_FILE,
@@ -71,7 +71,6 @@ from minray.observability.memory_summary import GROUPS, NODE_ADDRESS, ORDERS, UN
 from minray.platform.storage.private_paths import remove_tree
 from minray.platform.transport.endpoints import check_free, free_port, own_address
 from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
-from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION
 
 LOOPBACK = "127.0.0.1"
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
@@ -139,6 +138,13 @@ def main() -> None:
 @tls_options
 @click.option("--system-config", type=JsonObject(), default="{}", help="Settings of a new cluster (--head), as JSON.")
 @click.option("--block", is_flag=True, help="Wait until the node ends; interrupting this command ends the node.")
+@click.option(
+    "--drain-on-sigterm",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="SECONDS",
+    help="With --block: SIGTERM drains the node, for at most this time. Default: it ends the node at once.",
+)
 def start(
     head: bool,
     address: str | None,
@@ -148,6 +154,7 @@ def start(
     token_file: str | None,
     system_config: dict[str, Any],
     block: bool,
+    drain_on_sigterm: float,
     **of_the_node: Any,
 ) -> None:
     """Start a node on this machine: the head of a new cluster, or one more node of a running cluster."""
@@ -156,6 +163,10 @@ def start(
     ip = node_ip_address and node_ip_address.strip("[]")
     if not head and (port or storage is not None or system_config):
         raise click.UsageError("--port, --storage and --system-config are for the head; they hold for the whole cluster")
+    if drain_on_sigterm and not block:
+        raise click.UsageError("--drain-on-sigterm is about the process that --block keeps; give both")
+    if block:
+        blocking.take_signals()
     with errors_for_people():
         options = NodeOptions(head=head, detached=True, **of_the_node)
         if address is None:
@@ -165,9 +176,10 @@ def start(
             node = _join(options, address, ip, token_file)
         if not block:
             node.detach()
-    _announce(node.file)
     if block:
-        _block(node)
+        blocking.wait_for_end(node, drain_on_sigterm, lambda: _announce(node.file))
+    else:
+        _announce(node.file)
 
 
 def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, token_file: str | None) -> Node:
@@ -188,12 +200,22 @@ def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, t
             options.token = token or make_token()
         else:
             options.token = _keep_token(directory, token)
-            options.storage = os.path.abspath(storage) if storage else str(directory / TABLES_FILE)
+            options.storage = _place_of_tables(storage) if storage else str(directory / TABLES_FILE)
         return start_node(options)
     except BaseException:
         if is_new:
             remove_tree(str(directory))
         raise
+
+
+def _place_of_tables(path: str) -> str:
+    """Return the absolute path of the file with the tables. Make its folder, mode 0700, if that is missing."""
+    place = Path(os.path.abspath(path))
+    try:
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(f"cannot make the folder of --storage, {place.parent}: {error.strerror}") from None
+    return str(place)
 
 
 def _check_free(ip: str, port: int) -> None:
@@ -304,80 +326,6 @@ def _system_config(local: list[NodeFile]) -> SystemConfig:
     return SystemConfig.from_overrides(with_environment(given_tls()))
 
 
-def _block(node: Node) -> None:
-    """Wait until the node ends by itself, or SIGINT or SIGTERM ends this process; then end the node."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
-    failed = False
-    try:
-        while not node.zygote.ended:
-            failed |= any(end.status.code != 0 for end in node.zygote.poll_exits(1.0))
-    except SystemExit:
-        end_gracefully(node.file, node.token, "minray start --block was ended")
-        if node.file.is_head:
-            forget_head(node.file.gcs_address)
-        raise
-    finally:
-        node.close()
-    click.echo(f"The node has ended; its logs are in {node.file.session_dir}/logs.", err=True)
-    sys.exit(int(failed))
-
-
-def _leave(signal_number: int, frame: Any) -> None:
-    sys.exit(0)
-
-
-# --- drain-node --------------------------------------------------------------------------------------------------------
-
-DRAIN_REASONS = {"DRAIN_NODE_REASON_IDLE_TERMINATION": IDLE_TERMINATION, "DRAIN_NODE_REASON_PREEMPTION": PREEMPTION}
-
-
-class NodeId(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
-    """Type of an option that is a node's id in hexadecimal."""
-
-    name = "node id"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        try:
-            node_id = bytes.fromhex(value)
-        except ValueError:
-            node_id = b""
-        if len(node_id) != UNIQUE_ID_BYTES:
-            self.fail(f"{value!r} is not the id of a node, {2 * UNIQUE_ID_BYTES} hex digits (minray list nodes)", param, ctx)
-        return node_id
-
-
-@main.command()
-@which_cluster
-@click.option("--node-id", required=True, type=NodeId(), help="Id of the node that leaves, in hexadecimal.")
-@click.option(
-    "--reason",
-    required=True,
-    type=click.Choice(list(DRAIN_REASONS), case_sensitive=False),
-    help="A node that is not idle refuses an idle termination; no node refuses a preemption.",
-)
-@click.option("--reason-message", required=True, help="Reason in words, for listings and errors.")
-@click.option(
-    "--deadline-remaining-seconds", type=click.IntRange(1), help="Seconds until the node leaves anyway. Default: no limit."
-)
-def drain_node(
-    address: str | None,
-    token_file: str | None,
-    node_id: bytes,
-    reason: str,
-    reason_message: str,
-    deadline_remaining_seconds: int | None,
-) -> None:
-    """Make a node leave. It takes no new tasks, its running tasks may end, and its objects move to other nodes."""
-    with errors_for_people(), _client(address, token_file) as client:
-        refusal = client.drain_node(
-            node_id, DRAIN_REASONS[reason.upper()], reason_message, deadline_remaining_seconds or 0.0
-        )
-    if refusal:
-        raise click.ClickException(f"The drain request is not accepted: {refusal}")
-    click.echo(f"Node {node_id.hex()} is draining, or has left the cluster.")
-
-
 # --- microbenchmark ----------------------------------------------------------------------------------------------------
 
 
@@ -470,8 +418,18 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     return ClusterClient(endpoint, token, _system_config([]))
 
 
+@main.command("health-check", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def health_check(arguments: tuple[str, ...]) -> None:
+    """Tell whether a node of this machine, or a cluster elsewhere, answers: for probes (health-check --help)."""
+    from minray.cli.health_check import main as check  # as in ``minray.__main__``, which does not come here for it
+
+    check(arguments)
+
+
 for _command in [
     stop,
+    drain_command(_client),
     debug_command(_client),
     logs_command(_client),
     metrics_command(_client),

@@ -27,6 +27,7 @@ from minray.protocol.gcs import (
     CheckAlive,
     DrainNode,
     GetInternalConfig,
+    GetWorkerDeath,
     NodeInfo,
     NodeResources,
 )
@@ -53,6 +54,7 @@ class ClusterClient:
         """
         self.address = address or gcs_endpoint.removeprefix("tcp:")
         self.token = token
+        self._target = gcs_endpoint, token, system_config, address
         self._thread, _, platform = make_own_thread("client", secrets.token_bytes(16), gcs_endpoint, token, system_config)
         self._platform = platform
         self._peers = Peers(platform, b"", TIMEOUT_S)
@@ -63,6 +65,10 @@ class ClusterClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def again(self) -> ClusterClient:
+        """Make another client of the same cluster: one that has failed to reach its gcs does not try again."""
+        return ClusterClient(*self._target)
 
     def close(self) -> None:
         self._thread.run(self._close())
@@ -111,6 +117,10 @@ class ClusterClient:
         deadline = self._platform.host.time() + remaining_s if remaining_s else 0.0
         reply = self._ask(self._gcs, DrainNode(node_id, reason, message, deadline))
         return "" if reply.is_accepted else reply.rejection
+
+    def is_node_dead(self, node_id: bytes) -> bool:
+        """Tell whether the gcs has declared a node dead; an unknown one is not."""
+        return self._ask(self._gcs, GetWorkerDeath(b"", node_id)).death is not None
 
     def objects(self) -> ClusterObjects:
         """Ask all processes of the cluster about its objects."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy
@@ -12,6 +13,7 @@ import minray
 from minray.cli.main import main
 from minray.cluster_utils import Cluster
 from minray.protocol.gcs import DRAINED_PREEMPTED
+from tests.cluster.command_line import CommandLine
 from tests.cluster.programs import on, states
 from tests.helpers import wait_for_condition
 
@@ -69,3 +71,27 @@ def test_g21_a_node_leaves_when_what_runs_there_has_ended(head: Cluster, tmp_pat
 def test_a_wish_that_makes_no_sense_is_refused(head: Cluster, node_id: str, options: list[str], complaint: str) -> None:
     assert head.head_node is not None
     assert complaint in drain(head, node_id or head.head_node.node_id, *options)
+
+
+def test_sigterm_drains_a_node_that_blocks_and_the_command_waits_for_one(minray_command: CommandLine) -> None:
+    head = minray_command.start_head()
+    joined = [f"--address={head.gcs_address}", "--num-cpus=1", "--block", "--drain-on-sigterm=60"]
+    with minray_command.popen("start", *joined, "--node-name=blocks") as blocks:
+        assert blocks.stdout is not None and blocks.stderr is not None
+        assert blocks.stdout.readline().startswith("Joined the cluster")
+        blocks.terminate()
+        assert blocks.wait(60) == 0
+        assert blocks.stderr.read() == "Draining the node, for at most 60 s.\n"
+    node = minray_command.join(head)
+    terms = [f"--reason={PREEMPTION}", "--reason-message=enough", "--deadline-remaining-seconds=60"]
+    told = minray_command("drain-node", *terms, "--wait")
+    assert told == f"Node {node.node_id} has left the cluster.\n", "the node of this machine that is no head"
+    nodes = json.loads(minray_command("status", "--format=json"))["nodes"]
+    causes = {entry["node_name"]: entry["death_cause"] for entry in nodes if entry["state"] == "DEAD"}
+    assert causes == {"blocks": "its machine is taken away (SIGTERM)", node.node_name: "enough"}
+    refused = minray_command.run("drain-node", *terms)
+    assert "0 nodes of this machine can be drained; name one with --node-id" in refused.stderr
+
+
+def test_a_drain_at_sigterm_needs_a_process_that_stays(minray_command: CommandLine) -> None:
+    assert "give both" in minray_command.run("start", "--head", "--drain-on-sigterm=5").stderr
