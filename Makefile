@@ -18,6 +18,7 @@ EXHAUSTIVE_ARGS ?=
 CHAOS_ARGS ?= --seconds 600
 ATTACK_ARGS ?= --frames 100000
 ANYWHERE_ARGS ?=
+KUBERNETES_ARGS ?=
 DASK_ARGS ?=
 ZOO_ARGS ?=
 MUTANTS_ARGS ?=
@@ -27,7 +28,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -38,6 +39,7 @@ help:
 	@echo "make test-shared-memory  the tests of real clusters, with the object stores in multiprocessing.shared_memory"
 	@echo "make test-local      the tests of real clusters, with the whole cluster inside the test's process"
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
+	@echo "make test-kubernetes  the manifests of deploy/, executed in network namespaces; it needs Linux and root"
 	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
@@ -106,6 +108,10 @@ test-shared-memory: $(STAMP)
 # The real clusters once more, each in the test's own process; tests/real/not_local.py lists what cannot run there.
 test-local: $(STAMP)
 	MINRAY_TRANSPORT=local $(PY) -m pytest $(PYTEST_ARGS) tests/real tests/in_process
+
+# The pods are made of namespaces: without the right to make them all tests are skipped, with the reason.
+test-kubernetes: $(STAMP)
+	$(PY) -m pytest -rs tests/kubernetes/in_pods.py $(KUBERNETES_ARGS)
 
 test-anywhere: $(STAMP)
 	$(PY) -m tests.anywhere $(ANYWHERE_ARGS) -- $(PYTEST_ARGS)
