@@ -263,7 +263,7 @@ def test_no_older_version_is_spoken() -> None:
 
 
 def test_a_node_in_the_middle_cannot_pass_the_proof_on(caplog: pytest.LogCaptureFixture) -> None:
-    """It has a certificate of the cluster's authority and not the token, and passes on every byte of two that have it."""
+    """The node in the middle has a certificate of the cluster's CA and not the token. Two that have it talk through it."""
     middle = Tls(authority().sign("middle"))
     tasks: list[asyncio.Future[None]] = []
 
@@ -537,9 +537,7 @@ def test_large_values_go_through_lanes_with_bounded_memory() -> None:
         async with listening(stream(node_files()), ANYWHERE, lambda incoming: incoming.reply(b"")) as listener:
             channel = await sender.connect(listener.endpoint, SERVER, CLIENT, lambda: None)
             done = ask(channel, "Put", b"", [value])
-            while not done.done():
-                largest.append(channel._transport.get_write_buffer_size())
-                await asyncio.sleep(0)
+            await until(lambda: largest.append(channel._transport.get_write_buffer_size()) or done.done())
             await done
             channel.close()
 

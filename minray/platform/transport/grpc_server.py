@@ -234,7 +234,7 @@ class GrpcListener(grpc.GenericRpcHandler):
         self.strangers: Strangers[_Opening] = Strangers()
         """Handshakes that are not over."""
         self._proofs: dict[bytes, asyncio.Future[bytes]] = {}
-        """What the handshakes that are not over wait for, by the challenge that was sent."""
+        """The proofs for which handshakes wait, by the challenge that was sent."""
         self._peer_log = PeerLog(logger)
         """Logs which peers were turned away."""
         self._ended_tickets: deque[object] = deque(maxlen=1000)

@@ -27,7 +27,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from minray.common.forks import at_fork
 from minray.platform.base import AuthenticationFailed, ConnectFailed, Host, OnIncoming, PlatformError
@@ -47,8 +47,10 @@ from minray.platform.transport.stream_connection import (
     ServerConnection,
     StreamChannel,
 )
-from minray.platform.transport.tls import LOST_BY_CLIENT, Context, Tls, binding, binding_of_peer, describe
-from minray.platform.transport.tls_acceptor import SHUTDOWN_S, TlsAcceptor
+from minray.platform.transport.tls import LOST_BY_CLIENT, SHUTDOWN_S, Context, Tls, binding, binding_of_peer, describe
+
+if TYPE_CHECKING:
+    from minray.platform.transport.tls_acceptor import TlsAcceptor  # which only clusters with TLS load
 
 logger = logging.getLogger(__name__)
 
@@ -253,6 +255,8 @@ class StreamListener:
         addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         host = str(addresses[0][4][0])
         if self.network.tls is not None:
+            from minray.platform.transport.tls_acceptor import TlsAcceptor
+
             self.network.tls.server()  # Raises, if the files cannot be used, before anybody connects.
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.create_server((host, endpoint.port), family=family, backlog=LISTEN_BACKLOG)

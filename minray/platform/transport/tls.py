@@ -50,6 +50,10 @@ OPEN_TRAFFIC = (
 """Warning of a process that listens without TLS at an address that other machines can reach."""
 
 
+SHUTDOWN_S = 2.0
+"""Seconds that a peer has to confirm the end of TLS before its socket is closed anyway."""
+
+
 class TlsFilesWrong(PlatformError):
     """The three files cannot be used together; the text says which of them, why, and what to do."""
 

@@ -26,14 +26,12 @@ from minray.common.task_set import TaskSet
 from minray.platform.base import PlatformError
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, TLS_RECORDS, Refusal, encode
 from minray.platform.transport.strangers import CROWDED, Stranger, Strangers
-from minray.platform.transport.tls import LOST_BY_SERVER, PLAIN_PEER, Tls, describe
+from minray.platform.transport.tls import LOST_BY_SERVER, PLAIN_PEER, SHUTDOWN_S, Tls, describe
 
 ACCEPTED_AT_ONCE = 64
 """Most connections accepted before the loop does something else."""
 PAUSE_S = 1.0
 """Seconds without accepting after this process had no more descriptors (as in asyncio)."""
-SHUTDOWN_S = 2.0
-"""Seconds that a peer has to confirm the end of TLS before its socket is closed anyway."""
 FIRST_BYTES = 4096
 """Most bytes of a refused peer that are read and dropped, since unread ones would make the kernel drop our refusal."""
 
