@@ -21,7 +21,7 @@ import uvloop
 
 from minray.common.config import SystemConfig
 from minray.platform.base import AuthenticationFailed, ConnectFailed, Incoming, Network
-from minray.platform.transport import handshake, tls_acceptor
+from minray.platform.transport import grpc_server, handshake, tls_acceptor
 from minray.platform.transport.grpc_transport import GrpcNetwork
 from minray.platform.transport.sockets import StreamListener, StreamNetwork
 from minray.platform.transport.tls import Tls, TlsFiles, TlsFilesWrong, check, files_of, is_reachable
@@ -486,6 +486,27 @@ def test_200_half_open_handshakes_harm_nobody_and_leave_nothing(
     run(story)
     (line,) = caplog.messages
     assert "no TLS handshake within" in line
+
+
+def test_200_half_open_handshakes_at_a_listener_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = dict(grpc_server.SERVER_OPTIONS) | {"grpc.server_handshake_timeout_ms": 500}
+    monkeypatch.setattr(grpc_server, "SERVER_OPTIONS", [*options.items()])
+
+    async def story() -> None:
+        network = grpc(node_files())
+        async with listening(network, ANYWHERE, echo) as listener:
+            port = int(listener.endpoint.rpartition(":")[2])
+            opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+            for _, writer in opened:
+                writer.write(CLIENT_HELLO)
+            channel = await network.connect(listener.endpoint, SERVER, CLIENT, lambda: None)
+            await asyncio.gather(*(read_to_the_end(reader) for reader, _ in opened))
+            assert await ask(channel, "Meanwhile", b"1") == (b"1", ())
+            channel.close()
+            for _, writer in opened:
+                writer.transport.abort()
+
+    run(story, run_grpc)
 
 
 def test_accepting_pauses_without_descriptors_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
