@@ -18,6 +18,7 @@ from minray.platform.process.host import RealHost
 from minray.platform.process.processes import PlainProcesses
 from minray.platform.real import io_thread, make_platform
 from minray.platform.threads.user_code import DriverUserCode
+from minray.platform.transport.sockets import StreamNetwork
 
 T = TypeVar("T")
 
@@ -49,4 +50,7 @@ def make_own_thread(
         return local, local.user_code, local.platform
     thread = io_thread(system_config)
     user_code = DriverUserCode(thread.loop)
-    return thread, user_code, make_platform(name, identity, system_config, token, PlainProcesses(), user_code, RealHost())
+    platform = make_platform(name, identity, system_config, token, PlainProcesses(), user_code, RealHost())
+    if isinstance(platform.network, StreamNetwork):
+        thread.before_end = platform.network.cut_off
+    return thread, user_code, platform

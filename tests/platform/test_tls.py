@@ -6,11 +6,13 @@ What a connection does once it is open, the network contract says for every tran
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import shutil
 import socket
 import ssl
+import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ import uvloop
 
 from minray.common.config import SystemConfig
 from minray.platform.base import AuthenticationFailed, ConnectFailed, Incoming, Network
+from minray.platform.threads.user_code import IoThread
 from minray.platform.transport import grpc_server, handshake, tls_acceptor
 from minray.platform.transport.grpc_transport import GrpcNetwork
 from minray.platform.transport.sockets import StreamListener, StreamNetwork
@@ -540,6 +543,30 @@ def test_accepting_pauses_without_descriptors_and_goes_on(monkeypatch: pytest.Mo
             assert refusing.refusals == 0
 
     run(story)
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_ends_leaves_no_connection_open_for_which_uvloop_warns() -> None:
+    """The peer of a closed channel has not said goodbye yet, as when a driver leaves its cluster."""
+    thread, network = IoThread(), stream(node_files())
+    thread.before_end = network.cut_off
+    held: list[object] = []
+
+    async def leave() -> None:
+        listener = await network.listen(ANYWHERE, SERVER, lambda incoming: None)
+        channel = await network.connect(listener.endpoint, SERVER, CLIENT, lambda: None)
+        channel.close()
+        held.append(channel)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        thread.run(leave(), TIMEOUT_S)
+        thread.stop()
+        held.clear()
+        gc.collect()
+    assert [str(each.message) for each in warned if "transport" in str(each.message)] == []
 
 
 # --- large values -------------------------------------------------------------------------------------------------------

@@ -357,6 +357,8 @@ class IoThread:
         ``make_loop`` makes the loop; None: a uvloop where that is installed.
         """
         self.loop = (make_loop or _new_loop)()
+        self.before_end: Callable[[], None] | None = None
+        """Called in the thread when it is stopped, after its tasks have ended."""
         self._is_lasting = is_lasting
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         try:
@@ -389,6 +391,8 @@ class IoThread:
 
     def halt(self) -> None:
         """End the thread and close the loop, whose tasks have ended."""
+        if self.before_end is not None:
+            self.loop.call_soon_threadsafe(self.before_end)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(STOP_S)
         if not self._thread.is_alive():

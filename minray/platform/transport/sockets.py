@@ -145,6 +145,8 @@ class _ServerGreeting(asyncio.Protocol):
         self._finish()
         self._transport.abort()
 
+    abort = close
+
     def connection_lost(self, error: Exception | None) -> None:
         if not self._over:
             if not self._silent:
@@ -370,6 +372,14 @@ class StreamNetwork:
             raise endpoints.connect_error(endpoint, error) from error
         channel.on_close = on_close
         return channel
+
+    def cut_off(self) -> None:
+        """End the connections inside TLS that still wait for their peer's goodbye, because the loop ends now.
+
+        Without TLS they end with the loop. Those of TLS would be open for uvloop, which warns of them."""
+        if self.tls is not None:
+            for connection in [*self.channels, *(one for listener in self._listeners for one in listener.connections)]:
+                connection.abort()
 
     def descriptors(self) -> list[int]:
         """Return the descriptors of all open sockets."""

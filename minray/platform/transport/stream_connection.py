@@ -189,6 +189,10 @@ class _Connection(asyncio.BufferedProtocol):
         """Return the socket's descriptor; -1 when the connection has ended."""
         return descriptor_of(self._transport)
 
+    def abort(self) -> None:
+        """End the connection at once, without a goodbye."""
+        self._transport.abort()
+
     # Sending
 
     def _send(self, call_id: int, word: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
