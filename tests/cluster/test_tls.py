@@ -14,8 +14,10 @@ from typing import Any
 import numpy
 import psutil
 import pytest
+from click.testing import CliRunner
 
 import minray
+from minray.cli.main import main
 from minray.cluster_utils import Cluster
 from minray.node.discovery import NodeFile, find_nodes, with_environment
 from minray.platform.transport.handshake import Hello, encode
@@ -140,9 +142,9 @@ def test_wrong_files_are_reported_before_anything_starts(
 ) -> None:
     files = Authority(tmp_path).sign("node")
     spoil(files)
-    refused = minray_command.run("start", "--head", *options(files))
-    assert refused.returncode == 1 and re.search(words, refused.stderr), refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+    refused = CliRunner().invoke(main, ["start", "--head", *options(files)])
+    assert refused.exit_code == 1 and re.search(words, refused.output), refused.output
+    assert len(refused.output.splitlines()) == 1
     assert minray_command.left() == []
 
 
