@@ -40,6 +40,8 @@ MOST_NAMED = 10
 """Most ids that an error names."""
 MOST_SEARCHED = 200
 """Most files that are looked through for the lines of a task or actor whose worker nobody knows."""
+MOST_DEAD_NAMED = 3
+"""Most dead nodes that an error names, because the lines that are missing may have been there."""
 NOW_US = 1 << 62
 """Start of a run that is not over, so that it is the newest."""
 GROUPS: Sequence[tuple[str, Callable[[str], bool]]] = (
@@ -154,7 +156,7 @@ class ClusterLogs:
 
     async def _ask(self, node: NodeInfo, request: Request[R]) -> R:
         if not node.alive:
-            raise NoSuchLog(_where_the_dead_logged(node, node.death_cause))
+            raise NoSuchLog(_where_the_dead_logged(node))
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._reader.ask_raylet(node, request)
@@ -298,7 +300,9 @@ class ClusterLogs:
                     return cursor.place
         known = "" if runs else " and no worker is known that has run it"
         stream = "standard error" if suffix == "err" else "standard output"
-        raise NoSuchLog(trouble or f"nothing is found that {who} has written to its {stream}{known}")
+        dead = [_where_the_dead_logged(node) for node in await self._reader.nodes(self._timeout_s) if not node.alive]
+        words = [trouble or f"nothing is found that {who} has written to its {stream}{known}", *dead[:MOST_DEAD_NAMED]]
+        raise NoSuchLog("; ".join(dict.fromkeys(words)))
 
     async def _file_of(self, run: _Run, suffix: str) -> LogPlace | None:
         node = await self.node(run.node_id.hex())
@@ -310,7 +314,8 @@ def _searched(place: LogPlace, search: str) -> LogPlace:
     return place._replace(choice=msgspec.structs.replace(place.choice, search=search)) if search else place
 
 
-def _where_the_dead_logged(node: NodeInfo, why: str) -> str:
+def _where_the_dead_logged(node: NodeInfo, why: str = "") -> str:
+    why = why or node.death_cause
     reason = f" ({why})" if why else ""
     return (
         f"{name_of(node)} cannot be reached{reason}. Its log files were in {node.session_dir}/logs on {node.hostname},"
