@@ -29,6 +29,7 @@ from minray.values.object_ref_generator import ObjectRefGenerator
 if TYPE_CHECKING:
     from minray import cluster_utils, experimental, internal, util
     from minray.api.timeline import timeline
+    from minray.logging_config import LoggingConfig
     from minray.node.init import RayContext, init, is_initialized, shutdown
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "DynamicObjectRefGenerator",
     "FunctionID",
     "JobID",
+    "LoggingConfig",
     "NodeID",
     "ObjectID",
     "ObjectRef",
@@ -84,6 +86,7 @@ __all__ = [
 
 
 _LATER = {
+    "LoggingConfig": "minray.logging_config",
     "RayContext": "minray.node.init",
     "cluster_utils": "minray.cluster_utils",
     "experimental": "minray.experimental",

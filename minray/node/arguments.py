@@ -16,6 +16,7 @@ from minray.api.runtime_environment import SETUP_HOOK
 from minray.common.config import LOCAL, SystemConfig
 from minray.common.shown import cut, shown
 from minray.core_worker.execution.job_environment import pack_hook
+from minray.logging_config import LoggingConfig
 from minray.node.discovery import with_environment
 from minray.node.ide_debugger import with_debugger
 from minray.node.node import NodeOptions, import_path
@@ -28,7 +29,6 @@ IGNORED = (
     "job_config",
     "configure_logging",
     "logging_format",
-    "logging_config",
     "enable_resource_isolation",
     "system_reserved_cpu",
     "system_reserved_memory",
@@ -99,7 +99,9 @@ def node_options(of_the_node: Mapping[str, Any]) -> NodeOptions:
     return NodeOptions(system_config=SystemConfig.from_overrides(overrides), **given)
 
 
-def job_config(namespace: str | None, runtime_env: Mapping[str, Any] | None) -> JobConfig:
+def job_config(
+    namespace: str | None, runtime_env: Mapping[str, Any] | None, logging_config: LoggingConfig | None = None
+) -> JobConfig:
     """Return the configuration of this program's job. Raises RuntimeError if the working directory has been removed."""
     working_dir = _working_directory()  # first, since the path may be relative to it
     return JobConfig(
@@ -108,6 +110,7 @@ def job_config(namespace: str | None, runtime_env: Mapping[str, Any] | None) -> 
         namespace=namespace or "",
         entrypoint=_entrypoint(),
         setup_hook=pack_hook(with_debugger((runtime_env or {}).get(SETUP_HOOK))),
+        logging_config=logging_config.encode() if logging_config is not None else "",
     )
 
 

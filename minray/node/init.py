@@ -26,6 +26,7 @@ from minray.api.runtime_environment import check_job_runtime_env
 from minray.common.forks import at_fork
 from minray.common.labels import check_labels
 from minray.common.shown import check_encodable
+from minray.logging_config import LoggingConfig
 from minray.node import driver_connection
 from minray.node.addresses import addresses_of_driver, addresses_of_worker
 from minray.node.arguments import (
@@ -134,6 +135,7 @@ def init(
     runtime_env: dict[str, Any] | None = None,
     log_to_driver: bool | None = None,
     logging_level: int | str = logging.INFO,
+    logging_config: LoggingConfig | None = None,
     local_mode: bool = False,
     _system_config: dict[str, Any] | None = None,
     _memory: float | None = None,
@@ -155,9 +157,10 @@ def init(
 
     ``runtime_env`` applies to all tasks of this driver. Its local ``working_dir`` and ``py_modules`` are packed and
     uploaded, and tasks run in the unpacked copy. Its ``worker_process_setup_hook``, a function or the name of one, is called
-    by each worker before its first task. ``log_to_driver=False`` hides what workers print. Returns a mapping with the
-    cluster's addresses that is also a context manager. Until ``shutdown``, SIGTERM ends the program with ``sys.exit``, if
-    this is the main thread and the program has no handler for that signal.
+    by each worker before its first task. ``log_to_driver=False`` hides what workers print. ``logging_config``, a
+    ``LoggingConfig``, sets up Python's logging here and in the workers of the job. Returns a mapping with the cluster's
+    addresses that is also a context manager. Until ``shutdown``, SIGTERM ends the program with ``sys.exit``, if this is the
+    main thread and the program has no handler for that signal.
 
     Raises RuntimeError if this process is connected already (unless ``ignore_reinit_error``), a node cannot start, or an
     argument is unknown; ConnectionError if the cluster cannot be reached or refuses the token; ValueError and TypeError for
@@ -172,6 +175,7 @@ def init(
     check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_labels(labels or {})
     check_encodable("namespace", namespace or "")
+    check_types(logging_config=(logging_config, LoggingConfig))
     _set_level(logging_level)
     address, _system_config = with_local_mode(address, local_mode, _system_config)
     of_the_node: dict[str, Any] = {
@@ -186,12 +190,14 @@ def init(
         "_node_name": _node_name,
     }
     options = node_options(of_the_node)
-    driver = Driver(_packed(runtime_env), job_config(namespace, runtime_env), log_to_driver in (None, True))
+    driver = Driver(_packed(runtime_env), job_config(namespace, runtime_env, logging_config), log_to_driver in (None, True))
     if files := candidates(address):
         check_joining(of_the_node)
         _connection = driver_connection.join(files, driver)
     else:
         _connection = driver_connection.start(options, driver)
+    if logging_config is not None:
+        logging_config.apply(also=(logger.name,))
     return RayContext(addresses_of_driver(_connection.file))
 
 

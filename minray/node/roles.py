@@ -33,6 +33,7 @@ from minray.core_worker.execution.task_names import IDLE
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
+from minray.logging_config import LoggingConfig
 from minray.node.debugger import WorkerDebugger
 from minray.node.discovery import session_token
 from minray.node.raylet_restart import next_life, note_departure
@@ -217,6 +218,7 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
         logging.getLogger(__name__).error("this worker cannot join its node: %s", error)
         return
     worker.connect_process(UserApi(core.user_port()))
+    core.context.on_enter = _log_as_the_job_says
     executor = core.execution.executor
     sys.stdout = TaskNamedStream(sys.stdout, executor)
     sys.stderr = stderr = TaskNamedStream(sys.stderr, executor)
@@ -227,6 +229,11 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
     executor.title.write, user_code.on_idle = title.show, executor.title.show_idle
     user_code.end_on_signal(executor.is_in_task, lambda: executor.end_process(SystemExit(TERMINATED)))
     user_code.serve()
+
+
+def _log_as_the_job_says(job: JobInfo) -> None:
+    if job.config.logging_config:
+        LoggingConfig.decode(job.config.logging_config).apply()
 
 
 def prepare_children() -> None:

@@ -98,6 +98,8 @@ class JobConfig(Record, frozen=True):
     entrypoint: str
     setup_hook: bytes = b""
     """Pickled function, or name of one, that each worker of the job calls before its first task; empty: none."""
+    logging_config: str = ""
+    """Encoded ``LoggingConfig``, which each worker of the job applies before its first task; empty: none."""
 
 
 class JobInfo(Record, frozen=True):

@@ -21,8 +21,8 @@ GROUND = {"common", "protocol", "platform.base", "errors", "exceptions", "cloudp
 """Rooms whose words every process uses. None of them knows a process."""
 BELOW_PROCESSES = GROUND | {"rpc", "scheduling", "object_store", "object_manager"}
 PORCH = {
-    "actor", "remote_function", "runtime_context", "runtime_env", "internal", "experimental", "types", "_version",
-    "__init__",
+    "actor", "remote_function", "runtime_context", "logging_config", "runtime_env", "internal", "experimental", "types",
+    "_version", "__init__",
 }  # fmt: skip
 """Names that a user of Ray imports."""
 BEHIND_THE_PORCH = GROUND | {

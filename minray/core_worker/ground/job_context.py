@@ -8,12 +8,18 @@ A driver enters its job when the gcs has registered it. A worker enters the job 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minray.common.ids import TaskIdFactory
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.protocol.gcs import JobInfo
 
 NO_JOB = b"\0\0\0\0"
 """Job id of a worker that has not received a task yet."""
+
+
+def _do_nothing(job: JobInfo) -> None:
+    """Set up nothing for a job: this process is a driver, or not a process of its own."""
 
 
 class JobContext:
@@ -28,12 +34,15 @@ class JobContext:
         """Makes the ids of the tasks and objects of this process; user threads call it."""
         self.environment = RuntimeEnvInfo()
         """The runtime environment that tasks submitted here inherit."""
+        self.on_enter: Callable[[JobInfo], None] = _do_nothing
+        """Called when the process enters a job; set by the process."""
 
     def enter(self, job: JobInfo) -> None:
         """Make this process part of the job."""
         assert self.job is None, job
         self.job, self.job_id = job, job.job_id
         self.task_ids = TaskIdFactory(self._worker_id, job.job_id)
+        self.on_enter(job)
 
     @property
     def namespace(self) -> str:
