@@ -5,6 +5,7 @@ Ray: python/ray/scripts/scripts.py
     minray start --head                                        start a cluster that listens on loopback
     minray start --head --node-ip-address=10.0.0.1             start a cluster that other machines can join
     minray start --address=10.0.0.1:23456 --token-file=FILE    add a node on this machine to a cluster
+    minray check --address=10.0.0.1:23456                      why this machine cannot join: see ``check``
     minray status                                              nodes, resources in use, waiting tasks, workers
     minray memory                                              contents of the object stores, and their references
     minray list actors|tasks|objects|nodes|workers|jobs        state tables; also get and summary: see ``state``
@@ -27,6 +28,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ import msgspec
 
 from minray._version import __version__
 from minray.cli import block as blocking
+from minray.cli.check import check
 from minray.cli.debug import debug_command
 from minray.cli.drain import drain_command
 from minray.cli.errors import errors_for_people
@@ -73,6 +77,7 @@ from minray.platform.transport.endpoints import check_free, free_port, own_addre
 from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_TRANSPORT = SystemConfig().transport
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
@@ -261,6 +266,11 @@ def _announce(file: NodeFile) -> None:
     click.echo("\nPrograms on this machine join it with minray.init(). Other nodes join it with\n")
     click.echo(f"    minray start --address={file.gcs_address} --token-file=FILE{_tls_of_next(file)}\n")
     click.echo(f"where FILE is a copy of {file.session_dir}/{TOKEN_FILE}, or with its content in $MINRAY_TOKEN.")
+    if is_reachable(file.tcp_host):
+        click.echo(f"To copy it, run on the other machine: scp {file.tcp_host}:{file.session_dir}/{TOKEN_FILE} FILE")
+        click.echo(f"If that machine cannot join: minray check --address={file.gcs_address} --token-file=FILE")
+    if file.system_config.transport != DEFAULT_TRANSPORT:
+        click.echo(f"The other machines need MINRAY_TRANSPORT={file.system_config.transport} in their environment as well.")
     click.echo("Anyone who has the token can run programs here: keep it secret. On this machine minray finds it itself.")
     if is_reachable(file.tcp_host):
         click.echo(_traffic(file))
@@ -309,7 +319,7 @@ def _join(options: NodeOptions, address: str, ip: str | None, token_file: str | 
             " printed, and name the copy with --token-file, or set $MINRAY_TOKEN to its content"
         )
     own = _system_config(local)
-    with ClusterClient(endpoint, token, own) as client:
+    with _with_advice(address), ClusterClient(endpoint, token, own) as client:
         tls = {name: getattr(own, name) for name in RAYS_TLS_FILES}  # Each machine has files of its own.
         options.system_config = msgspec.structs.replace(client.system_config(), **tls)
     if endpoint.startswith("tcp:"):
@@ -317,6 +327,14 @@ def _join(options: NodeOptions, address: str, ip: str | None, token_file: str | 
         options.node_ip = options.tcp_host
     options.gcs_endpoint, options.token = endpoint, token
     return start_node(options)
+
+
+@contextmanager
+def _with_advice(address: str) -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError as error:
+        raise ConnectionError(f"{error}. To find out why: minray check --address={address}") from None
 
 
 def _system_config(local: list[NodeFile]) -> SystemConfig:
@@ -430,6 +448,7 @@ def health_check(arguments: tuple[str, ...]) -> None:
 for _command in [
     stop,
     drain_command(_client),
+    check,
     debug_command(_client),
     logs_command(_client),
     metrics_command(_client),

@@ -40,6 +40,7 @@ from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.gcs.health_check_manager import HealthCheckManager
 from minray.gcs.job_manager import JobManager
+from minray.gcs.join_check import JoinCheck
 from minray.gcs.kv_manager import KvManager
 from minray.gcs.node_drainer import NodeDrainer
 from minray.gcs.placement_group_manager import PlacementGroupManager
@@ -103,9 +104,9 @@ class GcsServer:
             self._store_node,
             self._group_scheduler.on_node_leaving,
         )
-        metrics = GcsMetricsService(platform, self.tasks)
+        metrics, join_check = GcsMetricsService(platform, self.tasks), JoinCheck(platform)
         self._dispatcher = Dispatcher(
-            self, self._actors, self._actors.queries, self._group_scheduler, self._drainer, metrics
+            self, self._actors, self._actors.queries, self._group_scheduler, self._drainer, metrics, join_check
         )
 
     def _address(self) -> Address:
@@ -461,5 +462,5 @@ class GcsServer:
         return DONE
 
 
-GCS_SERVICES = (GcsServer, ActorService, ActorQueries, PlacementGroupScheduler, NodeDrainer, GcsMetricsService)
+GCS_SERVICES = (GcsServer, ActorService, ActorQueries, PlacementGroupScheduler, NodeDrainer, GcsMetricsService, JoinCheck)
 """Classes whose handlers answer requests in this process."""

@@ -25,6 +25,8 @@ from minray.protocol.gcs import (
     NODES,
     RESOURCES,
     CheckAlive,
+    CheckJoin,
+    CheckJoinReply,
     DrainNode,
     GetInternalConfig,
     GetWorkerDeath,
@@ -121,6 +123,27 @@ class ClusterClient:
     def is_node_dead(self, node_id: bytes) -> bool:
         """Tell whether the gcs has declared a node dead; an unknown one is not."""
         return self._ask(self._gcs, GetWorkerDeath(b"", node_id)).death is not None
+
+    def check_join(self, host: str) -> tuple[CheckJoinReply, float]:
+        """Ask the gcs about itself, and whether it reaches a listener at this address; empty: that is not asked.
+
+        The second value says by how many seconds this machine's clock is ahead of the gcs's, give or take half of the time
+        that the answer took. Raises ConnectionError, and PlatformError if nothing can listen there.
+        """
+
+        async def check() -> CheckJoinReply:
+            if not host:
+                return await self._gcs.call(CheckJoin(""))
+            where = f"tcp:[{host}]:0" if ":" in host else f"tcp:{host}:0"
+            listener = await self._platform.network.listen(where, self._platform.identity, lambda incoming: None)
+            try:
+                return await self._gcs.call(CheckJoin(listener.endpoint))
+            finally:
+                await listener.close()
+
+        began = self._platform.host.time()
+        reply = self._thread.run(_ask(self._gcs, check(), self.address))
+        return reply, (began + self._platform.host.time()) / 2 - reply.time
 
     def objects(self) -> ClusterObjects:
         """Ask all processes of the cluster about its objects."""

@@ -39,6 +39,7 @@ from minray.node.arguments import (
 )
 from minray.node.discovery import candidates
 from minray.node.driver_connection import Driver, DriverConnection
+from minray.node.node import NodeOptions
 from minray.node.termination import leave_sigterm
 from minray.platform.threads.user_code import LockParker
 
@@ -173,9 +174,9 @@ def init(
         return _existing_context(ignore_reinit_error)
     check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
+    check_types(logging_config=(logging_config, LoggingConfig))
     check_labels(labels or {})
     check_encodable("namespace", namespace or "")
-    check_types(logging_config=(logging_config, LoggingConfig))
     _set_level(logging_level)
     address, _system_config = with_local_mode(address, local_mode, _system_config)
     of_the_node: dict[str, Any] = {
@@ -191,14 +192,20 @@ def init(
     }
     options = node_options(of_the_node)
     driver = Driver(_packed(runtime_env), job_config(namespace, runtime_env, logging_config), log_to_driver in (None, True))
-    if files := candidates(address):
-        check_joining(of_the_node)
-        _connection = driver_connection.join(files, driver)
-    else:
-        _connection = driver_connection.start(options, driver)
+    _connection = _connect(address, of_the_node, options, driver)
     if logging_config is not None:
         logging_config.apply(also=(logger.name,))
     return RayContext(addresses_of_driver(_connection.file))
+
+
+def _connect(
+    address: str | None, of_the_node: dict[str, Any], options: NodeOptions, driver: Driver
+) -> DriverConnection:
+    """Join the cluster that ``address`` means, or start one with these options."""
+    if files := candidates(address):
+        check_joining(of_the_node)
+        return driver_connection.join(files, driver)
+    return driver_connection.start(options, driver)
 
 
 def _set_level(level: int | str) -> None:

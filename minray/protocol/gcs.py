@@ -293,5 +293,25 @@ class GetInternalConfig(Request[InternalConfig], frozen=True):
     pass
 
 
+class CheckJoinReply(Record, frozen=True):
+    """Facts about the gcs that decide whether a node can join."""
+
+    time: float
+    """Wall-clock time of the gcs, in seconds since the epoch."""
+    python: str
+    """Version of Python, such as ``3.11``."""
+    version: str
+    """Version of minray."""
+    unreachable: str = ""
+    """Reason why the gcs could not connect to ``CheckJoin.endpoint``; empty if it could."""
+
+
+class CheckJoin(Request[CheckJoinReply], frozen=True):
+    """Asks the gcs to connect to an endpoint of the asking machine, and about itself (``minray check``)."""
+
+    endpoint: str
+    """TCP endpoint at which the caller listens; empty: the gcs connects nowhere."""
+
+
 class CheckAlive(Request[Done], frozen=True):
     """Asks for a sign of life; every process answers it at once."""

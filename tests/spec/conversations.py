@@ -41,7 +41,7 @@ CONVERSATIONS: Mapping[str, tuple[str, ...]] = {
     "end of a placement group": ("RemovePlacementGroup", "ReturnBundles", "RemoveBundles", "ReleaseUnusedBundles"),
     "worker": ("RegisterWorker", "ExitWorker", "ReportWorkerDeath", "GetWorkerDeath", "RayletEnds", "FlushLogs"),
     "job": ("RegisterDriver", "PrintLines", "RegisterJob", "FinishJob", "GetJob", "GetInternalConfig"),
-    "node": ("RegisterNode", "UnregisterNode", "ReportResources", "CheckAlive", "Poll", "Shutdown"),
+    "node": ("RegisterNode", "UnregisterNode", "ReportResources", "CheckAlive", "CheckJoin", "Poll", "Shutdown"),
     "drain": ("DrainNode", "DrainRaylet", "LeaveNode", "PinObjects", "UpdateObjectLocations"),
     "key-value": ("KvPut", "KvGet", "KvDel", "KvKeys"),
     "introspection": (

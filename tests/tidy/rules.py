@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "observability": GROUND | {"rpc", "_version"},
     "_version": set(),
     # one room per kind of process; they talk by messages alone, even when they share a process
-    **dict.fromkeys(("gcs", "raylet"), BELOW_PROCESSES),
+    "gcs": BELOW_PROCESSES | {"_version"},
+    "raylet": BELOW_PROCESSES,
     **_rooms_of_core_worker(),
     "object_manager": {"object_store", "rpc", "protocol", "platform.base", "common"},
     "object_store": {"rpc", "protocol", "platform.base", "common"},
