@@ -10,17 +10,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minray.api.runtime_environment import SETUP_HOOK
 from minray.common.config import LOCAL, SystemConfig
 from minray.common.shown import cut, shown
 from minray.core_worker.execution.job_environment import pack_hook
-from minray.logging_config import LoggingConfig
 from minray.node.discovery import with_environment
 from minray.node.ide_debugger import with_debugger
 from minray.node.node import NodeOptions, import_path
 from minray.protocol.gcs import JobConfig
+
+if TYPE_CHECKING:
+    from minray.logging_config import LoggingConfig
 
 IGNORED = (
     "include_dashboard",
@@ -60,6 +62,14 @@ def check_types(**arguments: tuple[Any, type]) -> None:
     for name, (value, wanted) in arguments.items():
         if value is not None and not isinstance(value, wanted):
             raise TypeError(f"{name} must be a {wanted.__name__}, not {type(value).__name__}")
+
+
+def check_logging_config(logging_config: LoggingConfig | None) -> None:
+    """Raise TypeError for an argument that is neither a LoggingConfig nor None."""
+    if logging_config is not None:
+        from minray.logging_config import LoggingConfig as Wanted  # Few programs have one.
+
+        check_types(logging_config=(logging_config, Wanted))
 
 
 def check_joining(of_the_node: Mapping[str, Any]) -> None:

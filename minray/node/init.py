@@ -26,12 +26,12 @@ from minray.api.runtime_environment import check_job_runtime_env
 from minray.common.forks import at_fork
 from minray.common.labels import check_labels
 from minray.common.shown import check_encodable
-from minray.logging_config import LoggingConfig
 from minray.node import driver_connection
 from minray.node.addresses import addresses_of_driver, addresses_of_worker
 from minray.node.arguments import (
     check_ignored,
     check_joining,
+    check_logging_config,
     check_types,
     job_config,
     node_options,
@@ -44,6 +44,7 @@ from minray.node.termination import leave_sigterm
 from minray.platform.threads.user_code import LockParker
 
 if TYPE_CHECKING:
+    from minray.logging_config import LoggingConfig
     from minray.node.packages import PackedEnvironment  # see ``_packed``
 
 logger = logging.getLogger("minray")
@@ -174,7 +175,7 @@ def init(
         return _existing_context(ignore_reinit_error)
     check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
-    check_types(logging_config=(logging_config, LoggingConfig))
+    check_logging_config(logging_config)
     check_labels(labels or {})
     check_encodable("namespace", namespace or "")
     _set_level(logging_level)
