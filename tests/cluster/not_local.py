@@ -17,6 +17,8 @@ NOT_LOCAL: dict[str, str] = {
     "test_cluster_utils.py::test_what_makes_no_sense_is_refused_before_a_process_begins"
     "[argument7-RuntimeError-could not be started: illegal environment variable name]": VARIABLES,
     "test_killed_while_moving.py": PROCESSES,
+    "test_check_command.py": COMMANDS,
+    "test_logs_command.py": COMMANDS,
     "test_memory_command.py": COMMANDS,
     "test_microbenchmark_command.py": COMMANDS,
     "test_packages_on_nodes.py": SHARED,

@@ -24,7 +24,7 @@ def told(*arguments: str, exit_code: int = 0) -> str:
     return done.stdout if exit_code == 0 else done.stderr
 
 
-@minray.remote
+@minray.remote(resources={"here": 1})
 class Clerk:
     def serve(self, number: int) -> int:
         print("serve", number)
@@ -43,7 +43,7 @@ def answer(number: int) -> str:
 @pytest.fixture
 def busy(minray_command: CommandLine) -> Generator[Any, None, None]:
     """A cluster of two nodes on TCP, with an actor on the first and tasks on the second; this process is its driver."""
-    head = minray_command.start_head("--node-name=first")
+    head = minray_command.start_head("--node-name=first", '--resources={"here": 1}')
     minray_command.join(head, "--node-name=second", '--resources={"there": 1}')
     minray.init(log_to_driver=False)
     clerk = Clerk.remote()

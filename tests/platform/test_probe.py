@@ -1,4 +1,4 @@
-"""What listens at a port is told without the token: minray, another version of it, or something else."""
+"""A probe tells without the token who listens at a port: minray, another version of it, or something else."""
 
 from __future__ import annotations
 
