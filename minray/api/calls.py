@@ -52,6 +52,8 @@ def connect_process(api: UserApi | None) -> None:
     global _process_api
     _process_api = api
     set_default_hooks(api)
+    if api is not None:
+        api.port.begin_reports()
 
 
 def connect_context(api: UserApi) -> None:
@@ -61,6 +63,7 @@ def connect_context(api: UserApi) -> None:
     current_process_api.set(api)
     current_hooks.set(api)
     of_context.set(MetricRegistry())
+    api.port.begin_reports()
 
 
 class Answers(Protocol):

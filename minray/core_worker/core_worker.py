@@ -265,6 +265,7 @@ class CoreWorker:
             placement_groups=self.placement_groups,
             explainer=self.explainer,
             answers=self.statistician,
+            begin_reports=self.metrics.begin,
         )
 
     async def close(self, tells_threads: bool = True) -> None:

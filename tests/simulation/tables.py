@@ -32,7 +32,8 @@ REASONS: dict[str, str] = {
         LeaseDependencyManager._leases LeaseDependencyManager._waiting LeaseDependencyManager._ahead
         LeaseDependencyManager._users LeaseDependencyManager._pinned LeaseDependencyManager._missing
         LeaseScheduler._revoking LeaseEntry.calls LeaseEntry.waiters SpillBatch.entries WorkerPool._waiting
-        WorkerProcesses._lives WorkerProcesses._asking ActorHost._refused UserLoop._inbox UserLoop._tasks
+        WorkerProcesses._lives WorkerProcesses._asking WorkerProcesses._killed
+        ActorHost._refused UserLoop._inbox UserLoop._tasks
         CallerStream.unbegun GeneratorExecutor._waiting OutgoingStream.queue PushedTasks.tasks TaskExecutor._leaving
         TaskReceiver._waiting BlockedTasks._blocking FutureResolver._asking FutureResolver._probing FutureResolver._looking
         FutureResolver._following ValueFetcher._fetching MemoryStore._waiters _Copies.receivers LeasedWorker.in_flight
@@ -64,6 +65,7 @@ REASONS: dict[str, str] = {
     """,
     "a result, a parameter or a list of parts, not a table": """
         LastWords._lines Actions.matches Actions.starts Actions.kills Actions.failures Death.stderr_tail Location.node_ids
+        NodeUsage.components _Measurement.processes
         Effects.freed Effects.give_back Effects.doubtful Dropped.unread Dropped.waiting Ending.surplus Ending.waiting
         Result.refs Execution.values Assignment.allocated Assignment.fetching
         Assignment.placed Assignment.infeasible GcsServer._listeners Raylet._listeners CoreWorker._listeners
@@ -72,11 +74,13 @@ REASONS: dict[str, str] = {
     "a copy of what never changes": """
         FunctionManager._pickled FunctionManager._functions FunctionManager._wanted DependencyResolver._large
         PlacementGroups._known Bulk._remote Bulk._addresses CallSites._sites TaskProfile._templates TaskProfile._labels
+        MetricsService.drivers
     """,
     "for people: output, states of tasks, metrics": """
         GcsTaskManager._failed GcsTaskManager._workers GcsTaskManager._dropped _WorkerStream.early _Outbox.lines
         _Outbox.warnings _Outbox.waiters TaskExecutor._call_counts OutputNames.unended OutputNames.forget_names
         TaskProfile._phases MetricRegistry._families TaskEventBuffer._failed TaskManager.recent Process.breakpoints
+        KeptMetrics._living KeptMetrics._ended KeptMetrics._sums KeptMetrics._summed KeptMetrics._refused
     """,
 }
 """Why tables are no copies -> these tables, as ``Class.attribute``."""

@@ -323,7 +323,7 @@ def test_what_processes_have_measured_is_theirs() -> None:
     assert driver_id not in {text for _, labels in took for name, text in labels}
 
 
-def test_values_end_with_their_process() -> None:
+def test_gauges_end_with_their_process() -> None:
     def body() -> Any:
         clerk = Clerk.remote()
         minray.get(clerk.__ray_call__.remote(lambda actor: Gauge("height").set(1)))

@@ -46,7 +46,8 @@ CONVERSATIONS: Mapping[str, tuple[str, ...]] = {
     "key-value": ("KvPut", "KvGet", "KvDel", "KvKeys"),
     "introspection": (
         "GetCoreWorkerStats", "GetNodeStats", "GetProfileEvents", "GetStacks", "GetMetrics", "GetTasksInfo", "GetTaskEvents",
-        "AddTaskEventData", "GetBreakpoints", "ListLogs", "ReadLog",
+        "AddTaskEventData", "GetBreakpoints", "ListLogs", "ReadLog", "ReportMetrics", "GetEndedMetrics", "GetNodeMetrics",
+        "GetGcsMetrics",
     ),
 }  # fmt: skip
 """Name of a conversation -> its requests."""

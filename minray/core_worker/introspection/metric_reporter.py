@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 
 from minray.core_worker.ground.process import Process
-from minray.core_worker.introspection.metric_registry import registry
+from minray.core_worker.introspection.metric_registry import MetricRegistry, registry
 from minray.core_worker.introspection.process_metrics import ProcessFigures
 from minray.protocol.metrics import ReportMetrics
 from minray.rpc.connection import ignore
@@ -30,29 +30,37 @@ class MetricReporter:
         self._timer: asyncio.TimerHandle | None = None
         self._number = 0
         """Number of the last report."""
-        if self._interval_s and not process.config.is_driver:
-            self._await_change()
+        self._registry: MetricRegistry | None = None
+        """The values of this process; None before ``begin``, and always in a driver."""
+
+    def begin(self) -> None:
+        """Report from now on what programs record; from any thread."""
+        if self._interval_s and not self._process.config.is_driver:
+            self._registry = registry()
+            self._await_change(self._registry)
 
     def close(self) -> None:
-        registry().call_on_change(None)
+        if self._registry is not None:
+            self._registry.call_on_change(None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def report(self) -> None:
         """Report now, unless there is nothing to report."""
-        if not self._interval_s or self._process.config.is_driver:
+        known = self._registry
+        if known is None:
             return
         self.close()
         metrics = self._figures.lasting()
         if metrics.families or metrics.system:
             self._number += 1
             self._process.raylet.send(ReportMetrics(self._number, metrics), ignore)
-        self._await_change()
+        self._await_change(known)
 
-    def _await_change(self) -> None:
+    def _await_change(self, known: MetricRegistry) -> None:
         post = self._process.platform.user_code.post
-        registry().call_on_change(lambda: post(self._begin_timer))
+        known.call_on_change(lambda: post(self._begin_timer))
 
     def _begin_timer(self) -> None:
         if self._timer is None and not self._process.is_exiting:

@@ -91,6 +91,9 @@ class UserPort:
     explainer: ExplainInTime
     answers: StateAnswers
     """This process's answers when the state of the whole cluster is asked for."""
+    begin_reports: Callable[[], None]
+    """Begins to report what programs record to the raylet; safe in any thread. Called once the API is connected, because
+    a simulated process has its own metrics from then on."""
 
     def run_on_loop(self, make_coroutine: Callable[[], Any]) -> Any:
         """Run a coroutine on the core worker's loop and park for its result.
