@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 
 import minray
 from minray.cli.main import main
+from minray.node.discovery import find_nodes
 from minray.util.metrics import Gauge, metrics_text
 from tests.cluster.command_line import CommandLine, lines_with
 from tests.helpers import wait_for_condition
@@ -109,11 +116,78 @@ def measure(value: float) -> int:
 
 def test_metrics_are_printed_as_prometheus_reads_them(connected: CommandLine) -> None:
     pid = minray.get(measure.remote(2.5))
-    family = parse(printed := told("metrics"))["ray_height"]
+    found = parse(told("metrics"))
+    family = found["ray_height"]
     assert (family.kind, family.help, list(family.samples.values())) == ("gauge", "How high it is.", [2.5])
-    assert printed == metrics_text() == connected("metrics")
+    assert list(parse(metrics_text())) == ["ray_height"]
+    assert found.keys() == parse(connected("metrics")).keys()
+    assert found["ray_tasks"].value("ray_tasks", State="FINISHED", Name="measure") == 1
+    rows = found["ray_component_rss_bytes"].samples
+    assert {dict(labels)["Component"] for _, labels in rows} == {"raylet", "gcs", "driver", "ray::IDLE"}
+    assert all(value > 0 for value in rows.values()) and 0 <= found["ray_node_cpu_utilization"].value(
+        "ray_node_cpu_utilization", RayNodeType="head"
+    ) <= 100
     with stopped(pid):
         assert lines_with(told("metrics", "--timeout=0.5"), f"process {pid} of node", "does not answer.")
+
+
+@contextmanager
+def serving(command: CommandLine, *arguments: str) -> Generator[tuple[str, subprocess.Popen[str]], None, None]:
+    """``minray metrics --serve 0``, with the address where it serves."""
+    process = command.popen("metrics", "--serve=0", *arguments)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[3].rstrip(","), process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def page(url: str, token: str) -> str:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return str(answer.read().decode())
+
+
+def queried() -> set[str]:
+    """Names of all metrics that the dashboard for Grafana asks for."""
+    dashboard = (Path(__file__).parent.parent.parent / "deploy/grafana/minray.json").read_text()
+    return set(re.findall(r"\b(?:ray|minray)_[a-z0-9_]+\b", dashboard))
+
+
+def test_metrics_are_served_with_the_token_and_are_those_that_are_printed(connected: CommandLine) -> None:
+    minray.get(measure.remote(2.5))
+    token = (Path(next(file for file in find_nodes()).session_dir) / "token").read_text().strip()
+    with serving(connected) as (url, process):
+        assert url.startswith("http://127.0.0.1:") and url.endswith("/metrics")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            page(url, token[::-1])
+        served = page(url, token)
+        names = {family.name for family in text_string_to_metric_families(served)}
+        printed = {family.name for family in text_string_to_metric_families(connected("metrics"))}
+        assert names == printed
+        known = {sample.name for family in text_string_to_metric_families(served) for sample in family.samples}
+        seldom = {"ray_memory_manager_worker_eviction_total", "ray_node_manager_unexpected_worker_failure_total"}
+        assert queried() - known <= seldom | {"ray_actors"}, "what a panel asks for exists"
+        assert 'ray_height{' in served
+    assert process.returncode == 0, "SIGTERM ends it in order"
+
+
+def test_a_server_of_metrics_says_when_the_cluster_is_gone(minray_command: CommandLine) -> None:
+    file = minray_command.start_head()
+    token = (Path(file.session_dir) / "token").read_text().strip()
+    with serving(minray_command) as (url, _):
+        page(url, token)
+        minray_command("stop")
+        with pytest.raises(urllib.error.HTTPError, match="503") as gone:
+            page(url, token)
+        assert b"the cluster does not answer" in gone.value.read()
+
+
+def test_without_its_library_serving_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert "pip install 'minray[dashboard]'" in complaint("metrics", "--serve=0")
 
 
 @pytest.mark.parametrize(

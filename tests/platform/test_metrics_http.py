@@ -1,0 +1,127 @@
+"""The HTTP server of ``minray metrics --serve``: whom it answers, and what nobody can do to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from minray.platform.transport import metrics_http
+from minray.platform.transport.metrics_http import MOST_REQUEST_BYTES, MetricsServer, Page
+from tests.helpers import wait_for_condition
+
+TOKEN = bytes(range(32))
+GOOD = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {TOKEN.hex()}\r\n\r\n".encode()
+
+
+class Served:
+    """A server that runs in a thread, and counts how often its page was made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.server = MetricsServer("127.0.0.1", 0, TOKEN, self._page)
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def _page(self) -> Page:
+        self.made += 1
+        return Page(200, "text/plain", b"up 1\n")
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=30)
+
+    def ask(self, request: bytes) -> bytes:
+        """Send a request and return everything that comes back."""
+        with self.connect() as connection:
+            connection.sendall(request)
+            return received(connection)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+
+def received(connection: socket.socket) -> bytes:
+    answer = b""
+    try:
+        while part := connection.recv(65536):
+            answer += part
+    except ConnectionResetError:
+        pass
+    return answer
+
+
+@pytest.fixture
+def served() -> Generator[Served, None, None]:
+    running = Served()
+    yield running
+    running.close()
+
+
+def test_who_has_the_token_gets_the_page(served: Served) -> None:
+    answer = served.ask(GOOD)
+    assert answer.startswith(b"HTTP/1.0 200 ") and answer.endswith(b"\r\n\r\nup 1\n") and served.made == 1
+    assert b"Content-Length: 5\r\n" in answer and b"Python" not in answer
+    assert served.ask(GOOD.replace(b"GET", b"HEAD")).endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"Authorization: Bearer " + b"0" * 64, b"Authorization: Bearer", b"Authorization: Basic abc", b"X: \xff\xfe"],
+)
+@pytest.mark.parametrize("path", [b"/metrics", b"/", b"/../../etc/passwd"])
+def test_without_the_token_there_is_nothing_to_see(served: Served, path: bytes, header: bytes) -> None:
+    answer = served.ask(b"GET " + path + b" HTTP/1.1\r\n" + header + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.0 401 ") and b"WWW-Authenticate: Bearer" in answer and served.made == 0
+
+
+def test_there_is_one_page(served: Served) -> None:
+    assert served.ask(GOOD.replace(b"/metrics", b"/other")).startswith(b"HTTP/1.0 404 ")
+    assert served.ask(GOOD.replace(b"/metrics", b"/metrics?a=b")).startswith(b"HTTP/1.0 200 ")
+    assert served.ask(GOOD.replace(b"GET", b"POST")).startswith(b"HTTP/1.0 501 ") and served.made == 1
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01" + b"\0" * 100 + b"\r\n\r\n", b"400"),
+        (b"GET /metrics\r\n\r\n", b""),
+        (b"GET /" + b"a" * MOST_REQUEST_BYTES + b" HTTP/1.1\r\n\r\n", b""),
+        (b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * MOST_REQUEST_BYTES, b"431"),
+        (b"GET /metrics HTTP/9.9\r\n\r\n", b"505"),
+    ],
+)
+def test_garbage_is_refused_and_harms_nobody(served: Served, request_bytes: bytes, status: bytes) -> None:
+    with served.connect() as connection:
+        try:
+            connection.sendall(request_bytes)
+        except OSError:
+            pass  # It was cut in the middle.
+        assert status in received(connection)
+    assert served.made == 0 and served.ask(GOOD).endswith(b"up 1\n")
+
+
+def test_a_request_that_does_not_end_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "REQUEST_S", 0.1)
+    with served.connect() as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nA: ")
+        assert received(slow) == b"" or b"400" in received(slow)
+    wait_for_condition(lambda: served.server.connections() == 0)
+    assert served.ask(GOOD).endswith(b"up 1\n")
+
+
+def test_connections_are_bounded_and_others_are_answered_afterwards(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_http, "MOST_CONNECTIONS", 4)
+    before = threading.active_count()
+    held = [served.connect() for _ in range(20)]
+    closed = [connection for connection in held[4:] if received(connection) == b""]
+    assert len(closed) == 16 and threading.active_count() <= before + 4
+    for connection in held:
+        connection.close()
+    wait_for_condition(lambda: served.server.connections() == 0)
+    assert served.ask(GOOD).endswith(b"up 1\n")
