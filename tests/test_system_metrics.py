@@ -113,7 +113,8 @@ def test_nodes_with_one_address_are_told_apart() -> None:
 
 
 def test_resources_of_living_nodes_are_divided_into_used_and_available() -> None:
-    total = {"CPU": 40_000, "object_store_memory": 1000_0000, "node:10.0.0.1": 10_000, group_name("CPU", b"group".ljust(18)): 10_000}
+    total = {"CPU": 40_000, "object_store_memory": 1000_0000, "node:10.0.0.1": 10_000}
+    total[group_name("CPU", b"group".ljust(18))] = 10_000
     reports = [
         NodeResources(node_id, 1, total, {"CPU": 10_000, "object_store_memory": 1000_0000}, [])
         for node_id in (b"head", b"dead")

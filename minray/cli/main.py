@@ -44,6 +44,7 @@ from minray.cli.drain import drain_command
 from minray.cli.errors import errors_for_people
 from minray.cli.logs import logs_command
 from minray.cli.metrics import metrics_command
+from minray.cli.output import FORMAT, formatted
 from minray.cli.processes import process_commands
 from minray.cli.state import state_commands, which_cluster
 from minray.cli.status import cluster_facts, describe_cluster
@@ -78,7 +79,6 @@ from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_TRANSPORT = SystemConfig().transport
-FORMAT = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
 class JsonObject(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
@@ -374,8 +374,8 @@ def status(address: str | None, token_file: str | None, form: str) -> None:
         nodes = client.nodes()
         reports = client.resources()
         stats = client.node_stats([info.address for info in nodes if info.alive])
-        if form == "json":
-            click.echo(json.dumps(cluster_facts(client.address, nodes, reports, stats), indent=2))
+        if form != "table":
+            click.echo(formatted(form, cluster_facts(client.address, nodes, reports, stats)))
             return
         click.echo(describe_cluster(client.address, nodes, reports, stats))
         others = _other_clusters(client.address)
@@ -398,6 +398,7 @@ def status(address: str | None, token_file: str | None, form: str) -> None:
 @click.option("--units", type=click.Choice(list(UNITS)), default="B", show_default=True, help="Unit of sizes.")
 @click.option("--stats-only", is_flag=True, help="Show only the object stores, without references.")
 @click.option("-n", "--num-entries", type=click.IntRange(1), help="Most references shown of each group. Default: all.")
+@click.option("--detail", is_flag=True, help="Show all columns and whole ids, however wide.")
 @FORMAT
 def memory(
     address: str | None,
@@ -407,13 +408,21 @@ def memory(
     units: str,
     stats_only: bool,
     num_entries: int | None,
+    detail: bool,
     form: str,
 ) -> None:
     """Show the object stores. Also show which processes refer to which objects, why, and from which line of code."""
-    view = View(group_by=group_by, sort_by=sort_by, units=units, num_entries=num_entries, stats_only=stats_only)
+    view = View(
+        group_by=group_by,
+        sort_by=sort_by,
+        units=units,
+        num_entries=num_entries,
+        stats_only=stats_only,
+        is_narrow=not detail,
+    )
     with errors_for_people(), _client(address, token_file) as client:
         objects = client.objects()
-        click.echo(json.dumps(memory_facts(objects, view), indent=2) if form == "json" else memory_summary(objects, view))
+        click.echo(memory_summary(objects, view) if form == "table" else formatted(form, memory_facts(objects, view)))
 
 
 def _client(address: str | None, token_file: str | None) -> ClusterClient:

@@ -3,7 +3,7 @@
 Ray: python/ray/util/state/state_cli.py
 
     minray list actors --filter state=ALIVE --limit 20
-    minray list tasks --detail --format json
+    minray list tasks --format json                short ids are those of a table alone
     minray get actors ID
     minray summary tasks
 
@@ -13,17 +13,17 @@ not answer.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
 
+from minray.cli.output import FORMAT, formatted
 from minray.cli.tls import tls_options
 from minray.common.shown import cut
-from minray.common.text_table import table
+from minray.common.text_table import fitted, short_ids, table
 from minray.node.cluster_client import ClusterClient
 from minray.observability.state_reader import StateReader
 from minray.platform.base import PlatformError
@@ -37,6 +37,12 @@ TIMEOUT_S = 5.0
 """Default number of seconds that each process has to answer."""
 LISTED = {"objects": "references to objects"}
 """Noun for the rows of a listing, where it differs from the listing's name."""
+NEEDED = ("NAME", "CLASS_NAME", "NODE_NAME", "STATE", "STATUS", "TYPE", "PID", "WORKER_PID", "IS_ALIVE", "WORKER_TYPE", "DRIVER_INFO")
+"""Columns that a table never leaves out, beside the id."""
+FORMATS = "--format json"
+"""Option with which ``summary`` leaves out nothing."""
+SumUp = Callable[[list[Any]], tuple[Any, Callable[[], list[str]]]]
+"""Function that sums up rows: the sums, a dataclass, and a function that makes a text of them."""
 Connect = Callable[[str | None, str | None], ClusterClient]
 """Function that makes a client from an address and the path of a token file, either of which may be None."""
 
@@ -117,8 +123,8 @@ def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
         help="Show only rows with this value; KEY!=VALUE for rows without it. All filters must hold.",
     )
     @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), default=DEFAULT_LIMIT, show_default=True)
-    @click.option("--detail", is_flag=True, help="Show all columns.")
-    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @click.option("--detail", is_flag=True, help="Show all columns and whole ids, however wide.")
+    @FORMAT
     def command(
         address: str | None,
         token_file: str | None,
@@ -135,28 +141,42 @@ def _list_command(name: str, kind: Kind, connect: Connect) -> click.Command:
             raise click.ClickException(str(error)) from None
         listing = ask(connect, address, token_file, timeout, lambda reader: kind.read(reader, timeout, None))
         rows = choosing.matching(listing.rows, wanted, len(listing.rows))
-        if form == "json":
-            click.echo(json.dumps([asdict(row) for row in rows[:limit]], indent=1))
+        if form != "table":
+            click.echo(formatted(form, [asdict(row) for row in rows[:limit]]))
         else:
-            click.echo("\n".join(list_text(name, rows, limit, kind.state.columns(detail))))
+            ids = [] if detail else [kind.id_of(row) for row in listing.rows]
+            click.echo("\n".join(list_text(name, rows, limit, kind.state.columns(detail), ids)))
         _say_missing(listing)
 
     return command
 
 
-def list_text(name: str, rows: list[Any], limit: int, columns: list[str]) -> list[str]:
-    """Return the number of rows, and a table of the first ``limit`` rows, as lines."""
+def list_text(name: str, rows: list[Any], limit: int, columns: list[str], ids: Sequence[str] = ()) -> list[str]:
+    """Return the number of rows, and a table of the first ``limit`` rows, as lines.
+
+    With ``ids``, those of all rows, the table has short ids and fits the usual width.
+    """
     shown = rows[:limit]
     more = f", {limit} shown" if len(rows) > limit else ""
-    cells = [tuple(_in_one_line(_cell(getattr(row, column))) for column in columns) for row in shown]
-    return [f"{len(rows)} {LISTED.get(name, name)}{more}", *table(tuple(column.upper() for column in columns), cells)]
+    head = f"{len(rows)} {LISTED.get(name, name)}{more}"
+    cells = [[_in_one_line(_cell(getattr(row, column))) for column in columns] for row in shown]
+    header = tuple(column.upper() for column in columns)
+    if not ids:
+        return [head, *table(header, [tuple(row) for row in cells])]
+    for index, column in enumerate(columns):
+        if column.endswith("_id"):
+            short = short_ids(ids if index == 0 else [row[index] for row in cells])
+            for row in cells:
+                row[index] = short[row[index]]
+    return [head, *fitted(header, [tuple(row) for row in cells], (header[0], *NEEDED), whole=(header[0], "DRIVER_INFO"))]
 
 
 def _get_command(name: str, kind: Kind, connect: Connect) -> click.Command:
     @click.command(name, help=f"Show one of the {name}, by its id or the beginning of it.")
     @click.argument("id")
     @cluster_options
-    def command(id: str, address: str | None, token_file: str | None, timeout: float) -> None:
+    @FORMAT
+    def command(id: str, address: str | None, token_file: str | None, timeout: float, form: str) -> None:
         try:
             digits = beginning_of_id(id)
         except ValueError as error:
@@ -165,44 +185,63 @@ def _get_command(name: str, kind: Kind, connect: Connect) -> click.Command:
         _say_missing(listing)
         if not listing.rows:
             raise click.ClickException(f"none of the {name} has an id that begins with {id}")
+        if form != "table":
+            facts = [asdict(row) for row in listing.rows]
+            click.echo(formatted(form, facts if name in LISTED else facts[0]))
+            return
         for row in listing.rows:
             click.echo("\n".join(f"{key}: {_cell(value)}" for key, value in asdict(row).items()))
 
     return command
 
 
-def _summary_command(name: str, sum_up: Callable[[list[Any]], list[str]], connect: Connect) -> click.Command:
+def _summary_command(name: str, sum_up: SumUp, connect: Connect) -> click.Command:
     @click.command(name, help=f"Count the {name} of a cluster.")
     @cluster_options
-    def command(address: str | None, token_file: str | None, timeout: float) -> None:
+    @FORMAT
+    def command(address: str | None, token_file: str | None, timeout: float, form: str) -> None:
         listing = ask(connect, address, token_file, timeout, lambda reader: KINDS[name].read(reader, timeout, None))
-        click.echo("\n".join(sum_up(listing.rows)))
+        sums, text_of = sum_up(listing.rows)
+        click.echo("\n".join(text_of()) if form == "table" else formatted(form, asdict(sums)))
         _say_missing(listing)
 
     return command
 
 
-def _actors(rows: list[Any]) -> list[str]:
+def _actors(rows: list[Any]) -> tuple[Any, Callable[[], list[str]]]:
     sums = ActorSummaries.to_summary(actors=rows)
+    return sums, lambda: _text_of_actors(sums)
+
+
+def _text_of_actors(sums: ActorSummaries) -> list[str]:
     lines = [(one.class_name, _counts(one.state_counts)) for one in sums.summary.values()]
-    return [f"{sums.total_actors} actors", *table(("CLASS", "STATES"), lines)]
+    return [f"{sums.total_actors} actors", *fitted(("CLASS", "STATES"), lines, ("CLASS", "STATES"), all_columns=FORMATS)]
 
 
-def _tasks(rows: list[Any]) -> list[str]:
+def _tasks(rows: list[Any]) -> tuple[Any, Callable[[], list[str]]]:
     sums = TaskSummaries.to_summary(tasks=rows)
+    return sums, lambda: _text_of_tasks(sums)
+
+
+def _text_of_tasks(sums: TaskSummaries) -> list[str]:
     lines = [(one.func_or_class_name, one.type, _counts(one.state_counts)) for one in sums.summary.values()]
     head = f"{sums.total_tasks} tasks, {sums.total_actor_tasks} actor tasks, {sums.total_actor_scheduled} actors created"
-    return [head, *table(("FUNCTION OR CLASS", "TYPE", "STATES"), lines)]
+    header = ("FUNCTION OR CLASS", "TYPE", "STATES")
+    return [head, *fitted(header, lines, ("FUNCTION OR CLASS", "STATES"), all_columns=FORMATS)]
 
 
-def _objects(rows: list[Any]) -> list[str]:
+def _objects(rows: list[Any]) -> tuple[Any, Callable[[], list[str]]]:
     sums = ObjectSummaries.to_summary(objects=rows)
+    return sums, lambda: _text_of_objects(sums)
+
+
+def _text_of_objects(sums: ObjectSummaries) -> list[str]:
     lines = [
         (str(one.total_objects), f"{one.total_size_mb:.3f} MB", _counts(one.ref_type_counts), site)
         for site, one in sums.summary.items()
     ]
     head = f"{sums.total_objects} references to {sums.total_size_mb:.3f} MB"
-    return [head, *table(("REFERENCES", "SIZE", "KINDS", "CALL SITE"), lines)]
+    return [head, *fitted(("REFERENCES", "SIZE", "KINDS", "CALL SITE"), lines, ("CALL SITE",), all_columns=FORMATS)]
 
 
 SUMMARIES = {"actors": _actors, "tasks": _tasks, "objects": _objects}

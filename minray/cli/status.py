@@ -1,4 +1,4 @@
-"""``minray status``: nodes, resources in use, requests that wait, and workers, as tables or as JSON.
+"""``minray status``: nodes, resources in use, requests that wait, and workers, as tables or for programs.
 
 Ray: python/ray/autoscaler/_private/util.py (format_info_string), which formats what `ray status` shows
 
@@ -11,9 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from minray.common.resources import OBJECT_STORE_MEMORY, to_floats
-from minray.common.text_table import table
+from minray.common.text_table import fitted
 from minray.protocol.gcs import NodeInfo, NodeResources
 from minray.protocol.raylet import NodeStats
+
+NODE_COLUMNS = ("NODE", "NAME", "ADDRESS", "STATE", "WORKERS", "CPU IN USE", "REMARK")
+RESOURCE_COLUMNS = ("RESOURCE", "IN USE", "TOTAL")
+WAITING_COLUMNS = ("WAITING TASKS NEED", "COUNT", "AT NODE")
+WORKER_COLUMNS = ("WORKER", "NODE", "PID", "STATE", "JOB")
 
 
 def cluster_facts(
@@ -68,8 +73,8 @@ def describe_cluster(
     alive = [info for info in nodes if info.alive]
     names = {info.node_id: info.name for info in nodes}
     parts = [f"Cluster {address}; nodes alive: {len(alive)}, dead: {len(nodes) - len(alive)}"]
-    parts += table(
-        ("NODE", "NAME", "ADDRESS", "STATE", "WORKERS", "CPU IN USE", "REMARK"),
+    parts += fitted(
+        NODE_COLUMNS,
         [
             (
                 info.node_id.hex()[:8],
@@ -82,15 +87,15 @@ def describe_cluster(
             )
             for info in nodes
         ],
+        NODE_COLUMNS,
     )
-    parts += table(("RESOURCE", "IN USE", "TOTAL"), _resource_rows(alive, reports))
+    parts += fitted(RESOURCE_COLUMNS, _resource_rows(alive, reports), RESOURCE_COLUMNS)
     known = [report for report in reports.values() if report.node_id in names]
     pending = [(need, count, names[report.node_id]) for report in known for need, count in report.pending]
-    parts += table(
-        ("WAITING TASKS NEED", "COUNT", "AT NODE"), [(_describe_need(need), str(count), at) for need, count, at in pending]
-    )
-    parts += table(
-        ("WORKER", "NODE", "PID", "STATE", "JOB"),
+    waiting = [(_describe_need(need), str(count), at) for need, count, at in pending]
+    parts += fitted(WAITING_COLUMNS, waiting, WAITING_COLUMNS)
+    parts += fitted(
+        WORKER_COLUMNS,
         [
             (
                 worker.worker_id.hex()[:8],
@@ -102,6 +107,7 @@ def describe_cluster(
             for node_id, node in stats.items()
             for worker in node.workers
         ],
+        WORKER_COLUMNS,
     )
     return "\n".join(parts)
 

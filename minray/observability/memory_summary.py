@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from minray.common.text_table import table
+from minray.common.text_table import fitted, short_ids, table
 from minray.observability.state_reader import (
     CAPTURED_IN_OBJECT,
     LOCAL_REFERENCE,
@@ -46,6 +46,8 @@ COLUMNS = (
     "OBJECT REF",
     "CALL SITE",
 )
+NEEDED = ("PID", "TYPE", "TASK", "SIZE", "REFERENCE TYPE", "OWNER", "OBJECT REF")
+"""Columns that a narrow table does not leave out."""
 COUNTED = {
     LOCAL_REFERENCE: "as local references",
     PINNED_IN_MEMORY: "pinned",
@@ -65,6 +67,11 @@ class View(NamedTuple):
     """Most references shown of each group; None means all."""
     stats_only: bool = False
     """Whether only the object stores are shown, without references."""
+    is_narrow: bool = False
+    """Whether the tables have short ids and fit the usual width of the command line."""
+
+    def table(self, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], needed: Sequence[str]) -> list[str]:
+        return fitted(header, rows, needed, whole=("OBJECT REF",)) if self.is_narrow else table(header, rows)
 
     def size(self, size: int) -> str:
         if size < 0:
@@ -124,7 +131,7 @@ def _stores(objects: ClusterObjects, view: View) -> list[str]:
         return (node_id.hex()[:8], node.name, node.ip, *sizes, *counts)
 
     header = ("NODE", "NAME", "ADDRESS", "USED", "CAPACITY", "FULL", "LARGEST HOLE", "OBJECTS", "FIRST COPIES", "ON DISK")
-    return table(header, [row(*item) for item in objects.stores.items()])
+    return view.table(header, [row(*item) for item in objects.stores.items()], ("NODE", "USED", "CAPACITY", "FULL"))
 
 
 def _memory_on_disk(objects: ClusterObjects, view: View) -> list[str]:
@@ -166,6 +173,8 @@ def _counts(uses: Sequence[ObjectUse], view: View) -> str:
 
 def _references(objects: ClusterObjects, uses: Sequence[ObjectUse], view: View) -> list[str]:
     names = {process.worker_id: _process_name(process.pid, process.is_driver) for process in objects.processes}
+    whole = [use.object_id.hex() for use in objects.uses()]
+    shown = short_ids(whole) if view.is_narrow else {one: one for one in whole}
     rows = [
         (
             objects.nodes[use.node_id].ip,
@@ -177,12 +186,12 @@ def _references(objects: ClusterObjects, uses: Sequence[ObjectUse], view: View) 
             use.reference_type,
             "itself" if use.owner_id == use.worker_id else names.get(use.owner_id, use.owner_id.hex()[:8]),
             str(use.borrowers or ""),
-            use.object_id.hex(),
+            shown[use.object_id.hex()],
             use.call_site,
         )
         for use in uses
     ]
-    return table(COLUMNS, rows)[1:]
+    return view.table(COLUMNS, rows, NEEDED)[1:]
 
 
 def _process_name(pid: int, is_driver: bool) -> str:

@@ -63,7 +63,10 @@ def test_stores_and_references_of_all_nodes_are_shown(connected: CommandLine, tm
     refs = [minray.put(np.zeros(MEGABYTE, np.uint8))]
     refs += [minray.put(np.zeros(2 * MEGABYTE, np.uint8)), minray.put(1)]
     with held(refs, tmp_path / "gate"):
-        seen = memory("--units=MB")
+        narrow = memory("--units=MB")
+        tables = [line for line in narrow.splitlines() if not line.startswith("References of")]
+        assert max(map(len, tables)) <= 100 and lines_with(narrow, "Worker", "PINNED_IN_MEMORY")
+        seen = memory("--units=MB", "--detail")
         assert lines_with(seen, "first", "127.0.0.1", "67.108864 MB") and lines_with(seen, "second", "127.0.0.2", "1.048")
         assert lines_with(seen, "References of processes at 127.0.0.1 (node first): 4 objects")
         ours = lines_with(seen, str(os.getpid()), "Driver", "itself")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import minray
@@ -57,6 +58,13 @@ def test_what_there_is_is_listed_shown_and_counted(busy: Any) -> None:
     assert lines_with(actors, "Clerk", "PENDING_CREATION", "waiting") and "NUM_RESTARTS" not in actors
     assert "NUM_RESTARTS" in told("list", "actors", "--detail")
     (alive,) = json.loads(told("list", "actors", "--format=json", "-f", "state=ALIVE"))
+    assert yaml.safe_load(told("list", "actors", "--format=yaml", "-f", "state=ALIVE")) == [alive]
+    assert json.loads(told("get", "actors", alive["actor_id"], "--format=json")) == alive
+    assert yaml.safe_load(told("get", "actors", alive["actor_id"], "--format=yaml")) == alive
+    for command in (["list", name] for name in ("actors", "tasks", "objects", "nodes", "jobs", "workers")):
+        assert max(map(len, told(*command).splitlines())) <= 100, command
+    (line,) = lines_with(actors, "ALIVE", str(pid))
+    assert json.loads(told("get", "actors", line.split()[0], "--format=json")) == alive, "a short id is enough"
     assert alive["actor_id"] == clerk._actor_id.hex() and alive["pid"] == pid
     shown = told("get", "actors", clerk._actor_id.hex())
     assert lines_with(shown, f"pid: {pid}") and lines_with(shown, "is_detached: False")
@@ -68,6 +76,7 @@ def test_what_there_is_is_listed_shown_and_counted(busy: Any) -> None:
     assert tasks.startswith("5 tasks, 3 shown\n") and len(lines_with(tasks, "FINISHED")) == 3
     assert lines_with(told("summary", "tasks"), "answer", "NORMAL_TASK", "FINISHED: 5")
     assert lines_with(told("summary", "actors"), "Clerk", "ALIVE: 1, PENDING_CREATION: 1")
+    assert json.loads(told("summary", "tasks", "--format=json"))["summary"]["answer"]["state_counts"] == {"FINISHED": 5}
     assert "references to" in told("summary", "objects") and lines_with(told("list", "objects"), str(os.getpid()), "DRIVER")
 
     assert lines_with(told("list", "nodes"), "first", "ALIVE")
@@ -116,6 +125,8 @@ def test_tasks_are_seen_after_their_driver_has_left(minray_command: CommandLine,
         assert lines_with(told("list", "tasks"), name, kind, "FINISHED")
     (failed,) = json.loads(told("list", "tasks", "--format=json", "-f", "state=FAILED"))
     assert (failed["name"], failed["error_type"]) == ("fail", "TASK_EXECUTION_EXCEPTION")
+    (short,) = [line.split()[0] for line in lines_with(told("list", "tasks"), "fail", "FAILED")]
+    assert failed["task_id"].startswith(short) and json.loads(told("get", "tasks", short, "--format=json")) == failed
     (line,) = lines_with(told("list", "tasks", "--detail"), failed["task_id"])
     assert line.endswith("KeyError: 'no such thing'"), "the last line of the error alone"
     shown = told("get", "tasks", failed["task_id"])
