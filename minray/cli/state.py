@@ -37,7 +37,9 @@ TIMEOUT_S = 5.0
 """Default number of seconds that each process has to answer."""
 LISTED = {"objects": "references to objects"}
 """Noun for the rows of a listing, where it differs from the listing's name."""
-NEEDED = ("NAME", "CLASS_NAME", "NODE_NAME", "STATE", "STATUS", "TYPE", "PID", "WORKER_PID", "IS_ALIVE", "WORKER_TYPE", "DRIVER_INFO")
+NEEDED = (
+    "NAME", "CLASS_NAME", "NODE_NAME", "STATE", "STATUS", "TYPE", "PID", "WORKER_PID", "IS_ALIVE", "WORKER_TYPE", "DRIVER_INFO",
+)  # fmt: skip
 """Columns that a table never leaves out, beside the id."""
 FORMATS = "--format json"
 """Option with which ``summary`` leaves out nothing."""

@@ -46,8 +46,9 @@ COLUMNS = (
     "OBJECT REF",
     "CALL SITE",
 )
+STORE_NEEDED = ("NODE", "NAME", "ADDRESS", "USED", "CAPACITY", "FULL", "OBJECTS", "ON DISK")
 NEEDED = ("PID", "TYPE", "TASK", "SIZE", "REFERENCE TYPE", "OWNER", "OBJECT REF")
-"""Columns that a narrow table does not leave out."""
+"""Columns that narrow tables of stores and of references do not leave out."""
 COUNTED = {
     LOCAL_REFERENCE: "as local references",
     PINNED_IN_MEMORY: "pinned",
@@ -131,7 +132,7 @@ def _stores(objects: ClusterObjects, view: View) -> list[str]:
         return (node_id.hex()[:8], node.name, node.ip, *sizes, *counts)
 
     header = ("NODE", "NAME", "ADDRESS", "USED", "CAPACITY", "FULL", "LARGEST HOLE", "OBJECTS", "FIRST COPIES", "ON DISK")
-    return view.table(header, [row(*item) for item in objects.stores.items()], ("NODE", "USED", "CAPACITY", "FULL"))
+    return view.table(header, [row(*item) for item in objects.stores.items()], STORE_NEEDED)
 
 
 def _memory_on_disk(objects: ClusterObjects, view: View) -> list[str]:

@@ -77,7 +77,7 @@ def test_stores_and_references_of_all_nodes_are_shown(connected: CommandLine, tm
         by_line = memory("--group-by=STACK_TRACE", "-n", "1")
         groups = lines_with(by_line, "References made at (put object)", Path(__file__).name)
         assert len(groups) == 2 and lines_with(groups[1], "2 objects") and len(lines_with(by_line, "itself")) == 3
-        stores = connected("memory", "--stats-only")
+        stores = connected("memory", "--stats-only", "--detail")
         assert len(stores.splitlines()) == 3 and lines_with(stores, "second", "127.0.0.2")
     del refs
     wait_for_condition(lambda: lines_with(memory(), "first", "0 B", "0.0%") and "References" not in memory())
