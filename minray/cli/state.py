@@ -38,7 +38,8 @@ TIMEOUT_S = 5.0
 LISTED = {"objects": "references to objects"}
 """Noun for the rows of a listing, where it differs from the listing's name."""
 NEEDED = (
-    "NAME", "CLASS_NAME", "NODE_NAME", "STATE", "STATUS", "TYPE", "PID", "WORKER_PID", "IS_ALIVE", "WORKER_TYPE", "DRIVER_INFO",
+    "NAME", "CLASS_NAME", "NODE_NAME", "STATE", "STATUS", "TYPE", "PID", "WORKER_PID", "IS_ALIVE", "WORKER_TYPE",
+    "DRIVER_INFO",
 )  # fmt: skip
 """Columns that a table never leaves out, beside the id."""
 FORMATS = "--format json"

@@ -6,8 +6,8 @@ Ray: python/ray/util/metrics.py
     seen.inc(tags={"site": "example.org"})
 
 Metrics work in tasks, actors and drivers, and before ``init``. Values stay in the process that has recorded them, under the
-name of the metric. ``minray metrics`` and ``metrics_text`` collect them from all living processes. The values of a process
-are lost when it ends.
+name of the metric. ``minray metrics`` and ``metrics_text`` collect them from all processes. Counters and histograms of a
+worker that has ended are kept by its node until the job is over.
 
 Errors are those of Ray. For a name that Prometheus does not allow a warning is given, and its values are discarded. Other
 bad arguments raise an exception.
@@ -163,7 +163,7 @@ class Histogram(Metric):
 
 
 def metrics_text(timeout: float = TIMEOUT_S) -> str:
-    """Return the metrics of all living drivers and workers of this cluster, in Prometheus's text format.
+    """Return what programs have recorded in this cluster, in Prometheus's text format.
 
     A RuntimeWarning names each process that does not answer within ``timeout`` seconds. Raises RuntimeError if this process
     is not connected.
