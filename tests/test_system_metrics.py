@@ -1,4 +1,4 @@
-"""System metrics: what processes answer becomes families that Prometheus accepts, whoever writes them."""
+"""System metrics: what processes answer becomes families that Prometheus accepts, in both ways of writing them."""
 
 from __future__ import annotations
 

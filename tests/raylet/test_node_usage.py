@@ -11,7 +11,7 @@ from minray.raylet import worker_deaths
 from minray.raylet.node_usage import MOST_S, WAIT_S, UsageMeter
 from minray.raylet.worker_deaths import TASK, WorkerDeaths
 from tests.platform_record import FakeHost
-from tests.rpc.fake_network import in_virtual_time
+from tests.rpc.fake_network import in_virtual_time, pass_time
 
 ZERO = MachineUsage(
     cpu_count=2, cpu_busy_s=0.0, cpu_total_s=0.0, memory_used=0, memory_total=0, memory_shared=0, disk_used=0, disk_free=0,
@@ -39,7 +39,7 @@ async def test_a_first_question_takes_a_quarter_second_and_the_next_none() -> No
     assert loop.time() - began == pytest.approx(WAIT_S)
     assert usage.speeds.cpu_percent == pytest.approx(50) and usage.components.keys() == {7}
     assert usage.components[7].cpu_percent == pytest.approx(50)
-    await asyncio.sleep(10)
+    await pass_time(10)
     began = loop.time()
     assert (await meter.measure([7])).speeds.network_sent_bytes == pytest.approx(1000, rel=0.01)
     assert loop.time() == began
@@ -49,7 +49,7 @@ async def test_a_first_question_takes_a_quarter_second_and_the_next_none() -> No
 async def test_a_measurement_of_long_ago_is_no_beginning() -> None:
     meter, loop = UsageMeter(BusyHost()), asyncio.get_running_loop()
     await meter.measure([7])
-    await asyncio.sleep(MOST_S + 1)
+    await pass_time(MOST_S + 1)
     began = loop.time()
     await meter.measure([7])
     assert loop.time() > began
@@ -59,7 +59,7 @@ async def test_a_measurement_of_long_ago_is_no_beginning() -> None:
 async def test_of_a_process_that_was_not_measured_before_no_cpu_use_is_told() -> None:
     meter = UsageMeter(BusyHost())
     await meter.measure([])
-    await asyncio.sleep(1)
+    await pass_time(1)
     assert (await meter.measure([7])).components[7].cpu_percent is None
 
 

@@ -269,7 +269,7 @@ def raylet_leftovers(raylet: Any, needs: Needs = NOTHING) -> list[str]:
 def _sums(raylet: Any) -> dict[str, int]:
     """Gauges of things that come and go: zero when these are gone."""
     table, spilling, local = raylet.store.table, raylet.io_workers._manager, raylet._broker.local
-    pulls, pushes = raylet.objects.pulls, raylet.objects._pushes
+    pulls, pushes = raylet.objects.pulls, raylet.objects.pushes
     return {
         "bytes that must stay in memory": table.unspilled_bytes,
         "bytes that could be spilled": table.spillable_bytes,

@@ -100,7 +100,7 @@ def moved(body: Any, chunks: Chunks, *names: str, **options: Any) -> Any:
     result, cluster = judged(body, chunks.watch, nodes=nodes, system_config=CONFIG, **options)
     for process in living_raylets(cluster):
         raylet = cluster.raylets[process.node]
-        assert not raylet.objects._pulls and not len(raylet.objects.pulls) and not raylet.objects._pushes.bytes_in_flight
+        assert not raylet.objects._pulls and not len(raylet.objects.pulls) and not raylet.objects.pushes.bytes_in_flight
     return result
 
 
