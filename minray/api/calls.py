@@ -26,7 +26,7 @@ from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import RayError
 from minray.protocol.base import R
-from minray.protocol.gcs import NODES, RESOURCES, NodeInfo, NodeResources
+from minray.protocol.gcs import DASHBOARD, DASHBOARD_ADDRESS, NODES, RESOURCES, KvGet, NodeInfo, NodeResources
 from minray.values.object_ref import ObjectRef, current_hooks, set_default_hooks
 from minray.values.object_ref_generator import ObjectRefGenerator
 
@@ -106,6 +106,15 @@ def read_gcs(channel: str, record: type[R]) -> list[R]:
     api = current_api()
     rows: list[R] = api.run_on_loop(lambda: state_reader(api).rows(channel, record))
     return rows
+
+
+def dashboard_address() -> str:
+    """Return host and port of the dashboard of this process's cluster; empty if it has none, or there is no connection."""
+    api = connected_api()
+    if api is None:
+        return ""
+    reply = api.run_on_loop(lambda: api.port.process.gcs.call(KvGet(DASHBOARD, DASHBOARD_ADDRESS)))
+    return (reply.value or b"").decode()
 
 
 def ask_cluster(question: Callable[[StateReader], Coroutine[Any, Any, A]], missing: str) -> A:

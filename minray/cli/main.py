@@ -13,6 +13,7 @@ Ray: python/ray/scripts/scripts.py
     minray metrics [--serve PORT]                              figures of programs and of the system: see ``metrics``
     minray logs [FILE|actor ID|task ID|...]                    log files of all nodes: see ``logs``
     minray debug [ID]                                          attaches to a breakpoint of a task: see ``debug``
+    minray dashboard                                           a web page about a cluster: see ``dashboard``
     minray microbenchmark                                      speed of this machine: see ``microbenchmark``
     minray drain-node --node-id=...                            make a node leave after its tasks have ended: see ``drain``
     minray health-check                                        whether a node or a cluster answers: see ``health_check``
@@ -39,6 +40,7 @@ import msgspec
 from minray._version import __version__
 from minray.cli import block as blocking
 from minray.cli.check import check
+from minray.cli.dashboard import dashboard_command
 from minray.cli.debug import debug_command
 from minray.cli.drain import drain_command
 from minray.cli.errors import errors_for_people
@@ -52,6 +54,9 @@ from minray.cli.stop import stop
 from minray.cli.tls import given_tls, tls_options
 from minray.common.config import SystemConfig
 from minray.common.labels import parse_labels
+from minray.dashboard.access import warning_of
+from minray.dashboard.connection import Target
+from minray.dashboard.process import DEFAULT_HOST, DEFAULT_PORT
 from minray.node.cluster_client import ClusterClient
 from minray.node.discovery import (
     RAYS_TLS_FILES,
@@ -142,6 +147,13 @@ def main() -> None:
 )
 @tls_options
 @click.option("--system-config", type=JsonObject(), default="{}", help="Settings of a new cluster (--head), as JSON.")
+@click.option("--include-dashboard", is_flag=True, help="Also serve the dashboard, a web page about the cluster (--head).")
+@click.option("--dashboard-host", default=DEFAULT_HOST, show_default=True, help="Address at which the dashboard listens.")
+@click.option(
+    "--dashboard-port",
+    type=click.IntRange(0, 65535),
+    help=f"TCP port of the dashboard; 0 means any free one. Default: {DEFAULT_PORT}, or the next free one.",
+)
 @click.option("--block", is_flag=True, help="Wait until the node ends; interrupting this command ends the node.")
 @click.option(
     "--drain-on-sigterm",
@@ -158,6 +170,7 @@ def start(
     storage: str | None,
     token_file: str | None,
     system_config: dict[str, Any],
+    dashboard_port: int | None,
     block: bool,
     drain_on_sigterm: float,
     **of_the_node: Any,
@@ -168,12 +181,15 @@ def start(
     ip = node_ip_address and node_ip_address.strip("[]")
     if not head and (port or storage is not None or system_config):
         raise click.UsageError("--port, --storage and --system-config are for the head; they hold for the whole cluster")
+    if not head and of_the_node["include_dashboard"]:
+        raise click.UsageError("--include-dashboard is for the head; `minray dashboard` serves it on any other machine")
     if drain_on_sigterm and not block:
         raise click.UsageError("--drain-on-sigterm is about the process that --block keeps; give both")
     if block:
         blocking.take_signals()
     with errors_for_people():
         options = NodeOptions(head=head, detached=True, **of_the_node)
+        options.dashboard_port = -1 if dashboard_port is None else dashboard_port
         if address is None:
             options.system_config = SystemConfig.from_overrides(with_environment({**system_config, **given_tls()}))
             node = _start_head(options, ip or LOOPBACK, port, storage, token_file)
@@ -182,9 +198,9 @@ def start(
         if not block:
             node.detach()
     if block:
-        blocking.wait_for_end(node, drain_on_sigterm, lambda: _announce(node.file))
+        blocking.wait_for_end(node, drain_on_sigterm, lambda: _announce(node, options.dashboard_host))
     else:
-        _announce(node.file)
+        _announce(node, options.dashboard_host)
 
 
 def _start_head(options: NodeOptions, ip: str, port: int, storage: str | None, token_file: str | None) -> Node:
@@ -254,8 +270,9 @@ def _keep_token(directory: Path, token: bytes | None) -> bytes:
 ENCRYPTED_TRAFFIC = "Traffic between nodes is encrypted, and only nodes with a certificate of this CA can join: "
 
 
-def _announce(file: NodeFile) -> None:
-    """Print which node has started, and how other nodes and programs join its cluster."""
+def _announce(node: Node, dashboard_host: str) -> None:
+    """Print which node has started, how other nodes and programs join its cluster, and where its dashboard is."""
+    file = node.file
     if not file.is_head:
         click.echo(f"Joined the cluster at {file.gcs_address}: {_describe(file)}")
         if is_reachable(file.tcp_host):
@@ -278,6 +295,10 @@ def _announce(file: NodeFile) -> None:
         click.echo("This head listens on loopback only; for other machines start it with --node-ip-address.")
     choice = _announce_others(file)
     click.echo(f"\nTo look at it: minray status{choice}. To end it: minray stop{choice}.")
+    if node.dashboard_url:
+        click.echo(f"\nDashboard: {node.dashboard_url}")
+        if warning := warning_of(dashboard_host):
+            click.echo(warning)
 
 
 def _announce_others(file: NodeFile) -> str:
@@ -426,7 +447,13 @@ def memory(
 
 
 def _client(address: str | None, token_file: str | None) -> ClusterClient:
-    """Make a client of the cluster at ``address``, else $MINRAY_ADDRESS, else the newest cluster started here.
+    """Make a client of the cluster that ``_locate`` finds, and raise its errors."""
+    target = _locate(address, token_file)
+    return ClusterClient(target.gcs_endpoint, target.token, target.system_config, target.address)
+
+
+def _locate(address: str | None, token_file: str | None) -> Target:
+    """Find the cluster at ``address``, else $MINRAY_ADDRESS, else the newest cluster started here.
 
     Raises ConnectionError if none is found, RuntimeError without a token, ValueError for a bad address.
     """
@@ -435,14 +462,15 @@ def _client(address: str | None, token_file: str | None) -> ClusterClient:
     if local:
         file = local[0]
         local_token = read_token(Path(token_file)) if token_file else session_token(file.session_dir)
-        return ClusterClient(file.gcs_endpoint, local_token, _system_config(local), file.gcs_address)
+        session = os.path.basename(file.session_dir)
+        return Target(file.gcs_endpoint, local_token, _system_config(local), file.gcs_address, session)
     if not address or address == "auto":
         raise ConnectionError("no running cluster was found on this machine; name one with --address")
     endpoint = endpoint_of(address)
     token = given_token(token_file)
     if token is None:
         raise RuntimeError(f"the token of the cluster at {address} is not known here: use --token-file or $MINRAY_TOKEN")
-    return ClusterClient(endpoint, token, _system_config([]))
+    return Target(endpoint, token, _system_config([]), endpoint.removeprefix("tcp:"), "")
 
 
 @main.command("health-check", context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -461,6 +489,7 @@ for _command in [
     debug_command(_client),
     logs_command(_client),
     metrics_command(_client),
+    dashboard_command(_locate),
     *state_commands(_client),
     *process_commands(_client),
 ]:

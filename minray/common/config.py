@@ -320,3 +320,17 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     gpus: NodeGpus = NodeGpus()
     is_measured: bool = False
     """Whether coverage.py measures this process; a worker finds that out when it begins."""
+
+
+class DashboardConfig(msgspec.Struct, frozen=True):
+    """Configuration that the dashboard process of a head node is started with."""
+
+    gcs_endpoint: str
+    gcs_address: str
+    """Address of the gcs, as in ``init(address=...)``."""
+    session_dir: str
+    host: str
+    """Address at which the dashboard listens."""
+    port: int
+    """TCP port of the dashboard; 0: any free one; -1: Ray's default port, or the next free one."""
+    system_config: SystemConfig

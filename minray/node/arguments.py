@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from minray.logging_config import LoggingConfig
 
 IGNORED = (
-    "include_dashboard",
-    "dashboard_host",
-    "dashboard_port",
     "job_config",
     "configure_logging",
     "logging_format",

@@ -189,6 +189,8 @@ def start(options: NodeOptions, driver: Driver) -> DriverConnection:
         raise
     cpus = calls.nodes()[0]["Resources"].get(CPU, 0)
     logger.info("minray %s started a local cluster with %g CPUs; session %s", __version__, cpus, node.file.session_dir)
+    if node.dashboard_url:
+        logger.info("dashboard: %s", node.dashboard_url)
     return connection
 
 

@@ -53,12 +53,16 @@ logger = logging.getLogger("minray")
 class RayContext(Mapping[str, Any]):
     """Result of ``init``: a mapping with the cluster's addresses, and a context manager that calls ``shutdown``."""
 
-    dashboard_url = ""
     python_version = sys.version.partition(" ")[0]
     ray_version = __version__
 
     def __init__(self, address_info: dict[str, Any]) -> None:
         self.address_info = address_info
+
+    @property
+    def dashboard_url(self) -> str:
+        """Host and port of the head's dashboard, as in Ray; empty if it has none, or this process is not connected."""
+        return calls.dashboard_address()
 
     def __getitem__(self, key: str) -> Any:
         return self.address_info[key]
@@ -139,6 +143,9 @@ def init(
     logging_level: int | str = logging.INFO,
     logging_config: LoggingConfig | None = None,
     local_mode: bool = False,
+    include_dashboard: bool | None = None,
+    dashboard_host: str | None = None,
+    dashboard_port: int | None = None,
     _system_config: dict[str, Any] | None = None,
     _memory: float | None = None,
     _node_name: str | None = None,
@@ -190,6 +197,9 @@ def init(
         "_system_config": _system_config or None,
         "_memory": _memory,
         "_node_name": _node_name,
+        "include_dashboard": include_dashboard or None,
+        "dashboard_host": dashboard_host if include_dashboard else None,
+        "dashboard_port": dashboard_port if include_dashboard else None,
     }
     options = node_options(of_the_node)
     driver = Driver(_packed(runtime_env), job_config(namespace, runtime_env, logging_config), log_to_driver in (None, True))

@@ -25,7 +25,7 @@ from typing import Protocol
 
 import msgspec
 
-from minray.common.config import LOCAL, GcsConfig, RayletConfig, SystemConfig
+from minray.common.config import LOCAL, DashboardConfig, GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.gpus import NodeGpus
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
@@ -109,6 +109,11 @@ class NodeOptions:
     object_spilling_directory: str = ""
     """Place for this node's spill files; empty means that of the cluster's configuration."""
     system_config: SystemConfig = field(default_factory=SystemConfig)
+    include_dashboard: bool = False
+    """Whether a head has a dashboard."""
+    dashboard_host: str = "127.0.0.1"
+    dashboard_port: int = -1
+    """TCP port of the dashboard; 0 means any free port, -1 Ray's default port or the next free one."""
 
 
 class Supervisor(Protocol):
@@ -166,6 +171,8 @@ class Node:
         """Whether the node may have spill files in external storage, which only its raylet can remove."""
         self._gcs = gcs
         """Configuration of the gcs; None on nodes that are not the head."""
+        self.dashboard_url = ""
+        """Address of the head's dashboard, with its token; empty if it has none."""
 
     @property
     def node_id(self) -> str:
@@ -276,6 +283,8 @@ def start_node(options: NodeOptions) -> Node:
     _check_texts(options)
     check_transport(options.system_config)
     is_local = options.system_config.transport == LOCAL
+    if options.include_dashboard:
+        _check_dashboard(options, is_local)
     if not is_local:
         check_unix_sockets()
         check_arena(options.system_config.arena)
@@ -309,8 +318,26 @@ def start_node(options: NodeOptions) -> Node:
         raise RuntimeError(f"the node could not be started: {error}") from None
     with _closed_after_failure(zygote, f"cannot write {session / NODE_FILE}"):
         node = _boot(options, resources, token, f"unix:{session / SOCKETS}", zygote)
+        if options.include_dashboard:
+            node.dashboard_url = _start_dashboard(options, node.file, zygote)
         write_node_file(node.file)
     return node
+
+
+def _check_dashboard(options: NodeOptions, is_local: bool) -> None:
+    """Check that this node can have a dashboard, before it starts. Raises ValueError, TypeError or RuntimeError."""
+    if is_local:
+        raise ValueError("include_dashboard needs a cluster with processes of its own, which local_mode does not have")
+    if not isinstance(options.dashboard_host, str):
+        raise TypeError(f"dashboard_host must be a str, not {shown(options.dashboard_host)}")
+    port = options.dashboard_port
+    if not isinstance(port, int) or isinstance(port, bool):
+        raise TypeError(f"dashboard_port must be an int, not {shown(port)}")
+    if not -1 <= port <= 65535:
+        raise ValueError(f"dashboard_port must be from 0 to 65535, not {port}")
+    from minray.dashboard.process import check_installed  # Only nodes with a dashboard need it.
+
+    check_installed()
 
 
 @contextmanager
@@ -437,12 +464,29 @@ def _start_gcs(config: GcsConfig, zygote: Supervisor) -> None:
     _start_process(zygote, "gcs", msgspec.msgpack.encode(config), essential=not durable, respawn=durable)
 
 
+def _start_dashboard(options: NodeOptions, file: NodeFile, zygote: Supervisor) -> str:
+    """Start the dashboard of a head and return its address. It is started again if it crashes, and ends with the node."""
+    config = DashboardConfig(
+        gcs_endpoint=file.gcs_endpoint,
+        gcs_address=file.gcs_address,
+        session_dir=file.session_dir,
+        host=options.dashboard_host,
+        port=options.dashboard_port,
+        system_config=options.system_config,
+    )
+    return _start_process(zygote, "dashboard", msgspec.msgpack.encode(config), respawn=True)
+
+
 def _start_process(
     zygote: Supervisor, name: str, config: bytes, *, control: bool = False, essential: bool = False, respawn: bool = False
-) -> None:
-    """Start a process of the node; return when it reports that it is ready. Raises RuntimeError if it reports a failure."""
+) -> str:
+    """Start a process of the node; return when it reports that it is ready, with what it adds to that report.
+
+    Raises RuntimeError if it reports a failure.
+    """
     log = os.path.join(zygote.session_dir, LOGS, f"{name}.log")
     pid = zygote.spawn(name, name, config, log_path=log, ready=True, control=control, essential=essential, respawn=respawn)
     words = msgspec.json.decode(zygote.wait_ready(pid, START_TIMEOUT_S), type=list[str])
     if words[0] != "ready":
         raise RuntimeError(f"the {name} could not be started: {words[1]}")
+    return words[1] if len(words) > 1 else ""

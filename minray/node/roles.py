@@ -1,4 +1,4 @@
-"""The roles of a node's processes: gcs, raylet or worker, made of the same rooms as in the simulation; and the zygote.
+"""The roles of a node's processes: gcs, raylet, worker, dashboard; and the zygote. Rooms are those of the simulation.
 
 Ray: src/ray/gcs/gcs_server_main.cc, src/ray/raylet/main.cc, python/ray/_private/workers/default_worker.py
 
@@ -26,7 +26,7 @@ import msgspec
 
 import minray
 from minray.api import calls as worker
-from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig, debugger_names
+from minray.common.config import DashboardConfig, GcsConfig, RayletConfig, SystemConfig, WorkerConfig, debugger_names
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.measured_executor import is_measured
 from minray.core_worker.execution.task_names import IDLE
@@ -84,6 +84,13 @@ def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> N
         gcs = _gcs_config.decode(config)
         _log_to_file(ends, gcs.system_config)
         _run_loop(_serve_gcs(gcs, heritage, ends))
+    elif role == "dashboard":
+        from minray.dashboard.process import serve_on_head  # Only nodes with a dashboard need it.
+
+        dashboard = msgspec.msgpack.decode(config, type=DashboardConfig)
+        _log_to_file(ends, dashboard.system_config)
+        processes, tell = ChildlessProcesses(ends), partial(_tell_ready, ends)
+        _run_loop(serve_on_head(dashboard, heritage.token, heritage.host, processes, tell))
     else:
         raylet = _raylet_config.decode(config)
         _log_to_file(ends, raylet.system_config)

@@ -269,6 +269,27 @@ class ClusterWorkers(NamedTuple):
     silent: list[str]
 
 
+class ClusterCensus(NamedTuple):
+    """The nodes of a cluster with their resources and stores, and all its processes with their addresses."""
+
+    nodes: list[NodeInfo]
+    jobs: list[JobInfo]
+    reports: dict[bytes, NodeResources]
+    """Newest report of each node, by node id."""
+    stats: dict[bytes, NodeStats]
+    """Workers and waiting leases of each node that has answered, by node id."""
+    stores: dict[bytes, ObjectsInfo]
+    """Object stores without their copies, by node id."""
+    drivers: list[tuple[Address, int]]
+    """Addresses and pids of the drivers that run."""
+    silent: list[str]
+
+    def processes(self) -> dict[bytes, tuple[Address, int]]:
+        """Return the addresses and pids of all drivers and workers, by worker id."""
+        found = [*self.drivers, *_addresses(list(self.stats.values()))]
+        return {address.worker_id: (address, pid) for address, pid in found}
+
+
 class StateReader:
     """A reader that asks the gcs and the processes that it knows. Each of them has ``timeout_s`` seconds to answer.
 
@@ -386,6 +407,25 @@ class StateReader:
         living = [("DRIVER", driver.worker_id, driver.node_id, pid) for driver, pid in _drivers(jobs, alive)]
         living += [("WORKER", worker.worker_id, worker.node_id, pid) for worker, pid in _addresses(of_nodes)]
         return ClusterWorkers(nodes=nodes, jobs=jobs, living=living, deaths=deaths, silent=question.silent)
+
+    async def census(self, timeout_s: float) -> ClusterCensus:
+        """Ask the gcs for nodes, jobs and resources, and each raylet for its workers and the state of its store."""
+        question = _ClusterQuestion(timeout_s)
+        async with asyncio.timeout(timeout_s):
+            nodes, jobs, reports = await asyncio.gather(
+                self.rows(NODES, NodeInfo), self.rows(JOBS, JobInfo), self.rows(RESOURCES, NodeResources)
+            )
+        alive = {node.node_id: node for node in nodes if node.alive}
+        of_nodes = await asyncio.gather(*(self._read_node(question, node) for node in alive.values()))
+        return ClusterCensus(
+            nodes=nodes,
+            jobs=jobs,
+            reports={report.node_id: report for report in reports},
+            stats={stats.node_id: stats for _, stats in of_nodes if stats is not None},
+            stores={store.node_id: store for store, _ in of_nodes if store is not None},
+            drivers=_drivers(jobs, alive),
+            silent=question.silent,
+        )
 
     async def nodes(self, timeout_s: float) -> list[NodeInfo]:
         async with asyncio.timeout(timeout_s):

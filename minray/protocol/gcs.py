@@ -230,6 +230,10 @@ class KvDel(Request[Done], frozen=True):
     key: bytes
 
 
+DASHBOARD, DASHBOARD_ADDRESS = "dashboard", b"address"
+"""Key-value namespace and key under which the head's dashboard writes its host and port."""
+
+
 class KvKeysReply(Record, frozen=True):
     keys: list[bytes]
 

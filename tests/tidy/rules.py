@@ -30,7 +30,8 @@ BEHIND_THE_PORCH = GROUND | {
 }  # fmt: skip
 """How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
 COMPOSE = {
-    "__main__", "cli", "simulation", "in_process", "testing", "cluster_utils", "node", "in_rays_place", "run_as_ray",
+    "__main__", "cli", "dashboard", "simulation", "in_process", "testing", "cluster_utils", "node", "in_rays_place",
+    "run_as_ray",
     "__init__",
 }  # fmt: skip
 """Rooms that put processes together."""
@@ -130,6 +131,7 @@ EXCEPTIONS = {
 """(path, banned name) -> why this file may."""
 
 IMPORTED_BY = {
+    "aiohttp": ("minray/dashboard/", "only clusters with a dashboard have it"),
     "dask": ("minray/util/dask/", "only programs that use Dask have it"),
     "debugpy": ("minray/node/ide_debugger.py", "only drivers that an editor debugs have it"),
     "pydevd": ("minray/node/ide_debugger.py", "debugpy brings it"),

@@ -196,7 +196,7 @@ class Explainer:
             return f"its raylet cannot be reached: {error}"
 
 
-def _until_it_repeats(lines: list[str]) -> list[str]:
+def until_it_repeats(lines: list[str]) -> list[str]:
     """Cut a chain where it comes back to a task that it has passed: those tasks wait for each other."""
     passed = set()
     for number, line in enumerate(lines):
@@ -211,6 +211,6 @@ def _until_it_repeats(lines: list[str]) -> list[str]:
 async def _in_time(answer: Coroutine[Any, Any, list[str]], what: str) -> list[str]:
     try:
         async with asyncio.timeout(PATIENCE_S):
-            return _until_it_repeats(await answer)
+            return until_it_repeats(await answer)
     except TimeoutError:
         return [f"{what} is not ready; a process on the way to the reason did not answer in time"]

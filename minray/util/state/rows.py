@@ -16,7 +16,14 @@ from minray.common.ids import job_of, job_of_actor
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
 from minray.common.shown import shown
-from minray.observability.state_reader import ClusterObjects, KeptTasks, StateReader, describe_dropped
+from minray.observability.state_reader import (
+    ClusterObjects,
+    ClusterTasks,
+    ClusterWorkers,
+    KeptTasks,
+    StateReader,
+    describe_dropped,
+)
 from minray.protocol.actor import KINDS_OF_DEATH, ActorInfo
 from minray.protocol.gcs import DRIVER_LEFT, JobInfo, NodeInfo, WorkerDeath
 from minray.protocol.placement_group import PlacementGroupInfo
@@ -44,6 +51,10 @@ class Listing(NamedTuple):
     """The processes that have not answered and the number of rows left out, in words; empty if nothing is missing."""
     dropped: str = ""
     """The number of ended tasks that the gcs does not keep any more, in words; empty if it keeps all."""
+    silent: Sequence[str] = ()
+    """Names of the processes that have not answered."""
+    left_out: int = 0
+    """Number of rows left out, because their process or node has so many."""
 
 
 class Kind(NamedTuple):
@@ -117,17 +128,23 @@ def actor_state(info: ActorInfo) -> ActorState:
 async def tasks(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
     """Read the tasks, newest of each process first: all unfinished ones, the last finished ones, and those that the gcs
     keeps."""
-    found = await reader.tasks(timeout_s, None if id is None else [bytes.fromhex(id)])
+    task_id = None if id is None else bytes.fromhex(id)
+    return task_listing(await reader.tasks(timeout_s, None if task_id is None else [task_id]), task_id)
+
+
+def task_listing(found: ClusterTasks, task_id: bytes | None = None) -> Listing:
+    """Make the rows of the tasks that were found, or of one of them."""
     received = {(one.task_id, one.attempt): (process, one.state) for process in found.processes for one in process.received}
     rows = {
         task.task_id: task_state(task, received.get((task.task_id, task.attempt)))
         for one in found.processes
         for task in one.tasks
     }
-    _add_kept(rows, found.kept, None if id is None else bytes.fromhex(id))
+    _add_kept(rows, found.kept, task_id)
     left_out = sum(process.total - len(process.tasks) for process in found.processes)
     parts = _silent(found.silent) + ([f"{left_out} tasks are left out, because their owner has so many"] if left_out else [])
-    return Listing(list(rows.values()), "; ".join(parts), describe_dropped(found.kept.dropped))
+    dropped = describe_dropped(found.kept.dropped)
+    return Listing(list(rows.values()), "; ".join(parts), dropped, found.silent, left_out)
 
 
 def _add_kept(rows: dict[bytes, TaskState], kept: KeptTasks, task_id: bytes | None) -> None:
@@ -211,7 +228,11 @@ def node_state(info: NodeInfo) -> NodeState:
 
 async def workers(reader: StateReader, timeout_s: float, id: str | None) -> Listing:
     """Read the living drivers and workers, and the dead ones that the gcs remembers."""
-    found = await reader.workers(timeout_s)
+    return worker_listing(await reader.workers(timeout_s), id)
+
+
+def worker_listing(found: ClusterWorkers, id: str | None = None) -> Listing:
+    """Make the rows of the processes that were found, or of one of them."""
     ips = {info.node_id: info.ip for info in found.nodes}
     rows = [
         WorkerState(
@@ -226,7 +247,8 @@ async def workers(reader: StateReader, timeout_s: float, id: str | None) -> List
         for kind, worker_id, node_id, pid in found.living
     ]
     rows += [_dead_worker(death, ips.get(death.node_id, ""), found.jobs) for death in found.deaths]
-    return Listing([row for row in rows if id is None or row.worker_id == id], "; ".join(_silent(found.silent)))
+    rows = [row for row in rows if id in (None, row.worker_id)]
+    return Listing(rows, "; ".join(_silent(found.silent)), silent=found.silent)
 
 
 def _dead_worker(death: WorkerDeath, ip: str, jobs: Sequence[JobInfo]) -> WorkerState:

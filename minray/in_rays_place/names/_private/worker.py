@@ -11,19 +11,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minray.api.calls import cancel, connected_api, current_api, get, nodes, put, wait
+from minray.api.calls import cancel, connected_api, current_api, dashboard_address, get, nodes, put, wait
 from minray.common.ids import ActorID, JobID, NodeID, PlacementGroupID, TaskID
 from minray.node.init import RayContext, init, is_initialized, shutdown
 from minray.platform.process.session import LOGS
 from minray.runtime_context import get_gpu_ids, get_runtime_context
 
-__all__ = ["RayContext", "cancel", "get", "get_gpu_ids", "init", "is_initialized", "put", "shutdown", "wait"]
+__all__ = [
+    "RayContext",
+    "cancel",
+    "get",
+    "get_dashboard_url",
+    "get_gpu_ids",
+    "init",
+    "is_initialized",
+    "put",
+    "shutdown",
+    "wait",
+]
 
 SCRIPT_MODE, WORKER_MODE = 0, 1
 """Values of ``global_worker.mode`` in a driver and in a worker."""
 
 BaseContext = RayContext
 """Base class of all contexts in Ray, of which minray has one kind."""
+
+
+def get_dashboard_url() -> str:
+    """Return host and port of the dashboard; empty if the cluster has none."""
+    return dashboard_address()
 
 
 class _GlobalNode:
@@ -44,6 +60,10 @@ class _GlobalNode:
     def node_ip_address(self) -> str:
         address: str = self.address_info["node_ip_address"]
         return address
+
+    @property
+    def webui_url(self) -> str:
+        return dashboard_address()
 
     @property
     def node_id(self) -> str:
