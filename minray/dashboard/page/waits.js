@@ -1,0 +1,217 @@
+// Who waits for whom: the graph of all that waits now, drawn and in sentences. This is the view for a program that hangs.
+//
+// Rules
+//   * Cycles and needs that no node can satisfy come first, in words, because they do not pass by waiting.
+//   * The sentences say all that the drawing shows. A screen reader gets them, and the drawing is hidden from it.
+//   * The drawing is made anew only when the graph has changed.
+
+import { get } from "./api.js";
+import { clean, h, heading, put, s, say, trouble } from "./dom.js";
+import { number, plain } from "./format.js";
+import { keyOf, layered } from "./layers.js";
+import { link } from "./router.js";
+
+const BOX = { width: 216, height: 46, across: 74, down: 14 };
+const EDGE = 16;
+const MOST_DRAWN = 250;
+const MOST_SENTENCES = 500;
+const CHARACTERS = 30;
+
+class Waits {
+  constructor(place) {
+    this.tables = ["tasks", "actors", "workers", "placement_groups"];
+    this.trouble = h("div");
+    this.count = h("span", {}, "asking all processes");
+    this.missing = h("span", { class: "missing" });
+    this.problems = h("div");
+    this.box = h("div", { class: "box graph", role: "region", tabindex: "0", "aria-label": "Drawing of who waits for whom; the list below says the same" });
+    this.list = h("ul", { class: "reasons" });
+    this.search = h("input", { type: "search", class: "search", placeholder: "Search in the list", "aria-label": "Search in the list", "aria-keyshortcuts": "/", oninput: () => this.showList() });
+    place.append(heading("Who waits for whom", "Arrows go from what waits to what it waits for."), this.trouble,
+      h("div", { class: "counts" }, this.count, this.missing), this.problems, this.box, legend(),
+      h("section", {}, h("h2", {}, "The same in sentences"), h("div", { class: "bar", role: "search" }, this.search), this.list));
+    this.refresh();
+  }
+
+  update() {}
+
+  async refresh() {
+    this.asking?.abort();
+    this.asking = new AbortController();
+    const { signal } = this.asking;
+    try {
+      const graph = await get("/api/waits", {}, signal);
+      if (signal.aborted) return;
+      this.trouble.replaceChildren();
+      this.show(graph);
+    } catch (error) {
+      if (!signal.aborted) this.trouble.replaceChildren(trouble(error.message, () => this.refresh()));
+    }
+  }
+
+  show(graph) {
+    const silent = (graph.silent ?? []).map(plain);
+    const notes = graph.notes ?? [];
+    put(this.missing, clean([silent.length && `No answer in time from: ${silent.join("; ")}.`, ...notes].filter(Boolean).join(" "), 500));
+    const signature = JSON.stringify([graph.vertices, graph.edges]);
+    if (signature === this.signature) return;
+    this.signature = signature;
+    this.graph = graph;
+    this.of = new Map(graph.vertices.map((vertex) => [vertex.id, vertex]));
+    const waiting = graph.vertices.filter((vertex) => vertex.kind !== "reason");
+    const bad = graph.vertices.filter((vertex) => vertex.kind === "reason" && vertex.is_infeasible);
+    put(this.count, `${number(waiting.length)} wait or run, ${number(graph.cycles.length)} cycle${graph.cycles.length === 1 ? "" : "s"}, ${number(bad.length)} need${bad.length === 1 ? "" : "s"} that cannot be met`);
+    this.showProblems(graph, bad);
+    this.draw(graph);
+    this.showList();
+  }
+
+  showProblems(graph, bad) {
+    const cycles = graph.cycles.map((ids) => `Deadlock: ${this.cycleText(ids)}.`);
+    const needs = bad.map((reason) => {
+      const who = graph.edges.filter((edge) => edge.target === reason.id).map((edge) => this.nameOf(edge.source));
+      return `Cannot be satisfied: ${reason.name}. It keeps ${who.slice(0, 5).join(", ")}${who.length > 5 ? ` and ${who.length - 5} more` : ""}.`;
+    });
+    const lines = [...cycles, ...needs];
+    this.problems.replaceChildren(...(lines.length ? [h("ul", { class: "problems" }, ...lines.map((line) => h("li", {}, clean(line, 1500))))] : []));
+    if (lines.length) say(`${graph.cycles.length} cycles and ${bad.length} needs that cannot be met`);
+  }
+
+  /** Describe a cycle in the order of its edges. */
+  cycleText(ids) {
+    const inside = new Set(ids);
+    const path = [ids[0]];
+    for (;;) {
+      const last = path[path.length - 1];
+      const next = this.graph.edges.find((edge) => edge.kind === "waits" && edge.source === last && inside.has(edge.target) && (!path.includes(edge.target) || (edge.target === ids[0] && path.length === ids.length)));
+      if (!next || next.target === ids[0]) break;
+      path.push(next.target);
+    }
+    return `${path.map((id) => this.nameOf(id)).join(" waits for ")}, which waits for ${path.length === 1 ? "itself" : this.nameOf(path[0])}`;
+  }
+
+  nameOf(id) {
+    const vertex = this.of.get(id);
+    if (!vertex) return id;
+    if (vertex.kind === "reason") return vertex.name;
+    return vertex.kind === "driver" ? vertex.name : `${vertex.kind} ${clean(vertex.name, 80)} (${id.replace(/^actor /, "")})`;
+  }
+
+  showList() {
+    if (!this.graph) return;
+    const wanted = this.search.value.trim().toLowerCase();
+    const lines = this.graph.edges.map((edge) => {
+      const verb = edge.kind === "held_by" ? "is held by" : this.of.get(edge.target)?.kind === "reason" ? "—" : "waits for";
+      const mark = this.of.get(edge.source)?.in_cycle && this.of.get(edge.target)?.in_cycle ? " [in a cycle]" : this.of.get(edge.target)?.is_infeasible ? " [cannot be satisfied]" : "";
+      return [this.of.get(edge.source), `${this.nameOf(edge.source)} ${verb} ${this.nameOf(edge.target)}${mark}`];
+    });
+    const alone = this.graph.vertices.filter((vertex) => !this.graph.edges.some((edge) => edge.source === vertex.id || edge.target === vertex.id));
+    for (const vertex of alone) lines.push([vertex, `${this.nameOf(vertex.id)}: ${vertex.state ?? "no reason is known"}`]);
+    const found = lines.filter(([, text]) => !wanted || text.toLowerCase().includes(wanted));
+    const rest = found.length > MOST_SENTENCES ? [h("li", { class: "dim" }, `${number(found.length - MOST_SENTENCES)} more; search to see them`)] : [];
+    const none = this.graph.vertices.length ? "Nothing matches." : "Nothing waits.";
+    this.list.replaceChildren(...found.slice(0, MOST_SENTENCES).map(([vertex, text]) => h("li", {}, clean(text, 1000), " ", pageOf(vertex) && h("a", { href: pageOf(vertex) }, "page"))), ...rest, ...(found.length ? [] : [h("li", { class: "dim" }, none)]));
+  }
+
+  draw(graph) {
+    if (!graph.vertices.length) {
+      this.box.replaceChildren(h("p", { class: "empty" }, "Nothing waits, and no task runs."));
+      return;
+    }
+    const { vertices, edges } = part(graph, MOST_DRAWN);
+    const { layers, turned } = layered(vertices.map((vertex) => vertex.id), edges);
+    const places = new Map();
+    const tallest = Math.max(...layers.map((layer) => layer.length));
+    layers.forEach((layer, column) => layer.forEach((id, row) => {
+      const top = ((tallest - layer.length) * (BOX.height + BOX.down)) / 2;
+      places.set(id, { x: EDGE + column * (BOX.width + BOX.across), y: EDGE + top + row * (BOX.height + BOX.down) });
+    }));
+    const width = 2 * EDGE + layers.length * (BOX.width + BOX.across) - BOX.across;
+    const height = 2 * EDGE + tallest * (BOX.height + BOX.down) - BOX.down + 24;
+    const drawing = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", class: "drawing" },
+      s("defs", {}, ...["plain", "cycle", "bad"].map((name) => arrow(name))),
+      ...edges.map((edge) => this.edge(edge, places, turned, height)), ...vertices.map((vertex) => box(vertex, places.get(vertex.id))));
+    const left = graph.vertices.length - vertices.length;
+    this.box.replaceChildren(drawing, left ? h("p", { class: "empty" }, `${number(left)} of ${number(graph.vertices.length)} are not drawn. The list below has them.`) : "");
+  }
+
+  edge(edge, places, turned, height) {
+    const [from, to] = [places.get(edge.source), places.get(edge.target)];
+    const isCycle = this.of.get(edge.source).in_cycle && this.of.get(edge.target).in_cycle && edge.kind === "waits";
+    const tone = isCycle ? "cycle" : this.of.get(edge.target).is_infeasible ? "bad" : "plain";
+    const [x1, y1, x2, y2] = [from.x + BOX.width, from.y + BOX.height / 2, to.x, to.y + BOX.height / 2];
+    const bend = Math.max(30, (x2 - x1) / 2);
+    const low = Math.min(height - 8, Math.max(from.y, to.y) + BOX.height + 18);
+    const back = turned.has(keyOf(edge.source, edge.target)) || edge.source === edge.target;
+    const path = back
+      ? `M${x1} ${y1} C${x1 + 46} ${y1} ${x1 + 46} ${low} ${x1 - 10} ${low} L${x2 + 10} ${low} C${x2 - 46} ${low} ${x2 - 46} ${y2} ${x2 - 4} ${y2}`
+      : `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 4} ${y2}`;
+    const classes = `edge ${tone} ${edge.kind === "held_by" ? "held" : ""}`;
+    return s("path", { d: path, class: classes, "marker-end": `url(#arrow-${tone})` }, s("title", {}, clean(edge.text, 500)));
+  }
+
+  close() {
+    this.asking?.abort();
+  }
+}
+
+function arrow(name) {
+  return s("marker", { id: `arrow-${name}`, viewBox: "0 0 8 8", refX: "6", refY: "4", markerWidth: "7", markerHeight: "7", orient: "auto" },
+    s("path", { d: "M0 0L8 4L0 8z", class: `head ${name}` }));
+}
+
+function box(vertex, { x, y }) {
+  const state = vertex.state ? ` · ${vertex.state}` : vertex.pid ? ` · pid ${vertex.pid}` : "";
+  const kind = vertex.kind === "reason" ? (vertex.is_infeasible ? "cannot be satisfied" : "because") : `${vertex.kind}${state}`;
+  const classes = `vertex ${vertex.kind} ${vertex.in_cycle ? "cycle" : ""} ${vertex.is_infeasible ? "bad" : ""}`;
+  const parts = [
+    s("rect", { width: BOX.width, height: BOX.height, rx: vertex.kind === "reason" ? 12 : 4 }),
+    s("text", { x: 10, y: 18, class: "kind" }, cut(kind)), s("text", { x: 10, y: 36, class: "name" }, cut(vertex.name)),
+    s("title", {}, clean(`${vertex.kind} ${vertex.name} ${vertex.id}`, 500)),
+  ];
+  const page = pageOf(vertex);
+  return s("g", { class: classes, transform: `translate(${x} ${y})` }, page ? s("a", { href: page, tabindex: "-1" }, ...parts) : parts);
+}
+
+function cut(text) {
+  const shown = clean(text, 200);
+  return shown.length > CHARACTERS ? `${shown.slice(0, CHARACTERS - 1)}…` : shown;
+}
+
+function pageOf(vertex) {
+  if (vertex?.task_id) return link(["tasks", vertex.task_id]);
+  return vertex?.actor_id ? link(["actors", vertex.actor_id]) : "";
+}
+
+/** Choose the vertices that are drawn: cycles and needs that cannot be met first, and what is connected with them. */
+function part(graph, most) {
+  if (graph.vertices.length <= most) return graph;
+  const near = new Map(graph.vertices.map((vertex) => [vertex.id, []]));
+  for (const { source, target } of graph.edges) {
+    near.get(source).push(target);
+    near.get(target).push(source);
+  }
+  const weight = (vertex) => (vertex.in_cycle ? 0 : vertex.is_infeasible ? 1 : vertex.kind === "driver" ? 2 : 3);
+  const chosen = new Set();
+  const queue = [...graph.vertices].sort((one, other) => weight(one) - weight(other)).map((vertex) => vertex.id);
+  for (const start of queue) {
+    const nearby = [start];
+    for (const id of nearby) {
+      if (chosen.size >= most) break;
+      if (chosen.has(id)) continue;
+      chosen.add(id);
+      nearby.push(...near.get(id));
+    }
+  }
+  return {
+    vertices: graph.vertices.filter((vertex) => chosen.has(vertex.id)),
+    edges: graph.edges.filter((edge) => chosen.has(edge.source) && chosen.has(edge.target)),
+  };
+}
+
+function legend() {
+  const entry = (name, text) => h("li", {}, h("i", { class: `key ${name}` }), text);
+  return h("ul", { class: "legend", "aria-hidden": "true" }, entry("cycle", "in a cycle: none of them goes on"), entry("bad", "no node can satisfy it"), entry("held", "held by a task that runs"));
+}
+
+export const open = (place) => new Waits(place);

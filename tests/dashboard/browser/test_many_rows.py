@@ -1,0 +1,110 @@
+"""The page with ten thousand actors, a thousand nodes and a million tasks, which a player in the server's place tells of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Route
+
+from tests.dashboard.browser.visitor import Visitor
+
+Visit = Callable[..., Visitor]
+ACTORS, NODES, TASKS = 10_000, 1_000, 1_000_000
+
+
+def row_of(table: str, number: int) -> dict[str, Any]:
+    if table == "actors":
+        return {
+            "actor_id": f"{number:032x}",
+            "class_name": "Worker",
+            "state": "ALIVE",
+            "name": f"actor-{number}",
+            "num_restarts": 0,
+            "max_restarts": -1,
+        }
+    if table == "nodes":
+        return {
+            "node_id": f"{number:032x}",
+            "node_name": f"node-{number}",
+            "health": "healthy",
+            "cpu_used": 1,
+            "cpu_total": 4,
+        }
+    return {"task_id": f"{number:048x}", "name": "map", "state": "RUNNING", "type": "NORMAL_TASK", "attempt_number": 0}
+
+
+def play(page: Any, table: str, total: int, **more: Any) -> None:
+    """Answer for the server: each page has as many rows as it asks for, out of this total."""
+
+    def answer(route: Route) -> None:
+        query = parse_qs(urlsplit(route.request.url).query)
+        offset, limit = int(query.get("offset", ["0"])[0]), int(query.get("limit", ["50"])[0])
+        rows = [row_of(table, number) for number in range(offset, min(total, offset + limit))]
+        body = {"rows": rows, "columns": list(rows[0]), "total": total, "matching": total, "limit": limit, "offset": offset,
+                "left_out": 0, "notes": [], "silent": [], **more}  # fmt: skip
+        route.fulfill(body=json.dumps(body), content_type="application/json")
+
+    page.route(f"**/api/{table}?*", answer)
+
+
+@pytest.mark.parametrize(
+    ("table", "total", "text"),
+    [("actors", ACTORS, "10,000 in all"), ("nodes", NODES, "1,000 in all"), ("tasks", TASKS, "1,000,000 in all")],
+)
+def test_a_large_table_shows_one_page_and_counts_all(visit: Visit, table: str, total: int, text: str) -> None:
+    visitor = visit()
+    play(visitor.page, table, total)
+    page = visitor.open(table)
+    page.locator(".counts", has_text=text).wait_for()
+    assert page.locator("tbody tr").count() == 50
+    page.get_by_role("button", name="Next page").click()
+    page.locator(".range", has_text="51–100").wait_for()
+    page.get_by_label("Rows on a page").select_option("250")
+    page.locator(".range", has_text="1–250").wait_for()
+    assert page.locator("tbody tr").count() == 250
+
+
+def test_processes_that_do_not_answer_and_rows_left_out_are_named(visit: Visit) -> None:
+    visitor = visit()
+    silent = [f"worker {number:08x}" for number in range(40)]
+    play(
+        visitor.page, "tasks", TASKS, silent=silent, left_out=900_000, notes=["900000 older tasks are counted but not shown"]
+    )
+    page = visitor.open("tasks")
+    page.locator(
+        ".missing summary", has_text="No answer in time from: worker 00000000; worker 00000001; worker 00000002; and 37 more"
+    ).wait_for()
+    page.locator(".missing summary").click()
+    assert page.locator(".missing li").count() == 42
+
+
+def test_the_graph_of_a_thousand_waiting_tasks_draws_the_cycle_and_counts_the_rest(visit: Visit) -> None:
+    visitor = visit()
+    vertices = [
+        {
+            "id": f"t-{number}",
+            "kind": "task",
+            "name": f"task {number}",
+            "in_cycle": number in (998, 999),
+            "is_infeasible": False,
+        }
+        for number in range(1000)
+    ]
+    edges = [
+        {"source": f"t-{number}", "target": f"t-{number + 1}", "kind": "waits", "text": "waits"} for number in range(0, 997)
+    ]
+    edges += [
+        {"source": "t-998", "target": "t-999", "kind": "waits", "text": ""},
+        {"source": "t-999", "target": "t-998", "kind": "waits", "text": ""},
+    ]
+    body = json.dumps({"vertices": vertices, "edges": edges, "cycles": [["t-998", "t-999"]], "silent": [], "notes": []})
+    visitor.page.route("**/api/waits", lambda route: route.fulfill(body=body, content_type="application/json"))
+    page = visitor.open("waits")
+    page.locator(".vertex.cycle").first.wait_for()
+    assert page.locator(".vertex").count() == 250
+    page.locator(".graph", has_text="750 of 1,000 are not drawn").wait_for()
+    page.locator(".reasons", has_text="499 more; search to see them").wait_for()

@@ -1,0 +1,91 @@
+"""A person at the dashboard, in a browser without a window: what is seen, and what must never happen.
+
+Each page counts, from its first moment on, the errors of its scripts, what its security policy refused, the elements that moved by
+themselves, and requests to other hosts. ``Visitor.check`` fails if there are any.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, Request, Response
+
+CHROMIUM = [Path("/usr/bin/chromium"), Path("/usr/bin/chromium-browser"), Path("/usr/bin/google-chrome")]
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+TIMEOUT_MS = 20_000
+WIDE, NARROW = 1280, 390
+WATCH = Path(__file__).with_name("watch.js").read_text()
+OVERFLOW = "() => [document.scrollingElement.scrollWidth, innerWidth]"
+CONTRASTS = Path(__file__).with_name("contrasts.js").read_text()
+
+
+class Visitor:
+    """One page, and what went wrong on it."""
+
+    def __init__(
+        self, browser: Browser, url: str, width: int = WIDE, theme: str = "light", motion: str = "no-preference"
+    ) -> None:
+        """Visit the address with the token, which sets the cookie."""
+        self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=theme, reduced_motion=motion, locale="en-GB"
+        )  # type: ignore[arg-type]
+        self.context.set_default_timeout(TIMEOUT_MS)
+        self.context.add_init_script(WATCH)
+        self.page: Page = self.context.new_page()
+        self.errors: list[str] = []
+        self.requests: list[Request] = []
+        self.answers: list[Response] = []
+        self.page.on(
+            "console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.errors.append(f"a dialog: {dialog.message}"))
+        self.page.on("request", self.requests.append)
+        self.page.on("response", self.answers.append)
+        self.page.goto(url)
+
+    def open(self, view: str, title: str = "") -> Page:
+        """Open a view, and wait until its heading and its first answer are there."""
+        self.page.goto(f"{self.origin}/#/{view}")
+        heading = self.page.locator("h1", has_text=title) if title else self.page.locator("h1")
+        heading.wait_for()
+        self.page.wait_for_load_state("networkidle") if view.startswith("nothing") else None
+        return self.page
+
+    def wait_answers(self, path: str, count: int) -> None:
+        """Wait until the server has answered the page so often from now on."""
+        for _ in range(count):
+            with self.page.expect_response(lambda response: urlsplit(response.url).path == path):
+                pass
+
+    def forget_moves(self) -> None:
+        """Begin to count anew what moves: what comes before is a view that opens."""
+        self.page.evaluate("window.moved.length = 0")
+
+    def moves(self) -> list[Any]:
+        found: list[Any] = self.page.evaluate("window.moved")
+        return found
+
+    def check(self) -> None:
+        """Fail if a script failed, the policy refused something, foreign code ran, another host was asked, or the page overflows."""
+        assert self.errors == []
+        assert self.page.evaluate("window.refused") == []
+        assert self.page.evaluate("typeof window.ran") == "undefined"
+        others = {request.url for request in self.requests if not request.url.startswith(self.origin)}
+        assert others == set()
+        width, room = self.page.evaluate(OVERFLOW)
+        assert width <= room, f"the page is {width} pixels wide in a window of {room}"
+
+    def faint_texts(self) -> list[str]:
+        """Return the texts whose contrast with their ground is below 4.5."""
+        found: list[str] = self.page.evaluate(CONTRASTS)
+        return found
+
+    def close(self) -> None:
+        self.context.close()
