@@ -21,14 +21,17 @@ ANYWHERE_ARGS ?=
 KUBERNETES_ARGS ?=
 DASK_ARGS ?=
 ZOO_ARGS ?=
+BROWSER_ARGS ?=
 MUTANTS_ARGS ?=
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+BROWSER_STAMP := $(VENV)/.installed-test-browser
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
 .PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere test-browser coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -40,6 +43,7 @@ help:
 	@echo "make test-local      the tests of real clusters, with the whole cluster inside the test's process"
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
 	@echo "make test-kubernetes  the manifests of deploy/, executed in network namespaces; it needs Linux and root"
+	@echo "make test-browser    the dashboard's page in a headless Chromium, which must be installed"
 	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
@@ -115,6 +119,14 @@ test-kubernetes: $(STAMP)
 
 test-anywhere: $(STAMP)
 	$(PY) -m tests.anywhere $(ANYWHERE_ARGS) -- $(PYTEST_ARGS)
+
+# Each view of the dashboard, in a browser that the system has.
+$(BROWSER_STAMP): $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[test-browser]"
+	@touch $@
+
+test-browser: $(BROWSER_STAMP)
+	MINRAY_TEST_BROWSER=1 $(PY) -m pytest tests/dashboard/browser $(BROWSER_ARGS)
 
 # The configuration is in setup.cfg.
 coverage: $(STAMP)
