@@ -1,6 +1,8 @@
-"""A program with rows of all kinds for the dashboard: it says when they are there, goes on with small tasks, and ends with its stdin.
+"""A program with rows of all kinds for the dashboard. It says when they are there, and goes on with small tasks until its
+stdin ends.
 
-Names, errors and lines of logs are those of an attacker: HTML, marks that turn text round, escape sequences, ten thousand characters.
+Names, errors and lines of logs are those of an attacker: HTML, marks that turn text round, escape sequences, and ten
+thousand characters.
 """
 
 from __future__ import annotations

@@ -42,9 +42,8 @@ def test_marks_that_turn_text_round_are_shown_by_their_numbers(visit: Visit) -> 
 def test_a_log_shows_markup_and_no_escape_sequences(visit: Visit) -> None:
     page = visit().open("logs?search=worker")
     page.locator("tbody tr a").first.wait_for()
-    addresses = page.locator("tbody tr a[href^='#/logs/']").evaluate_all(
-        "links => links.map((link) => link.getAttribute('href'))"
-    )
+    links = page.locator("tbody tr a[href^='#/logs/']")
+    addresses = links.evaluate_all("links => links.map((link) => link.getAttribute('href'))")
     shown = []
     for address in addresses:
         page.goto(f"{page.url.split('#')[0]}{address}")
@@ -54,20 +53,15 @@ def test_a_log_shows_markup_and_no_escape_sequences(visit: Visit) -> None:
     assert "onerror" in text and "\x1b" not in text and "\u202e" not in text
 
 
-@pytest.mark.parametrize(
-    "hash",
-    [
-        "nowhere",
-        "nowhere/<img src=x onerror=window.ran=1>",
-        "actors/zz",
-        "tasks?filter=nothing=1",
-        "actors?offset=-1",
-        "logs/x/y",
-        "%zz",
-    ],
-)
+NOWHERE = [
+    "nowhere", "nowhere/<img src=x onerror=window.ran=1>", "actors/zz", "tasks?filter=nothing=1", "actors?offset=-1", "logs/x/y",
+    "%zz",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hash", NOWHERE)
 def test_an_address_that_leads_nowhere_says_so(visit: Visit, hash: str) -> None:
     visitor = visit()
     page = visitor.open(hash)
     page.locator(".trouble, .missing:not([hidden])").first.wait_for()
-    visitor.errors[:] = [error for error in visitor.errors if "Failed to load resource" not in error]
+    visitor.errors[:] = [error for error in visitor.errors if "Failed to load resource" not in error]  # The browser's own.

@@ -10,6 +10,11 @@ from tests.dashboard.browser.conftest import Program, serve
 from tests.dashboard.browser.visitor import Visitor
 
 Visit = Callable[..., Visitor]
+NAMELESS = """[...document.querySelectorAll("button, a, input, select, summary")]
+    .filter((one) => !one.closest("dialog:not([open])"))
+    .filter((one) => !(one.getAttribute("aria-label") || one.labels?.length || one.textContent.trim()))
+    .map((one) => one.outerHTML)"""
+"""Returns the controls of which a screen reader would know the kind alone."""
 
 
 def test_a_dashboard_that_was_killed_and_started_again_is_found_again(browser: Any, cluster: Program) -> None:
@@ -78,10 +83,7 @@ def test_a_screen_reader_finds_landmarks_names_and_orders(visit: Visit) -> None:
     assert page.locator("thead th:not([scope=col])").count() == 0
     assert page.locator("tbody tr > :first-child:not(th[scope=row])").count() == 0
     assert page.locator("th[aria-sort=ascending]").inner_text() == "Name"
-    nameless = """[...document.querySelectorAll("button, a, input, select, summary")].filter((one) =>
-        !one.closest("dialog:not([open])") && !(one.getAttribute("aria-label") || one.labels?.length || one.textContent.trim()))
-        .map((one) => one.outerHTML)"""
-    assert page.evaluate(nameless) == []
+    assert page.evaluate(NAMELESS) == []
 
 
 def test_the_focus_stays_with_its_row_when_rows_come_before_it(visit: Visit) -> None:

@@ -18,22 +18,11 @@ ACTORS, NODES, TASKS = 10_000, 1_000, 1_000_000
 
 def row_of(table: str, number: int) -> dict[str, Any]:
     if table == "actors":
-        return {
-            "actor_id": f"{number:032x}",
-            "class_name": "Worker",
-            "state": "ALIVE",
-            "name": f"actor-{number}",
-            "num_restarts": 0,
-            "max_restarts": -1,
-        }
+        actor = {"actor_id": f"{number:032x}", "class_name": "Worker", "state": "ALIVE", "name": f"actor-{number}"}
+        return {**actor, "num_restarts": 0, "max_restarts": -1}
     if table == "nodes":
-        return {
-            "node_id": f"{number:032x}",
-            "node_name": f"node-{number}",
-            "health": "healthy",
-            "cpu_used": 1,
-            "cpu_total": 4,
-        }
+        node = {"node_id": f"{number:032x}", "node_name": f"node-{number}", "health": "healthy"}
+        return {**node, "cpu_used": 1, "cpu_total": 4}
     return {"task_id": f"{number:048x}", "name": "map", "state": "RUNNING", "type": "NORMAL_TASK", "attempt_number": 0}
 
 
@@ -51,10 +40,10 @@ def play(page: Any, table: str, total: int, **more: Any) -> None:
     page.route(f"**/api/{table}?*", answer)
 
 
-@pytest.mark.parametrize(
-    ("table", "total", "text"),
-    [("actors", ACTORS, "10,000 in all"), ("nodes", NODES, "1,000 in all"), ("tasks", TASKS, "1,000,000 in all")],
-)
+TOTALS = [("actors", ACTORS, "10,000 in all"), ("nodes", NODES, "1,000 in all"), ("tasks", TASKS, "1,000,000 in all")]
+
+
+@pytest.mark.parametrize(("table", "total", "text"), TOTALS)
 def test_a_large_table_shows_one_page_and_counts_all(visit: Visit, table: str, total: int, text: str) -> None:
     visitor = visit()
     play(visitor.page, table, total)
@@ -71,38 +60,26 @@ def test_a_large_table_shows_one_page_and_counts_all(visit: Visit, table: str, t
 def test_processes_that_do_not_answer_and_rows_left_out_are_named(visit: Visit) -> None:
     visitor = visit()
     silent = [f"worker {number:08x}" for number in range(40)]
-    play(
-        visitor.page, "tasks", TASKS, silent=silent, left_out=900_000, notes=["900000 older tasks are counted but not shown"]
-    )
+    play(visitor.page, "tasks", TASKS, silent=silent, left_out=900_000, notes=["900000 older tasks are not shown"])
     page = visitor.open("tasks")
-    page.locator(
-        ".missing summary", has_text="No answer in time from: worker 00000000; worker 00000001; worker 00000002; and 37 more"
-    ).wait_for()
-    page.locator(".missing summary").click()
+    summary = page.locator(".missing summary")
+    named = "worker 00000000; worker 00000001; worker 00000002; and 37 more"
+    page.locator(".missing summary", has_text=f"No answer in time from: {named}").wait_for()
+    summary.click()
     assert page.locator(".missing li").count() == 42
+
+
+def task_that_waits(number: int) -> dict[str, Any]:
+    return {"id": f"t-{number}", "kind": "task", "name": f"task {number}", "in_cycle": number > 997, "is_infeasible": False}
 
 
 def test_the_graph_of_a_thousand_waiting_tasks_draws_the_cycle_and_counts_the_rest(visit: Visit) -> None:
     visitor = visit()
-    vertices = [
-        {
-            "id": f"t-{number}",
-            "kind": "task",
-            "name": f"task {number}",
-            "in_cycle": number in (998, 999),
-            "is_infeasible": False,
-        }
-        for number in range(1000)
-    ]
-    edges = [
-        {"source": f"t-{number}", "target": f"t-{number + 1}", "kind": "waits", "text": "waits"} for number in range(0, 997)
-    ]
-    edges += [
-        {"source": "t-998", "target": "t-999", "kind": "waits", "text": ""},
-        {"source": "t-999", "target": "t-998", "kind": "waits", "text": ""},
-    ]
-    body = json.dumps({"vertices": vertices, "edges": edges, "cycles": [["t-998", "t-999"]], "silent": [], "notes": []})
-    visitor.page.route("**/api/waits", lambda route: route.fulfill(body=body, content_type="application/json"))
+    pairs = [*((number, number + 1) for number in range(997)), (998, 999), (999, 998)]
+    edges = [{"source": f"t-{one}", "target": f"t-{other}", "kind": "waits", "text": ""} for one, other in pairs]
+    vertices = [task_that_waits(number) for number in range(1000)]
+    body = {"vertices": vertices, "edges": edges, "cycles": [["t-998", "t-999"]], "silent": [], "notes": []}
+    visitor.page.route("**/api/waits", lambda route: route.fulfill(body=json.dumps(body), content_type="application/json"))
     page = visitor.open("waits")
     page.locator(".vertex.cycle").first.wait_for()
     assert page.locator(".vertex").count() == 250
