@@ -25,8 +25,8 @@ and JavaScript, and asks no other host. These are the paths; docs/dashboard.md e
 
 Every table takes ``filter=KEY=VALUE`` and ``filter=KEY!=VALUE`` (all must hold), ``search``, ``sort`` (``-KEY`` is
 descending), ``limit`` and ``offset``. It answers ``{"rows", "columns", "total", "matching", "limit", "offset", "left_out",
-"notes", "silent"}``. ``total`` counts all rows of the cluster, ``matching`` those that fit. ``left_out`` rows of ``total`` are
-known as a number only, and ``notes`` says why in sentences. ``silent`` names each process that did not answer in time.
+"notes", "silent"}``. ``total`` counts all rows of the cluster, ``matching`` those that fit. ``left_out`` rows of ``total``
+are known as a number only, and ``notes`` says why in sentences. ``silent`` names each process that did not answer in time.
 
 An error is ``{"error": SENTENCE}`` with its status. A POST needs the header ``X-Minray-Dashboard: 1`` and the page's origin.
 """
