@@ -6,7 +6,7 @@ import { link } from "./router.js";
 
 const TONES = {
   good: ["healthy", "ALIVE", "CREATED", "SUCCEEDED", "FINISHED", "live", "SEALED"],
-  busy: ["RUNNING", "SUBMITTED_TO_WORKER", "PREPARED"],
+  busy: ["LEASED", "RUNNING", "SUBMITTED_TO_WORKER", "PREPARED"],
   warn: [
     "draining", "RESTARTING", "RESCHEDULING", "PENDING", "PENDING_CREATION", "DEPENDENCIES_UNREADY", "PENDING_ARGS_AVAIL", "PENDING_ARGS_FETCH",
     "PENDING_NODE_ASSIGNMENT", "PENDING_ACTOR_TASK_ARGS_FETCH", "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY", "DRAINING", "SPILLED", "STOPPED",
@@ -20,8 +20,9 @@ export function toneOf(state) {
   return TONE[state] ?? "idle";
 }
 
-export function stateOf(state) {
-  return h("span", { class: `state ${toneOf(state)}` }, h("i", { class: "dot" }), clean(state ?? NOTHING));
+export function stateOf(state, tone = undefined) {
+  if (!state) return NOTHING;
+  return h("span", { class: `state ${tone ?? toneOf(state)}` }, h("i", { class: "dot" }), clean(state));
 }
 
 /** Draw a share of one as a bar. The text beside it says the same. */
@@ -39,11 +40,12 @@ function meterOf(value, text) {
 export const KINDS = {
   text: { width: 0, draw: (value) => clean(plain(value)) },
   short: { width: 12, draw: (value) => clean(plain(value)) },
-  state: { width: 20, draw: stateOf },
+  state: { width: 20, draw: (value) => stateOf(value) },
   number: { width: 9, right: true, draw: number },
   bytes: { width: 11, right: true, draw: bytes },
   seconds: { width: 12, right: true, draw: duration },
   moment: { width: 19, draw: moment },
+  pid: { width: 10, draw: (value) => (value ? String(value) : NOTHING) },
   resources: { width: 0, draw: (value) => clean(resources(value)) },
   flag: { width: 9, draw: (value) => plain(Boolean(value)) },
   share: { width: 16, draw: (value) => meterOf(value, percent(value)) },

@@ -57,7 +57,7 @@ const KINDS_OF_THINGS = {
 };
 
 function logsOf(workerId) {
-  return link(["logs"], { filter: `worker_id=${workerId}` });
+  return link(["logs"], { search: workerId.slice(0, 8) });
 }
 
 class Detail {
@@ -163,7 +163,7 @@ class Detail {
 
   sections(row, rows) {
     const found = [];
-    if (row.death_cause) found.push(section("Death certificate", h("p", {}, stateOf(row.death_cause.kind)), pre(row.death_cause.message)));
+    if (row.death_cause) found.push(section("Death certificate", h("p", {}, stateOf(row.death_cause.kind, "bad")), pre(row.death_cause.message)));
     for (const [key, title] of Object.entries(TEXTS)) if (row[key]) found.push(section(title, pre(row[key])));
     if (row.bundles) found.push(section(`Bundles (${number(row.bundles.length)})`, listOf(row.bundles.map((bundle) => [bundleText(bundle), bundle.node_id && idLink(bundle.node_id, "node")]))));
     if (row.copies) found.push(section(`Copies (${number(row.copies.length)})`, listOf(row.copies.map((copy) => [copyText(copy), idLink(copy.node_id, "node")]))));

@@ -6,7 +6,8 @@
 
 const SWEEPS = 6;
 
-/** Return {layers, turned}: lists of ids, and the keys of edges that go back. */
+/** Return {layers, turned, routes}: lists of ids, the keys of edges that go back, and for each edge over several layers the ids of its places
+ * in the layers between. */
 export function layered(ids, edges) {
   const ahead = new Map(ids.map((id) => [id, []]));
   for (const { source, target } of edges) if (source !== target) ahead.get(source)?.push(target);
@@ -15,14 +16,24 @@ export function layered(ids, edges) {
   const layers = [];
   for (const id of ids) (layers[layerOf.get(id)] ??= []).push(id);
   const neighbours = { left: new Map(), right: new Map() };
+  const routes = new Map();
   for (const { source, target } of edges) {
     const [from, to] = turned.has(keyOf(source, target)) ? [target, source] : [source, target];
     if (from === to || !layerOf.has(from) || !layerOf.has(to)) continue;
-    pushTo(neighbours.right, from, to);
-    pushTo(neighbours.left, to, from);
+    const way = [from];
+    for (let layer = layerOf.get(from) + 1; layer < layerOf.get(to) && from === source; layer += 1) {
+      way.push(`${keyOf(source, target)}\n${layer}`);
+      layers[layer].push(way.at(-1));
+    }
+    if (way.length > 1) routes.set(keyOf(source, target), way.slice(1));
+    way.push(to);
+    way.slice(1).forEach((next, index) => {
+      pushTo(neighbours.right, way[index], next);
+      pushTo(neighbours.left, next, way[index]);
+    });
   }
   for (let sweep = 0; sweep < SWEEPS; sweep += 1) order(layers, sweep % 2 ? neighbours.right : neighbours.left, sweep % 2);
-  return { layers, turned };
+  return { layers, turned, routes };
 }
 
 export function keyOf(source, target) {

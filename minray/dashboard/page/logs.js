@@ -16,17 +16,15 @@ const ESCAPES = /\u001b\[[0-9;?]*[A-Za-z]|\u001b\][^\u0007\u001b]*(?:\u0007|\u00
 const nameOf = (row) => row.file ?? row.name ?? row.filename;
 
 const LOGS = {
-  title: "Logs", table: "logs", id: "file",
+  title: "Logs", table: "logs", id: "file", isStill: true,
   note: "What the processes of each node have written.",
   search: "Search in names",
   columns: [
     { key: "file", label: "File", kind: "text", of: nameOf, sort: "file", href: (row) => link(["logs", row.node_id, nameOf(row)]) },
     { key: "size", label: "Size", kind: "bytes" },
-    { key: "kind", label: "Kind", kind: "short", width: 14 },
-    { key: "pid", label: "PID", kind: "short", width: 10 },
-    { key: "worker_id", label: "Worker", kind: "worker" },
+    { key: "group", label: "Kind", kind: "short", width: 14 },
     { key: "node_id", label: "Node", kind: "node" },
-    { key: "modified", label: "Written", kind: "moment" },
+    { key: "modified", label: "Written", kind: "moment", of: (row) => row.modified * 1000, sort: "modified" },
   ],
 };
 

@@ -123,8 +123,8 @@ function showFacts(cluster) {
       `${number(cluster.nodes_alive)} node${cluster.nodes_alive === 1 ? "" : "s"}${cluster.nodes_dead ? ` (${number(cluster.nodes_dead)} dead)` : ""}`,
       `${number((total.CPU ?? 0) - (free.CPU ?? 0))} of ${number(total.CPU ?? 0)} CPUs in use`,
       `store ${bytes(cluster.store_used)} of ${bytes(cluster.store_total)}`,
-      cluster.address,
       cluster.version && `minray ${cluster.version}`,
+      cluster.address,
     ];
   put(document.getElementById("facts"), clean(parts.filter(Boolean).join("  ·  "), 400));
   document.body.dataset.connected = String(cluster.is_connected !== false);

@@ -27,8 +27,8 @@ class Overview {
       ["waiting", "Waiting for a worker", "waits"], ["tasks", "Tasks", "tasks"], ["actors", "Actors", "actors"], ["jobs", "Jobs", "jobs"],
     ];
     this.trouble = h("div");
-    this.names = table("Tasks by name", ["Name", "Type", ...LABELS, "Total"], [0, 17, 13, 13, 9, 10, 10, 9, 11], MOST_NAMES);
-    this.failed = table("Failed tasks", ["Task", "Name", "Error", "Message"], [13, 0, 30, 0], MOST_FAILED);
+    this.names = table("Tasks by name", ["Name", "Type", ...LABELS, "Total"], [0, 24, 15, 15, 10, 11, 12, 10, 12], MOST_NAMES);
+    this.failed = table("Failed tasks", ["Task", "Name", "Error", "Message"], [13, 0, 36, 0], MOST_FAILED);
     this.more = h("p", { class: "note" }, NO_ROW);
     this.count = h("p", { class: "note" }, NO_ROW);
     place.append(heading("Overview"), this.trouble,
@@ -111,7 +111,7 @@ class Overview {
   }
 
   showFailed(answer) {
-    const rows = answer.rows.map((row) => [KINDS.task.draw(row.task_id), clean(row.name), stateOf(row.error_type || "FAILED"), clean(row.error_message ?? "")]);
+    const rows = answer.rows.map((row) => [KINDS.task.draw(row.task_id), clean(row.name), stateOf(row.error_type || "FAILED", "bad"), clean(row.error_message ?? "")]);
     this.failed.show(rows);
     put(this.count, answer.matching ? `${number(answer.matching)} of ${number(answer.total)} tasks have failed.` : "No task has failed.");
   }
@@ -128,7 +128,7 @@ function table(title, labels, widths, most) {
     if (widths[index]) column.style.width = `${widths[index] * 7.4}px`;
     return column;
   });
-  const isNumber = (index) => widths[index] > 0 && widths[index] < 15 && labels[index] !== "Task";
+  const isNumber = (index) => widths[index] > 0 && widths[index] < 16 && labels[index] !== "Task";
   const body = h("tbody");
   for (let row = 0; row < most; row += 1) {
     body.append(h("tr", {}, ...labels.map((_, index) => h(index ? "td" : "th", { scope: index ? undefined : "row", class: isNumber(index) ? "num" : undefined }))));

@@ -67,12 +67,18 @@ class Stacks {
 }
 
 /** Write a stack as Python's tracebacks do: the newest call is the last. */
-function stackText(stack) {
+function stackText(packed) {
+  const stack = named(packed, ["name", "is_coroutine", "count", "frames", "left_out"]);
   const kind = stack.is_coroutine ? "Coroutine" : "Thread";
   if (!stack.frames?.length) return `${kind} ${stack.name}: ${stack.is_coroutine ? "runs" : "waits for work"}`;
-  const frames = stack.frames.map((frame) => `  File "${frame.filename}", line ${frame.line}, in ${frame.function}${frame.source ? `\n    ${frame.source}` : ""}`);
+  const frames = stack.frames.map((one) => named(one, ["filename", "line", "function", "source"])).map((frame) => `  File "${frame.filename}", line ${frame.line}, in ${frame.function}${frame.source ? `\n    ${frame.source}` : ""}`);
   if (stack.left_out) frames.splice(Math.floor(frames.length / 2), 0, `  ... ${number(stack.left_out)} frames ...`);
   return [`${kind} ${stack.name}${stack.count > 1 ? `, ${number(stack.count)} times` : ""}`, ...frames].join("\n");
+}
+
+/** Name the fields of a record that came as a list of values, as minray's records travel. */
+function named(record, names) {
+  return Array.isArray(record) ? Object.fromEntries(names.map((name, index) => [name, record[index]])) : record;
 }
 
 export const open = (place, route) => new Stacks(place, route);

@@ -25,7 +25,7 @@ export class TableView {
   constructor(spec, place, route) {
     this.spec = spec;
     this.place = place;
-    this.tables = [spec.table];
+    this.tables = spec.isStill ? [] : [spec.table];
     this.columns = [];
     this.rows = [];
     this.build();

@@ -14,6 +14,7 @@ const MOST_LIVE = 5000;
 const MOST_NAMES = 40;
 const HUES = [205, 150, 265, 30, 330, 95, 185, 60];
 const NARROWEST_US = 1;
+const NARROW = 600;
 
 class Timeline {
   constructor(place) {
@@ -92,7 +93,7 @@ class Timeline {
       if (row.pid !== node) this.rows.push({ title: names.process_name.get(row.pid) ?? `node ${row.pid}` });
       node = row.pid;
       for (const list of [row.tasks, row.phases]) list.sort((one, other) => one.ts - other.ts);
-      row.name = (names.thread_name.get(row.key) ?? row.key).replace(/^(worker:[0-9a-f]{8})[0-9a-f]*/, "$1");
+      row.name = (names.thread_name.get(row.key) ?? row.key).replace(/^worker:([0-9a-f]{8})[0-9a-f]*/, "$1");
       this.rows.push(row);
     }
     const tasks = this.rows.flatMap((row) => row.tasks ?? []);
@@ -251,7 +252,7 @@ class Timeline {
     const { canvas, box } = this;
     const scale = devicePixelRatio || 1;
     this.width = box.clientWidth;
-    this.labels = this.width < 600 ? 92 : 170;
+    this.labels = this.width < NARROW ? 92 : 170;
     const height = box.clientHeight;
     if (canvas.width !== Math.round(this.width * scale) || canvas.height !== Math.round(height * scale)) {
       canvas.width = Math.round(this.width * scale);
@@ -304,7 +305,7 @@ class Timeline {
     pen.fillStyle = this.colours.panel;
     pen.fillRect(0, top, this.labels, ROW);
     pen.fillStyle = this.colours.dim;
-    pen.fillText(row.name.length > this.labels / 6.6 ? `${row.name.slice(0, this.labels / 6.6)}…` : row.name, 16, top + ROW / 2 + 1);
+    pen.fillText(clean(this.width < NARROW ? row.name : `worker ${row.name}`, this.labels / 7), 14, top + ROW / 2 + 1);
   }
 
   paintTask(pen, task, from, to, top) {

@@ -13,6 +13,7 @@ import { link } from "./router.js";
 
 const BOX = { width: 216, height: 46, across: 74, down: 14 };
 const EDGE = 16;
+const BACK = { first: 14, apart: 8 };
 const MOST_DRAWN = 250;
 const MOST_SENTENCES = 500;
 const CHARACTERS = 30;
@@ -119,33 +120,39 @@ class Waits {
       return;
     }
     const { vertices, edges } = part(graph, MOST_DRAWN);
-    const { layers, turned } = layered(vertices.map((vertex) => vertex.id), edges);
+    const { layers, turned, routes } = layered(vertices.map((vertex) => vertex.id), edges);
+    const heights = layers.map((layer) => layer.reduce((sum, id) => sum + this.heightOf(id) + BOX.down, -BOX.down));
+    const tallest = Math.max(...heights);
     const places = new Map();
-    const tallest = Math.max(...layers.map((layer) => layer.length));
-    layers.forEach((layer, column) => layer.forEach((id, row) => {
-      const top = ((tallest - layer.length) * (BOX.height + BOX.down)) / 2;
-      places.set(id, { x: EDGE + column * (BOX.width + BOX.across), y: EDGE + top + row * (BOX.height + BOX.down) });
-    }));
-    const width = 2 * EDGE + layers.length * (BOX.width + BOX.across) - BOX.across;
-    const height = 2 * EDGE + tallest * (BOX.height + BOX.down) - BOX.down + 24;
+    layers.forEach((layer, column) => {
+      let y = EDGE + (tallest - heights[column]) / 2;
+      for (const id of layer) {
+        places.set(id, { x: EDGE + column * (BOX.width + BOX.across), y, column });
+        y += this.heightOf(id) + BOX.down;
+      }
+    });
+    const bottoms = heights.map((height) => EDGE + (tallest + height) / 2);
+    const back = edges.filter((edge) => turned.has(keyOf(edge.source, edge.target)) || edge.source === edge.target);
+    const width = 2 * EDGE + layers.length * (BOX.width + BOX.across) - BOX.across + (back.length ? BOX.across / 2 : 0);
+    const height = 2 * EDGE + tallest + (back.length ? BACK.first + back.length * BACK.apart : 0);
+    const way = (edge) => {
+      const index = back.indexOf(edge);
+      return index < 0 ? forward(edge, places, routes.get(keyOf(edge.source, edge.target)) ?? []) : backward(edge, places, bottoms, index);
+    };
     const drawing = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", class: "drawing" },
       s("defs", {}, ...["plain", "cycle", "bad"].map((name) => arrow(name))),
-      ...edges.map((edge) => this.edge(edge, places, turned, height)), ...vertices.map((vertex) => box(vertex, places.get(vertex.id))));
+      ...edges.map((edge) => this.edge(edge, way(edge))), ...vertices.map((vertex) => box(vertex, places.get(vertex.id))));
     const left = graph.vertices.length - vertices.length;
     this.box.replaceChildren(drawing, left ? h("p", { class: "empty" }, `${number(left)} of ${number(graph.vertices.length)} are not drawn. The list below has them.`) : "");
   }
 
-  edge(edge, places, turned, height) {
-    const [from, to] = [places.get(edge.source), places.get(edge.target)];
+  heightOf(id) {
+    return this.of.has(id) ? BOX.height : BACK.apart;
+  }
+
+  edge(edge, path) {
     const isCycle = this.of.get(edge.source).in_cycle && this.of.get(edge.target).in_cycle && edge.kind === "waits";
     const tone = isCycle ? "cycle" : this.of.get(edge.target).is_infeasible ? "bad" : "plain";
-    const [x1, y1, x2, y2] = [from.x + BOX.width, from.y + BOX.height / 2, to.x, to.y + BOX.height / 2];
-    const bend = Math.max(30, (x2 - x1) / 2);
-    const low = Math.min(height - 8, Math.max(from.y, to.y) + BOX.height + 18);
-    const back = turned.has(keyOf(edge.source, edge.target)) || edge.source === edge.target;
-    const path = back
-      ? `M${x1} ${y1} C${x1 + 46} ${y1} ${x1 + 46} ${low} ${x1 - 10} ${low} L${x2 + 10} ${low} C${x2 - 46} ${low} ${x2 - 46} ${y2} ${x2 - 4} ${y2}`
-      : `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 4} ${y2}`;
     const classes = `edge ${tone} ${edge.kind === "held_by" ? "held" : ""}`;
     return s("path", { d: path, class: classes, "marker-end": `url(#arrow-${tone})` }, s("title", {}, clean(edge.text, 500)));
   }
@@ -155,6 +162,30 @@ class Waits {
   }
 }
 
+/** Draw an edge to the right, through its places in the layers between. */
+function forward(edge, places, route) {
+  let at = { x: places.get(edge.source).x + BOX.width, y: places.get(edge.source).y + BOX.height / 2 };
+  let path = `M${at.x} ${at.y}`;
+  const bend = BOX.across / 2;
+  for (const id of route) {
+    const { x, y } = places.get(id);
+    const middle = y + BACK.apart / 2;
+    path += `C${at.x + bend} ${at.y} ${x - bend} ${middle} ${x} ${middle}L${x + BOX.width} ${middle}`;
+    at = { x: x + BOX.width, y: middle };
+  }
+  const end = places.get(edge.target);
+  return `${path}C${at.x + bend} ${at.y} ${end.x - bend} ${end.y + BOX.height / 2} ${end.x - 4} ${end.y + BOX.height / 2}`;
+}
+
+/** Draw an edge that leads back, below all boxes between its ends. */
+function backward(edge, places, bottoms, index) {
+  const [from, to] = [places.get(edge.source), places.get(edge.target)];
+  const low = Math.max(...bottoms.slice(to.column, from.column + 1)) + BACK.first + index * BACK.apart;
+  const [x1, y1, x2, y2] = [from.x + BOX.width, from.y + BOX.height / 2, to.x, to.y + BOX.height / 2];
+  const turn = BOX.across / 2;
+  return `M${x1} ${y1}C${x1 + turn} ${y1} ${x1 + turn} ${low} ${x1} ${low}L${x2} ${low}C${x2 - turn} ${low} ${x2 - turn} ${y2} ${x2 - 4} ${y2}`;
+}
+
 function arrow(name) {
   return s("marker", { id: `arrow-${name}`, viewBox: "0 0 8 8", refX: "6", refY: "4", markerWidth: "7", markerHeight: "7", orient: "auto" },
     s("path", { d: "M0 0L8 4L0 8z", class: `head ${name}` }));
@@ -162,15 +193,24 @@ function arrow(name) {
 
 function box(vertex, { x, y }) {
   const state = vertex.state ? ` · ${vertex.state}` : vertex.pid ? ` · pid ${vertex.pid}` : "";
-  const kind = vertex.kind === "reason" ? (vertex.is_infeasible ? "cannot be satisfied" : "because") : `${vertex.kind}${state}`;
+  const isReason = vertex.kind === "reason";
+  const [first, second] = isReason ? inTwo(clean(vertex.name, 200)) : [cut(`${vertex.kind}${state}`), cut(vertex.name)];
   const classes = `vertex ${vertex.kind} ${vertex.in_cycle ? "cycle" : ""} ${vertex.is_infeasible ? "bad" : ""}`;
   const parts = [
-    s("rect", { width: BOX.width, height: BOX.height, rx: vertex.kind === "reason" ? 12 : 4 }),
-    s("text", { x: 10, y: 18, class: "kind" }, cut(kind)), s("text", { x: 10, y: 36, class: "name" }, cut(vertex.name)),
+    s("rect", { width: BOX.width, height: BOX.height, rx: isReason ? 12 : 4 }),
+    s("text", { x: 10, y: isReason && !second ? 27 : 18, class: isReason ? "name" : "kind" }, first), s("text", { x: 10, y: 36, class: "name" }, second),
     s("title", {}, clean(`${vertex.kind} ${vertex.name} ${vertex.id}`, 500)),
   ];
   const page = pageOf(vertex);
   return s("g", { class: classes, transform: `translate(${x} ${y})` }, page ? s("a", { href: page, tabindex: "-1" }, ...parts) : parts);
+}
+
+/** Break a text into two lines of a box. */
+function inTwo(text) {
+  if (text.length <= CHARACTERS) return [text, ""];
+  const space = text.lastIndexOf(" ", CHARACTERS);
+  const at = space > CHARACTERS / 2 ? space : CHARACTERS;
+  return [text.slice(0, at), cut(text.slice(at).trim())];
 }
 
 function cut(text) {

@@ -54,8 +54,8 @@ def test_a_log_shows_markup_and_no_escape_sequences(visit: Visit) -> None:
 
 
 NOWHERE = [
-    "nowhere", "nowhere/<img src=x onerror=window.ran=1>", "actors/zz", "tasks?filter=nothing=1", "actors?offset=-1", "logs/x/y",
-    "%zz",
+    "nowhere", "nowhere/<img src=x onerror=window.ran=1>", "actors/zz", "tasks?filter=nothing=1", "actors?offset=-1",
+    "logs/x/y", "%zz",
 ]  # fmt: skip
 
 
