@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from minray.common.ids import return_id, short, short_actor
 from minray.core_worker.introspection.explainer import until_it_repeats
 from minray.dashboard import tables
 from minray.dashboard.connection import ClusterConnection
-from minray.dashboard.listing import Question, Row, select_rows
+from minray.dashboard.listing import Question, select_rows
 from minray.dashboard.shared_answers import Kept, SharedAnswers
 from minray.dashboard.tables import COLUMNS, FROM_CENSUS, Table
 from minray.dashboard.waits import ACTOR, DRIVER, Chain, build_graph
@@ -49,6 +49,9 @@ LARGE = 5000
 MOST_SELECTIONS = 64
 """Most answers about parts of tables that are kept, about a megabyte each at most."""
 ENDED = ("FINISHED", "FAILED")
+
+
+T = TypeVar("T")
 
 
 class NotFound(Exception):
@@ -81,8 +84,9 @@ class ClusterState:
     async def census(self) -> Kept[ClusterCensus]:
         return await self._ask("census", lambda: self.connection.reader().census(self.timeout_s))
 
-    async def _actors(self) -> Kept[list[ActorInfo]]:
-        return await self._ask("actors", lambda: self.connection.reader().actors(self.timeout_s))
+    async def actors(self) -> list[ActorInfo]:
+        kept: Kept[list[ActorInfo]] = await self._ask("actors", lambda: self.connection.reader().actors(self.timeout_s))
+        return kept.value
 
     async def _tasks(self) -> Kept[ClusterTasks]:
         return await self._ask("tasks", lambda: self.connection.reader().tasks(self.timeout_s))
@@ -104,24 +108,24 @@ class ClusterState:
         if name == "workers":
             async with asyncio.timeout(timeout_s):
                 deaths = await reader.rows(WORKER_DEATHS, WorkerDeath)
-            return tables.workers((await self.census()).value, deaths, (await self._actors()).value)
+            return tables.workers((await self.census()).value, deaths, await self.actors())
         if name == "actors":
-            return tables.actors((await self._actors()).value)
+            return tables.actors(await self.actors())
         if name == "tasks":
             found = (await self._tasks()).value
-            return await _in_thread(lambda: tables.tasks(found), sum(len(one.tasks) for one in found.processes))
+            return await in_thread(lambda: tables.tasks(found), sum(len(one.tasks) for one in found.processes))
         if name == "placement_groups":
             return tables.placement_groups(await reader.placement_groups(timeout_s))
         assert name == "objects", name
         objects = await reader.read(timeout_s)
-        return await _in_thread(lambda: tables.objects(objects), sum(len(one.references) for one in objects.processes))
+        return await in_thread(lambda: tables.objects(objects), sum(len(one.references) for one in objects.processes))
 
     async def select(self, name: str, question: Question) -> bytes:
         """Return a part of a table as JSON. Visitors with the same question share it."""
         kept = await self.table(name)
         known = self._selections.get((name, question))
         if known is None or known.number != kept.number:
-            body = await _in_thread(lambda: _selected(name, kept, question), len(kept.value.rows))
+            body = await in_thread(lambda: _selected(name, kept, question), len(kept.value.rows))
             known = Selection(body, kept.number)
             self._selections.pop((name, question), None)
             self._selections[name, question] = known
@@ -141,7 +145,7 @@ class ClusterState:
 
     async def task_summary(self) -> dict[str, Any]:
         table = (await self.table("tasks")).value
-        return await _in_thread(lambda: tables.task_summary(table), len(table.rows))
+        return await in_thread(lambda: tables.task_summary(table), len(table.rows))
 
     async def cluster(self) -> dict[str, Any]:
         """Return the summary. While the gcs does not answer it says why, and has no counts."""
@@ -218,7 +222,7 @@ class ClusterState:
         return {"id": object_id.hex(), "lines": await self._explain(owner, Explain(object_id, 0))}
 
     async def _actor_of(self, id: str) -> ActorInfo | None:
-        found = [info for info in (await self._actors()).value if id and info.actor_id.hex().startswith(id)]
+        found = [info for info in await self.actors() if id and info.actor_id.hex().startswith(id)]
         return found[0] if len(found) == 1 else None
 
     async def _owner_of(self, id: str) -> tuple[bytes, Address]:
@@ -292,7 +296,7 @@ class ClusterState:
             for task, state in _with_states(process.tasks, found)
             if state not in ENDED and process.worker_id in processes
         ]
-        pending = [info for info in (await self._actors()).value if info.state not in (ALIVE, DEAD)]
+        pending = [info for info in await self.actors() if info.state not in (ALIVE, DEAD)]
         chosen = _choose(unended)
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -347,7 +351,7 @@ def _with_states(infos: Iterable[TaskInfo], found: ClusterTasks) -> list[tuple[T
 def _choose(unended: list[tuple[bytes, TaskInfo, str]]) -> list[tuple[bytes, TaskInfo, str]]:
     """Choose the tasks that are explained: those that run first, and of equal ones only some."""
     counts: dict[tuple[bytes, str, str], int] = {}
-    chosen = []
+    chosen: list[tuple[bytes, TaskInfo, str]] = []
     for owner_id, task, state in sorted(unended, key=lambda one: one[2] != "RUNNING"):
         key = (owner_id, task.name, state)
         counts[key] = counts.get(key, 0) + 1
@@ -373,15 +377,15 @@ def _selected(name: str, kept: Kept[Table], question: Question) -> bytes:
     return msgspec.json.encode(answer)
 
 
-async def _in_thread(work: Callable[[], Any], rows: int) -> Any:
+async def in_thread(work: Callable[[], T], rows: int) -> T:
     """Do work on this many rows: at once if they are few, else in a thread, so that other visitors need not wait."""
     return await asyncio.to_thread(work) if rows > LARGE else work()
 
 
-def plain(record: Record) -> Row:
-    """Return a record as a dict; ids become hexadecimal."""
-    return {name: _hex(value) for name, value in msgspec.structs.asdict(record).items()}
-
-
-def _hex(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a record as a dict, with all that is in it; ids become hexadecimal."""
+    if isinstance(value, Record):
+        return {name: plain(inner) for name, inner in msgspec.structs.asdict(value).items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
     return value.hex() if isinstance(value, bytes) else value

@@ -70,11 +70,13 @@ class Control:
         return {"done": f"the owner of task {wanted.task_id} was asked to cancel it"}
 
     async def _kill(self, wanted: Kill) -> dict[str, Any]:
-        kill_id = self._state.connection.platform.host.random_bytes(KILL_ID_BYTES)
-        reply = await self._state.ask_gcs(KillActor(_id(wanted.actor_id), kill_id, wanted.no_restart))
-        if reply.actor is None:
+        actor_id = _id(wanted.actor_id)
+        if all(info.actor_id != actor_id for info in await self._state.actors()):
             raise NotFound(f"no actor has the id {wanted.actor_id}")
-        return {"done": f"actor {wanted.actor_id} is being killed; its state is {reply.actor.state}"}
+        kill_id = self._state.connection.platform.host.random_bytes(KILL_ID_BYTES)
+        reply = await self._state.ask_gcs(KillActor(actor_id, kill_id, wanted.no_restart))
+        state = f"; its state is {reply.actor.state}" if reply.actor is not None else ""
+        return {"done": f"actor {wanted.actor_id} is being killed{state}"}
 
     async def _drain(self, wanted: Drain) -> dict[str, Any]:
         node_id = _id(wanted.node_id)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import cast
 
+import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from minray.dashboard.access import SECURITY_HEADERS
 from minray.dashboard.complaints import Complaints
 
 logger = logging.getLogger(__name__)
@@ -71,10 +73,10 @@ class GuardedConnection(web.RequestHandler):
             super().connection_made(transport)
             return
         door.complaints.note("connections", f"more than {door.most} connections at a time are refused")
-        assert isinstance(transport, asyncio.Transport)
+        refused = cast(asyncio.Transport, transport)  # uvloop's transports are none by their class.
         error = b'{"error": "the dashboard has %d connections, which is its most; close some pages"}' % door.most
-        transport.write(FULL % (len(error), error))
-        transport.close()
+        refused.write(FULL % (len(error), error))
+        refused.close()
 
     def data_received(self, data: bytes) -> None:
         if self in self._doorkeeper.connections:
@@ -102,9 +104,15 @@ class GuardedConnection(web.RequestHandler):
         if self.transport is not None:
             self.transport.abort()
 
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        error = kw.get("exc_info")
-        if isinstance(error, HttpProcessingError):
-            self._doorkeeper.complaints.note("malformed", f"a request is malformed: {error.message[:200]}")
-        else:
-            super().log_exception(*args, **kw)
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Answer a request that is not HTTP, or that aiohttp could not deal with."""
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self._doorkeeper.complaints.note("malformed", f"a request of {request.remote} is malformed: {exc.message[:200]}")
+        body = msgspec.json.encode({"error": f"the request is malformed: {exc.message.split(chr(10))[0]}"})
+        headers = {**SECURITY_HEADERS, "Server": "minray"}
+        response = web.Response(status=status, body=body, content_type="application/json", headers=headers)
+        response.force_close()
+        return response

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from typing import Any
 
-from minray.dashboard.cluster_state import ClusterState
+from minray.dashboard.cluster_state import ClusterState, in_thread
 from minray.dashboard.tables import COLUMNS
 from minray.platform.base import PlatformError
 
@@ -125,7 +125,7 @@ class News:
             return False  # The next look at the summary tells it.
         rows = (table.rows, table.left_out, table.silent)
         is_first = name not in self._seen
-        is_other = not is_first and self._seen[name] != rows
+        is_other = not is_first and await in_thread(lambda: self._seen[name] != rows, len(table.rows))
         self._seen[name] = rows
         return is_other
 

@@ -57,7 +57,7 @@ RETRY_MS = 2000
 MOST_STREAMS = 64
 """Most streams at a time: less than connections, so that others are always answered."""
 EVENT_STREAM = "text/event-stream"
-FAILED, TOO_MANY, UNAVAILABLE = 500, 503, 503
+REQUEST_TIMEOUT, FAILED, UNAVAILABLE = 408, 500, 503
 SHUTDOWN_S = 2.0
 """Seconds that requests under way may take when the server ends."""
 
@@ -265,8 +265,11 @@ class DashboardServer:
         return web.Response(text=prometheus_text(found), content_type="text/plain", charset="utf-8")
 
     async def _change(self, request: web.Request) -> web.Response:
-        async with asyncio.timeout(BODY_S):
-            body = await request.read()
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = await request.read()
+        except TimeoutError:
+            return _error(REQUEST_TIMEOUT, f"the body has not come within {BODY_S:g} s")
         done = await self._control.change(request.match_info["kind"], body)
         logger.warning("a visitor at %s: %s", request.remote, done["done"])
         return _json(done)
@@ -294,7 +297,7 @@ class DashboardServer:
         """Send events until the visitor goes, or does not take one in time. None is a heartbeat."""
         if self._streams >= MOST_STREAMS:
             self.complaints.note("streams", f"more than {MOST_STREAMS} streams at a time are refused")
-            return _error(TOO_MANY, f"{MOST_STREAMS} pages or logs are followed already, which is the most; close some")
+            return _error(UNAVAILABLE, f"{MOST_STREAMS} pages or logs are followed already, which is the most; close some")
         self._streams += 1
         response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"})
         try:

@@ -189,7 +189,7 @@ def tasks(found: ClusterTasks) -> Table:
 def task_summary(table: Table) -> dict[str, Any]:
     """Count the tasks of a table by their names and states."""
     sums = TaskSummaries.to_summary(tasks=[TaskState(**row) for row in table.rows])
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "type": one.type,
@@ -198,7 +198,7 @@ def task_summary(table: Table) -> dict[str, Any]:
         }
         for name, one in sums.summary.items()
     ]
-    rows.sort(key=lambda row: -int(row["total"]))
+    rows.sort(key=lambda row: -row["total"])
     return {
         "rows": rows,
         "total": len(table.rows) + table.left_out,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,11 +70,16 @@ class Site:
         headers = {"Cookie": self.cookie, "Origin": f"http://127.0.0.1:{self.port}", CONTROL_HEADER: "1"}
         return self.visit(f"/api/control/{kind}", "POST", json.dumps(fields).encode(), **headers)
 
-    def stream(self, path: str) -> http.client.HTTPResponse:
+    @contextmanager
+    def stream(self, path: str) -> Generator[http.client.HTTPResponse, None, None]:
         """Open a stream of events."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.request("GET", path, headers={"Cookie": self.cookie})
-        return connection.getresponse()
+        try:
+            connection.request("GET", path, headers={"Cookie": self.cookie})
+            with connection.getresponse() as response:
+                yield response
+        finally:
+            connection.close()
 
     def connect(self, data: bytes = b"") -> socket.socket:
         raw = socket.create_connection(("127.0.0.1", self.port), timeout=30)

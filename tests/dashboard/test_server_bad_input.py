@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncIterator, Generator
+from collections.abc import Generator
 from typing import Any
 
 import psutil
@@ -12,6 +12,7 @@ import pytest
 
 import minray
 from minray.dashboard import guarded_connection, server
+from minray.dashboard.news import News, Subscriber
 from tests.dashboard.site import OwnSite, own_node
 from tests.helpers import wait_for_condition
 
@@ -67,7 +68,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     ids=["tls", "version", "nul", "method", "colon", "length", "both", "header", "line", "headers"],
 )
 def test_garbage_is_refused_and_told_in_one_line(site: OwnSite, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, "minray"):
         for _ in range(3):
             with site.connect(garbage) as raw:
                 raw.shutdown(socket.SHUT_WR)
@@ -78,7 +79,7 @@ def test_garbage_is_refused_and_told_in_one_line(site: OwnSite, garbage: bytes, 
 
 
 def test_a_wrong_token_is_one_line_without_the_token(site: OwnSite, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, "minray"):
         for _ in range(20):
             assert site.visit("/?token=guess-guess-guess").status == 401
     (line,) = lines(caplog)
@@ -114,7 +115,7 @@ def test_a_thousand_connections_are_bounded_and_refused_in_words(site: OwnSite, 
     raws: list[socket.socket] = []
     refused = 0
     try:
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.WARNING, "minray"):
             for _ in range(1000):
                 raws.append(site.connect())
             wait_for_condition(lambda: len(door.connections) == door.most)
@@ -134,26 +135,23 @@ def test_a_visitor_who_never_reads_events_costs_bounded_memory(
     monkeypatch.setattr(server, "PATIENCE_S", 0.3)
     sent = 0
 
-    async def flood(request: Any) -> Any:
-        async def events() -> AsyncIterator[Any]:
-            nonlocal sent
-            while True:
-                sent += 1
-                yield {"lines": ["x" * 10_000]}
+    async def always_news(subscriber: Subscriber, timeout_s: float) -> list[str]:
+        nonlocal sent
+        sent += 1
+        return []
 
-        return await site.server._stream(request, events())
+    async def nothing_new(news: News) -> None:
+        news.summary = {"text": "x" * 100_000}
 
-    monkeypatch.setattr(site.server, "_events", flood)
+    monkeypatch.setattr(Subscriber, "wait_news", always_news)
+    monkeypatch.setattr(News, "_look", nothing_new)
     before = psutil.Process().memory_info().rss
-    handler = next(r for r in site.server._runner.app.router.routes() if r.resource.canonical == "/api/events")  # type: ignore[union-attr]
-    monkeypatch.setattr(handler, "_handler", flood)
     request = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nCookie: {site.cookie}\r\n\r\n"
-    with caplog.at_level(logging.WARNING), site.connect(request.encode()) as raw:
-        wait_for_condition(lambda: site.server._streams == 1)
+    with caplog.at_level(logging.WARNING, "minray"), site.connect(request.encode()):
+        wait_for_condition(lambda: sent > 0)
         wait_for_condition(lambda: site.server._streams == 0)
-        grown = psutil.Process().memory_info().rss - before
-        assert sent * 10_000 < 40_000_000 and grown < 80_000_000, (sent, grown)
-        assert raw.recv(1)
+    grown = psutil.Process().memory_info().rss - before
+    assert sent < 1000 and grown < 50_000_000, (sent, grown)
     assert [line for line in lines(caplog) if "does not read its events" in line]
 
 
@@ -167,7 +165,7 @@ def test_a_visitor_who_never_takes_an_answer_is_disconnected(
 
     monkeypatch.setattr(site.server.state, "waits", large)
     request = f"GET /api/waits HTTP/1.1\r\nHost: localhost\r\nCookie: {site.cookie}\r\n\r\n"
-    with caplog.at_level(logging.WARNING), site.connect(request.encode()):
+    with caplog.at_level(logging.WARNING, "minray"), site.connect(request.encode()):
         wait_for_condition(lambda: any("has not taken an answer" in line for line in lines(caplog)))
 
 
