@@ -88,6 +88,10 @@ class ClusterState:
         kept: Kept[list[ActorInfo]] = await self._ask("actors", lambda: self.connection.reader().actors(self.timeout_s))
         return kept.value
 
+    async def newest_actors(self) -> list[ActorInfo]:
+        """Ask for the actors now: a change is about one that may be younger than what is kept."""
+        return await self.connection.reader().actors(self.timeout_s)
+
     async def _tasks(self) -> Kept[ClusterTasks]:
         return await self._ask("tasks", lambda: self.connection.reader().tasks(self.timeout_s))
 

@@ -71,7 +71,7 @@ class Control:
 
     async def _kill(self, wanted: Kill) -> dict[str, Any]:
         actor_id = _id(wanted.actor_id)
-        if all(info.actor_id != actor_id for info in await self._state.actors()):
+        if all(info.actor_id != actor_id for info in await self._state.newest_actors()):
             raise NotFound(f"no actor has the id {wanted.actor_id}")
         kill_id = self._state.connection.platform.host.random_bytes(KILL_ID_BYTES)
         reply = await self._state.ask_gcs(KillActor(actor_id, kill_id, wanted.no_restart))

@@ -141,10 +141,11 @@ def test_a_visitor_who_never_reads_events_costs_bounded_memory(
         return []
 
     async def nothing_new(news: News) -> None:
-        news.summary = {"text": "x" * 100_000}
+        pass
 
     monkeypatch.setattr(Subscriber, "wait_news", always_news)
     monkeypatch.setattr(News, "_look", nothing_new)
+    monkeypatch.setattr(site.server.news, "summary", {"text": "x" * 100_000})
     before = psutil.Process().memory_info().rss
     request = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nCookie: {site.cookie}\r\n\r\n"
     with caplog.at_level(logging.WARNING, "minray"), site.connect(request.encode()):
