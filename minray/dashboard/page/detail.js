@@ -12,6 +12,7 @@ const KIND_OF = {
   worker_id: "worker", owner_id: "worker", placement_group_id: "placement_group",
 };
 const TEXTS = { error_message: "Error", exit_detail: "Exit detail", state_message: "Message" };
+const LISTED = new Set(["death_cause", "bundles", "copies"]);
 const DONE = new Set(["FINISHED", "FAILED"]);
 
 /** Kind -> the name of one, whether `why` knows it, links to what belongs to it, and what may be done to it. */
@@ -52,8 +53,10 @@ const KINDS_OF_THINGS = {
     ],
     control: (row) => !DONE.has(row.state) && ["Cancel", `Cancel the task ${clean(row.name)}? Its result becomes an error.`, "/api/control/cancel", { task_id: row.task_id, force: false, recursive: true }],
   },
-  objects: { one: "Object", kind: "object", why: () => true, links: (row) => [["Task that made it", link(["tasks", row.object_id.slice(0, 48)])], row.owner_id && ["Owner", link(["workers", row.owner_id])]] },
-  placement_groups: { one: "Placement group", kind: "placement_group", why: (row) => row.state !== "REMOVED", links: (row) => [["Job", link(["jobs", row.creator_job_id])]] },
+  objects: { one: "Object", kind: "object", why: (row) => !["NIL", "FINISHED"].includes(row.task_status),
+    links: (row) => [row.task_status !== "NIL" && ["Task that makes it", link(["tasks", row.object_id.slice(0, 48)])], row.owner_id && ["Owner", link(["workers", row.owner_id])]],
+  },
+  placement_groups: { one: "Placement group", kind: "placement_group", why: (row) => !["CREATED", "REMOVED"].includes(row.state), links: (row) => [["Job", link(["jobs", row.creator_job_id])]] },
 };
 
 function logsOf(workerId) {
@@ -75,7 +78,7 @@ class Detail {
     this.why = h("ol", { class: "reasons" });
     this.whySection = h("section", { hidden: !this.thing.why }, h("h2", {}, "Why it is not ready, or what it does"), this.why);
     place.append(h("p", { class: "note" }, h("a", { href: link([this.table]) }, LISTS[this.table].title)), heading(this.title), this.trouble, this.name,
-      this.links, this.facts, this.whySection, this.after);
+      this.links, this.whySection, this.after, h("section", {}, h("h2", {}, "All that is known"), this.facts));
     this.refresh();
     this.findControl();
   }
@@ -134,10 +137,10 @@ class Detail {
     if (signature === this.signature) return;
     this.signature = signature;
     this.row = row;
-    put(this.name, clean(row.name || row.class_name || row.entrypoint || row.node_name || "", 300));
+    put(this.name, clean([row.class_name, row.name, row.entrypoint, row.node_name].filter(Boolean).join(" · "), 300));
     this.showLinks(row);
     const labels = Object.fromEntries(LISTS[this.table].columns.map((column) => [column.key, column]));
-    const facts = Object.entries(row).filter(([key]) => !TEXTS[key] && !["death_cause", "bundles", "copies"].includes(key));
+    const facts = Object.entries(row).filter(([key, value]) => !TEXTS[key] && !LISTED.has(key) && value !== null && value !== "");
     this.facts.replaceChildren(...facts.flatMap(([key, value]) => [h("dt", {}, key.replaceAll("_", " ")), h("dd", {}, drawFact(key, value, labels[key]))]));
     this.after.replaceChildren(...this.sections(row, answer.rows ?? [row]));
   }
@@ -165,8 +168,8 @@ class Detail {
     const found = [];
     if (row.death_cause) found.push(section("Death certificate", h("p", {}, stateOf(row.death_cause.kind, "bad")), pre(row.death_cause.message)));
     for (const [key, title] of Object.entries(TEXTS)) if (row[key]) found.push(section(title, pre(row[key])));
-    if (row.bundles) found.push(section(`Bundles (${number(row.bundles.length)})`, listOf(row.bundles.map((bundle) => [bundleText(bundle), bundle.node_id && idLink(bundle.node_id, "node")]))));
-    if (row.copies) found.push(section(`Copies (${number(row.copies.length)})`, listOf(row.copies.map((copy) => [copyText(copy), idLink(copy.node_id, "node")]))));
+    if (row.bundles) found.push(section(`Bundles (${number(row.bundles.length)})`, listOf(row.bundles.map((bundle) => [bundleText(bundle, false), bundle.node_id && idLink(bundle.node_id, "node")]))));
+    if (row.copies) found.push(section(`Copies (${number(row.copies.length)})`, listOf(row.copies.map((copy) => [`${copyText(copy, false)} on`, idLink(copy.node_id, "node")]))));
     if (this.table === "objects") {
       found.push(section(`Processes that refer to it (${number(rows.length)})`, listOf(rows.map((one) => [`${one.holder || `pid ${one.pid}`}: ${one.reference_type}${one.call_site && one.call_site !== "disabled" ? `, ${one.call_site}` : ""}`, idLink(one.worker_id, "worker")]))));
     }
@@ -192,6 +195,7 @@ function listOf(entries) {
 }
 
 function drawFact(key, value, column) {
+  if (key.endsWith("pid")) return KINDS.pid.draw(value);
   if (KIND_OF[key] && value) return idLink(value, KIND_OF[key], true);
   if (value && typeof value === "object" && key.startsWith("resources")) return clean(resources(value), LONG);
   if (value && key === "required_resources") return clean(resources(value), LONG);

@@ -6,6 +6,9 @@
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const COUNTED = new Set(["task", "object"]);
 
+/** Names of resources that stand for a node or a bundle of a placement group. */
+const INTERNAL = /^node:|_group_/;
+
 export const NOTHING = "–";
 
 export function number(value) {
@@ -55,7 +58,7 @@ export function shortId(id, kind = "") {
 }
 
 export function resources(value) {
-  const entries = Object.entries(value ?? {});
+  const entries = Object.entries(value ?? {}).filter(([name]) => !INTERNAL.test(name));
   return entries.length ? entries.map(([name, amount]) => `${name} ${isBytes(name) ? bytes(amount) : number(amount)}`).join(", ") : NOTHING;
 }
 

@@ -158,14 +158,14 @@ export const LISTS = {
 };
 
 /** Say what a bundle reserves, and where. */
-export function bundleText(bundle) {
+export function bundleText(bundle, namesNode = true) {
   const needs = Object.entries(bundle.unit_resources ?? {}).map(([name, amount]) => `${name} ${amount}`).join(", ");
-  return `${bundle.bundle_index}: ${needs || "nothing"} ${bundle.node_id ? `on ${bundle.node_id.slice(0, 8)}` : "without a node"}`;
+  return `${bundle.bundle_index}: ${needs || "nothing"} ${bundle.node_id ? `on ${namesNode ? bundle.node_id.slice(0, 8) : ""}` : "without a node"}`;
 }
 
 /** Say where a copy of an object is. */
-export function copyText(copy) {
-  return `${copy.node_id.slice(0, 8)} ${copy.state}${copy.is_primary ? ", first copy" : ""}${copy.pins ? `, ${copy.pins} readers` : ""}`;
+export function copyText(copy, namesNode = true) {
+  return `${namesNode ? `${copy.node_id.slice(0, 8)} ` : ""}${copy.state}${copy.is_primary ? ", first copy" : ""}${copy.pins ? `, ${copy.pins} readers` : ""}`;
 }
 
 export const open = (place, route) => new TableView(LISTS[route.path[0]], place, route);

@@ -72,7 +72,7 @@ def after(value: int) -> int:
 
 
 def main() -> None:
-    minray.init(num_cpus=4, _node_name=f"node {markup('node')[:60]}", object_store_memory=80 << 20)
+    context = minray.init(num_cpus=4, _node_name=f"node {markup('node')[:60]}", object_store_memory=80 << 20)
     array = minray.put(np.zeros(1 << 20))
     counter = Counter.options(num_cpus=0, name=markup("actor") + TURNED).remote()
     Counter.options(num_cpus=0, name=LONG, lifetime="detached").remote()
@@ -88,7 +88,7 @@ def main() -> None:
     minray.get(group.ready())
     kept += [placement_group([{"CPU": 64}], strategy="STRICT_PACK", name="too large")]
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    print("ready", flush=True)
+    print(f"ready {context['session_dir']}", flush=True)
     number = 0
     while not ended.wait(PAUSE_S):
         number = minray.get(tick.remote(number + 1))

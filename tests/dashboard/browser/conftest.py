@@ -45,6 +45,9 @@ def missing() -> str:
 class Program:
     """A process that says when it is ready, and ends with its stdin."""
 
+    session = ""
+    """Directory of the session of the cluster that it has started; empty if it has none."""
+
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -70,9 +73,9 @@ class Program:
         self.process.wait(timeout=20)
 
 
-def serve(*options: str) -> tuple[Program, str]:
-    """Start a dashboard and return it with its address."""
-    dashboard = Program("-m", "minray", "dashboard", *options)
+def serve(cluster: Program, *options: str) -> tuple[Program, str]:
+    """Start a dashboard of a cluster and return it with its address."""
+    dashboard = Program("-m", "minray", "dashboard", f"--address={cluster.session}", *options)
     return dashboard, dashboard.read_until(lambda line: "http://" in line)
 
 
@@ -81,7 +84,7 @@ def cluster() -> Generator[Program, None, None]:
     """A cluster on which something of each kind is, and small tasks run all the time."""
     program = Program(str(PROGRAM))
     try:
-        program.read_until(lambda line: line == "ready\n")
+        program.session = program.read_until(lambda line: line.startswith("ready ")).split()[1]
         yield program
     finally:
         program.end()
@@ -89,7 +92,7 @@ def cluster() -> Generator[Program, None, None]:
 
 @pytest.fixture(scope="session")
 def url(cluster: Program) -> Generator[str, None, None]:
-    dashboard, address = serve("--port=0")
+    dashboard, address = serve(cluster, "--port=0")
     try:
         yield address
     finally:

@@ -18,14 +18,14 @@ NAMELESS = """[...document.querySelectorAll("button, a, input, select, summary")
 
 
 def test_a_dashboard_that_was_killed_and_started_again_is_found_again(browser: Any, cluster: Program) -> None:
-    dashboard, address = serve("--port=0")
+    dashboard, address = serve(cluster, "--port=0")
     visitor = Visitor(browser, address)
     page = visitor.open("tasks")
     page.locator("#live", has_text="live").wait_for()
     dashboard.end()
     page.locator("#live.lost", has_text="connection lost, retrying").wait_for()
     assert page.locator("tbody tr").count() > 0, "the old rows stay"
-    dashboard, _ = serve(f"--port={urlsplit(address).port}")
+    dashboard, _ = serve(cluster, f"--port={urlsplit(address).port}")
     try:
         page.locator("#live", has_text="live").wait_for()
         visitor.wait_answers("/api/tasks", 2)

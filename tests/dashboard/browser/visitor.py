@@ -63,6 +63,11 @@ class Visitor:
             with self.page.expect_response(lambda response: urlsplit(response.url).path == path):
                 pass
 
+    def ask_again(self, path: str) -> None:
+        """Make the view ask again, as if it had news, and wait for the answer. A real key would excuse what moves."""
+        with self.page.expect_response(lambda response: urlsplit(response.url).path == path):
+            self.page.evaluate("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'r', bubbles: true }))")
+
     def forget_moves(self) -> None:
         """Begin to count anew what moves: what comes before is a view that opens."""
         self.page.evaluate("window.moved.length = 0")
