@@ -17,6 +17,8 @@ const LABELS = ["Args pending", "Node pending", "Sent", "Running", "Finished", "
 const NO_ROW = " ";
 const HEAD_PX = 32;
 const ROW_PX = 27;
+const CHARACTER_PX = 7.4;
+const FLEXIBLE_PX = 170;
 
 class Overview {
   constructor(place) {
@@ -111,7 +113,7 @@ class Overview {
   }
 
   showFailed(answer) {
-    const rows = answer.rows.map((row) => [KINDS.task.draw(row.task_id), clean(row.name), stateOf(row.error_type || "FAILED", "bad"), clean(row.error_message ?? "")]);
+    const rows = answer.rows.map((row) => [KINDS.task.draw(row.task_id), clean(row.name), stateOf(row.error_type || "FAILED", "bad"), clean(lastLine(row.error_message))]);
     this.failed.show(rows);
     put(this.count, answer.matching ? `${number(answer.matching)} of ${number(answer.total)} tasks have failed.` : "No task has failed.");
   }
@@ -121,11 +123,16 @@ class Overview {
   }
 }
 
+/** Return the line of a traceback that names the error. */
+function lastLine(text) {
+  return (text ?? "").trim().split("\n").at(-1);
+}
+
 /** Make a small table that keeps room for its rows, so that nothing below it moves. */
 function table(title, labels, widths, most) {
   const columns = labels.map((label, index) => {
     const column = h("col");
-    if (widths[index]) column.style.width = `${widths[index] * 7.4}px`;
+    if (widths[index]) column.style.width = `${widths[index] * CHARACTER_PX}px`;
     return column;
   });
   const isNumber = (index) => widths[index] > 0 && widths[index] < 16 && labels[index] !== "Task";
@@ -135,7 +142,7 @@ function table(title, labels, widths, most) {
   }
   const whole = h("table", {}, h("caption", { class: "unseen" }, title), h("colgroup", {}, ...columns),
     h("thead", {}, h("tr", {}, ...labels.map((label, index) => h("th", { scope: "col", class: isNumber(index) ? "num" : undefined }, label)))), body);
-  whole.style.minWidth = "760px";
+  whole.style.minWidth = `${widths.reduce((sum, width) => sum + (width * CHARACTER_PX || FLEXIBLE_PX), 0)}px`;
   const box = h("div", { class: "box", role: "region", "aria-label": title, tabindex: "0" }, whole);
   box.style.minHeight = `${HEAD_PX + most * ROW_PX}px`;
   const show = (rows) => [...body.rows].forEach((line, index) => {

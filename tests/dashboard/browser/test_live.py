@@ -11,7 +11,7 @@ from tests.dashboard.browser.visitor import Visitor
 
 Visit = Callable[..., Visitor]
 NAMELESS = """[...document.querySelectorAll("button, a, input, select, summary")]
-    .filter((one) => !one.closest("dialog:not([open])"))
+    .filter((one) => one.checkVisibility())
     .filter((one) => !(one.getAttribute("aria-label") || one.labels?.length || one.textContent.trim()))
     .map((one) => one.outerHTML)"""
 """Returns the controls of which a screen reader would know the kind alone."""
