@@ -463,14 +463,22 @@ def _locate(address: str | None, token_file: str | None) -> Target:
         file = local[0]
         local_token = read_token(Path(token_file)) if token_file else session_token(file.session_dir)
         session = os.path.basename(file.session_dir)
-        return Target(file.gcs_endpoint, local_token, _system_config(local), file.gcs_address, session)
+        return Target(
+            gcs_endpoint=file.gcs_endpoint,
+            token=local_token,
+            system_config=_system_config(local),
+            address=file.gcs_address,
+            session=session,
+        )
     if not address or address == "auto":
         raise ConnectionError("no running cluster was found on this machine; name one with --address")
     endpoint = endpoint_of(address)
     token = given_token(token_file)
     if token is None:
         raise RuntimeError(f"the token of the cluster at {address} is not known here: use --token-file or $MINRAY_TOKEN")
-    return Target(endpoint, token, _system_config([]), endpoint.removeprefix("tcp:"), "")
+    system_config = _system_config([])
+    name = endpoint.removeprefix("tcp:")
+    return Target(gcs_endpoint=endpoint, token=token, system_config=system_config, address=name, session="")
 
 
 @main.command("health-check", context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -69,12 +69,12 @@ class Visit:
     has_control_header: bool = False
 
 
-class Refusal(NamedTuple):
+class AccessRefusal(NamedTuple):
     status: int
     error: str
 
 
-ASKS_FOR_TOKEN = Refusal(
+ASKS_FOR_TOKEN = AccessRefusal(
     UNAUTHORIZED,
     "this dashboard needs its token: open the address with ?token=... that `minray dashboard` or the head has printed, "
     "or send the header Authorization: Bearer TOKEN",
@@ -89,12 +89,12 @@ class Access:
         self._hosts = hosts
         self._allow_control = allow_control
 
-    def refusal(self, visit: Visit, cluster_token: bytes) -> Refusal | None:
+    def refusal(self, visit: Visit, cluster_token: bytes) -> AccessRefusal | None:
         """Return why a request is not answered; None if it is."""
         by_bearer = is_token(_bearer(visit.authorization), cluster_token)
         if not by_bearer:
             if not self._is_our_host(visit.host):
-                return Refusal(
+                return AccessRefusal(
                     MISDIRECTED,
                     f"this dashboard does not answer under the name {host_of(visit.host)!r}: use an IP address, localhost "
                     f"or one of {', '.join(sorted(self._hosts)) or 'no other names'}",
@@ -105,17 +105,21 @@ class Access:
             return None
         return self._refusal_of_change(visit, by_bearer)
 
-    def _refusal_of_change(self, visit: Visit, by_bearer: bool) -> Refusal | None:
+    def _refusal_of_change(self, visit: Visit, by_bearer: bool) -> AccessRefusal | None:
         if not self._allow_control:
-            return Refusal(FORBIDDEN, "this dashboard only shows the cluster; start it with --allow-control to change it")
+            return AccessRefusal(
+                FORBIDDEN, "this dashboard only shows the cluster; start it with --allow-control to change it"
+            )
         if not visit.has_control_header:
-            return Refusal(FORBIDDEN, f"a change needs the header {CONTROL_HEADER}: 1")
+            return AccessRefusal(FORBIDDEN, f"a change needs the header {CONTROL_HEADER}: 1")
         if by_bearer and visit.origin is None and visit.site is None:
             return None  # It is no browser, so no foreign page can have sent it.
         if visit.site not in (None, "same-origin"):
-            return Refusal(FORBIDDEN, "a change must come from the dashboard's own page, and this one comes from elsewhere")
+            return AccessRefusal(
+                FORBIDDEN, "a change must come from the dashboard's own page, and this one comes from elsewhere"
+            )
         if visit.origin is None or urlsplit(visit.origin).netloc != visit.host:
-            return Refusal(FORBIDDEN, "a change must have the dashboard's own origin in the header Origin")
+            return AccessRefusal(FORBIDDEN, "a change must have the dashboard's own origin in the header Origin")
         return None
 
     def _is_our_host(self, header: str) -> bool:

@@ -22,7 +22,7 @@ from minray.common.ids import return_id, short, short_actor
 from minray.core_worker.introspection.explainer import until_it_repeats
 from minray.dashboard import tables
 from minray.dashboard.connection import ClusterConnection
-from minray.dashboard.listing import Question, select_rows
+from minray.dashboard.listing import RowQuestion, select_rows
 from minray.dashboard.shared_answers import Kept, SharedAnswers
 from minray.dashboard.tables import COLUMNS, FROM_CENSUS, Table
 from minray.dashboard.waits import ACTOR, DRIVER, Chain, build_graph
@@ -66,14 +66,14 @@ class Selection(NamedTuple):
     """Number of the answer from which it was made."""
 
 
-class ClusterState:
+class DashboardState:
     """The questions of the dashboard."""
 
     def __init__(self, connection: ClusterConnection, timeout_s: float = TIMEOUT_S) -> None:
         self.connection = connection
         self.timeout_s = timeout_s
         self.shared = SharedAnswers()
-        self._selections: dict[tuple[str, Question], Selection] = {}
+        self._selections: dict[tuple[str, RowQuestion], Selection] = {}
         self._began = asyncio.get_running_loop().time()
 
     # --- raw answers, each shared by all
@@ -124,7 +124,7 @@ class ClusterState:
         objects = await reader.read(timeout_s)
         return await in_thread(lambda: tables.objects(objects), sum(len(one.references) for one in objects.processes))
 
-    async def select(self, name: str, question: Question) -> bytes:
+    async def select(self, name: str, question: RowQuestion) -> bytes:
         """Return a part of a table as JSON. Visitors with the same question share it."""
         kept = await self.table(name)
         known = self._selections.get((name, question))
@@ -308,18 +308,20 @@ class ClusterState:
             async with limit:
                 lines = await self._explain(processes[owner_id][0], Explain(return_id(task.task_id, 1), 0))
             facts = {"task_id": task.task_id.hex(), "state": state, "pid": task.pid or None}
-            return Chain(short(task.task_id), KIND_NAMES.get(task.kind, "task"), task.name, lines, facts)
+            kind = KIND_NAMES.get(task.kind, "task")
+            return Chain(id=short(task.task_id), kind=kind, name=task.name, lines=lines, facts=facts)
 
         async def chain_of_actor(info: ActorInfo) -> Chain:
             async with limit:
                 lines = await self._explain_actor(info)
             facts = {"actor_id": info.actor_id.hex(), "state": info.state}
-            return Chain(f"actor {short_actor(info.actor_id)}", ACTOR, info.name or info.class_name, lines[1:], facts)
+            id, name = f"actor {short_actor(info.actor_id)}", info.name or info.class_name
+            return Chain(id=id, kind=ACTOR, name=name, lines=lines[1:], facts=facts)
 
         async def chain_of_driver(address: Address, pid: int) -> Chain:
             async with limit:
                 lines = await self._explain(address, ExplainRun(b"", 0))
-            return Chain(f"driver {pid}", DRIVER, f"driver {pid}", lines, {"pid": pid})
+            return Chain(id=f"driver {pid}", kind=DRIVER, name=f"driver {pid}", lines=lines, facts={"pid": pid})
 
         chains = await asyncio.gather(
             *(chain_of_driver(address, pid) for address, pid in census.drivers[:MOST_OF_A_KIND]),
@@ -364,7 +366,7 @@ def _choose(unended: list[tuple[bytes, TaskInfo, str]]) -> list[tuple[bytes, Tas
     return chosen
 
 
-def _selected(name: str, kept: Kept[Table], question: Question) -> bytes:
+def _selected(name: str, kept: Kept[Table], question: RowQuestion) -> bytes:
     table = kept.value
     rows, matching = select_rows(table.rows, question)
     answer = {

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from minray.common.decoding import MALFORMED
-from minray.dashboard.cluster_state import ClusterState, NotFound
+from minray.dashboard.cluster_state import DashboardState, NotFound
 from minray.protocol.actor import KillActor
 from minray.protocol.core_worker import CancelObject
 from minray.protocol.gcs import IDLE_TERMINATION, PREEMPTION, DrainNode
@@ -51,7 +51,7 @@ class Drain(msgspec.Struct, forbid_unknown_fields=True):
 class Control:
     """Carries out changes."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: DashboardState) -> None:
         self._state = state
 
     async def change(self, kind: str, body: bytes) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from minray.common.resources import CPU, GPU, MEMORY
-from minray.dashboard.cluster_state import ClusterState
+from minray.dashboard.cluster_state import DashboardState
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def series_of(summary: dict[str, Any]) -> dict[str, float]:
 class History:
     """A ring of samples."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: DashboardState) -> None:
         self._state = state
         self._samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES)
         self._task: asyncio.Task[None] | None = None

@@ -25,7 +25,7 @@ MOST_FILTERS = 20
 Row = dict[str, Any]
 
 
-class Question(NamedTuple):
+class RowQuestion(NamedTuple):
     """The parts of a question about a table."""
 
     filters: tuple[Filter, ...] = ()
@@ -39,7 +39,7 @@ class Question(NamedTuple):
     offset: int = 0
 
 
-def parse_question(pairs: Iterable[tuple[str, str]], columns: Sequence[str]) -> Question:
+def parse_question(pairs: Iterable[tuple[str, str]], columns: Sequence[str]) -> RowQuestion:
     """Read a question from the pairs of an address's query. Raises ValueError, which names the wrong part.
 
     Names that it does not know are an error too: a misspelt filter that did nothing would be taken for an answer.
@@ -66,7 +66,7 @@ def parse_question(pairs: Iterable[tuple[str, str]], columns: Sequence[str]) -> 
             raise ValueError(f"a table has no option {shown(name)}; it has filter, search, sort, limit and offset")
     if len(filters) > MOST_FILTERS:
         raise ValueError(f"{len(filters)} filters are too many; at most {MOST_FILTERS}")
-    return Question(tuple(filters), **fields)
+    return RowQuestion(tuple(filters), **fields)
 
 
 def _check_column(name: str, columns: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ def _number(name: str, text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def select_rows(rows: Sequence[Row], question: Question) -> tuple[list[Row], int]:
+def select_rows(rows: Sequence[Row], question: RowQuestion) -> tuple[list[Row], int]:
     """Return the rows of the asked part, and the number of all rows that match."""
     found = [row for row in rows if _holds(row, question)] if question.filters or question.search else list(rows)
     if question.sort:
@@ -90,7 +90,7 @@ def select_rows(rows: Sequence[Row], question: Question) -> tuple[list[Row], int
     return found[question.offset : question.offset + question.limit], len(found)
 
 
-def _holds(row: Row, question: Question) -> bool:
+def _holds(row: Row, question: RowQuestion) -> bool:
     for name, predicate, value in question.filters:
         if (text_of(row.get(name)) == text_of(value)) is not (predicate == "="):
             return False

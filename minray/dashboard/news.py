@@ -17,7 +17,7 @@ import asyncio
 import logging
 from typing import Any
 
-from minray.dashboard.cluster_state import ClusterState, in_thread
+from minray.dashboard.cluster_state import DashboardState, in_thread
 from minray.dashboard.tables import COLUMNS
 from minray.platform.base import PlatformError
 
@@ -63,7 +63,7 @@ class Subscriber:
 class News:
     """All subscribers, and the task that looks at the tables for them."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: DashboardState) -> None:
         self._state = state
         self._subscribers: set[Subscriber] = set()
         self._task: asyncio.Task[None] | None = None

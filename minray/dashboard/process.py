@@ -62,7 +62,7 @@ async def open_dashboard(
     target: Target, locate: Callable[[], Target], listening: Listening, host: Host, processes: Processes
 ) -> DashboardServer:
     """Make a server and let it listen. Raises RuntimeError if it cannot."""
-    from minray.dashboard.cluster_state import ClusterState
+    from minray.dashboard.cluster_state import DashboardState
     from minray.dashboard.server import DashboardServer  # It imports aiohttp, which nothing else needs.
 
     user_code = DriverUserCode(asyncio.get_running_loop())
@@ -72,7 +72,7 @@ async def open_dashboard(
         return make_platform("dashboard", identity, found.system_config, found.token, processes, user_code, host)
 
     raise_file_limit()
-    state = ClusterState(ClusterConnection(target, locate, platform_for))
+    state = DashboardState(ClusterConnection(target, locate, platform_for))
     first = DEFAULT_PORT if listening.port is None else listening.port
     ports = range(first, first + PORTS_TRIED) if listening.port is None else [first]
     for port in ports:

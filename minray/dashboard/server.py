@@ -3,7 +3,7 @@
 Ray: python/ray/dashboard/http_server_head.py, python/ray/dashboard/routes.py
 
 Every request first passes ``_guard``, which asks ``access`` whether it is answered at all, the page and unknown paths too.
-The handlers below are short: they read the question, ask ``ClusterState``, and return JSON. Errors of the cluster, of the
+The handlers below are short: they read the question, ask ``DashboardState``, and return JSON. Errors of the cluster, of the
 visitor and of minray become ``{"error": SENTENCE}`` in one place.
 
 A stream of events ends when its visitor has not taken an event for ``PATIENCE_S``, with one line in the log.
@@ -29,7 +29,7 @@ from minray.dashboard.access import (
     dashboard_token,
     is_token,
 )
-from minray.dashboard.cluster_state import ClusterState, NotFound
+from minray.dashboard.cluster_state import DashboardState, NotFound
 from minray.dashboard.complaints import Complaints
 from minray.dashboard.control import Control
 from minray.dashboard.guarded_connection import Doorkeeper
@@ -67,7 +67,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class DashboardServer:
     """A server on one port."""
 
-    def __init__(self, state: ClusterState, *, host: str, port: int, allow_control: bool, hostname: str) -> None:
+    def __init__(self, state: DashboardState, *, host: str, port: int, allow_control: bool, hostname: str) -> None:
         self.state = state
         self.host = host
         self.port = port

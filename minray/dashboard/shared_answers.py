@@ -35,7 +35,7 @@ class Kept(NamedTuple, Generic[T]):
     """Number of this answer among all, which names it."""
 
 
-class _Entry:
+class _SharedAnswer:
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
         """The question under way; None if there is none."""
@@ -51,7 +51,7 @@ class SharedAnswers:
     """The newest answer to each question, by the question's name."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _SharedAnswer] = {}
         self.questions = 0
         """Number of questions that were asked so far."""
 
@@ -59,7 +59,7 @@ class SharedAnswers:
         """Return the kept answer, or ask. Raises the question's error."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        entry = self._entries.setdefault(name, _Entry())
+        entry = self._entries.setdefault(name, _SharedAnswer())
         entry.wanted_at = now
         if entry.task is None and now >= entry.stale_at:
             self._forget(now)
@@ -71,7 +71,7 @@ class SharedAnswers:
         assert entry.kept is not None
         return entry.kept
 
-    async def _ask(self, entry: _Entry, ask: Callable[[], Awaitable[Any]]) -> None:
+    async def _ask(self, entry: _SharedAnswer, ask: Callable[[], Awaitable[Any]]) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.questions += 1

@@ -50,7 +50,7 @@ class Chain(NamedTuple):
 
 
 @dataclass
-class Graph:
+class WaitGraph:
     """Vertices and edges, as they become JSON."""
 
     vertices: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Graph:
 
 def build_graph(chains: Sequence[Chain], holders: dict[int, str] | None = None) -> dict[str, Any]:
     """Join the chains into one graph. ``holders``: vertices of the tasks that run, by the pid of their worker."""
-    graph = Graph()
+    graph = WaitGraph()
     for chain in chains:
         graph.add_vertex(chain.id, chain.kind, chain.name, **chain.facts)
     for chain in chains:
@@ -81,7 +81,7 @@ def build_graph(chains: Sequence[Chain], holders: dict[int, str] | None = None) 
     return {"vertices": list(graph.vertices.values()), "edges": list(graph.edges.values()), "cycles": cycles}
 
 
-def _add_chain(graph: Graph, chain: Chain, holders: dict[int, str]) -> None:
+def _add_chain(graph: WaitGraph, chain: Chain, holders: dict[int, str]) -> None:
     at, before = chain.id, ""
     for line in chain.lines:
         if named := _NAMED.match(line):
@@ -93,14 +93,14 @@ def _add_chain(graph: Graph, chain: Chain, holders: dict[int, str]) -> None:
         before = line
 
 
-def _step(graph: Graph, at: str, to: str, text: str) -> str:
+def _step(graph: WaitGraph, at: str, to: str, text: str) -> str:
     """Go on to the next vertex of a chain; stay at one that the chain describes itself."""
     if to != at:
         graph.add_edge(at, to, text)
     return to
 
 
-def _add_reason(graph: Graph, at: str, line: str, holders: dict[int, str]) -> None:
+def _add_reason(graph: WaitGraph, at: str, line: str, holders: dict[int, str]) -> None:
     text = _LASTING.sub("", line)
     is_infeasible = bool(_INFEASIBLE.match(text))
     reason = graph.add_vertex(f"reason {text}", REASON, text, is_infeasible=is_infeasible)

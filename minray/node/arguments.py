@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from minray.api.runtime_environment import SETUP_HOOK
 from minray.common.config import LOCAL, SystemConfig
-from minray.common.shown import cut, shown
+from minray.common.labels import check_labels
+from minray.common.shown import check_encodable, cut, shown
 from minray.core_worker.execution.job_environment import pack_hook
 from minray.node.discovery import with_environment
 from minray.node.ide_debugger import with_debugger
@@ -69,6 +70,16 @@ def check_logging_config(logging_config: LoggingConfig | None) -> None:
         check_types(logging_config=(logging_config, Wanted))
 
 
+def check_texts_and_dicts(
+    address: Any, namespace: Any, resources: Any, labels: Any, object_spilling_directory: Any, node_name: Any
+) -> None:
+    """Check these arguments of ``init``. Raises TypeError for a wrong type, ValueError for wrong labels or texts."""
+    check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
+    check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(node_name, str))
+    check_labels(labels or {})
+    check_encodable("namespace", namespace or "")
+
+
 def check_joining(of_the_node: Mapping[str, Any]) -> None:
     """Raise ValueError if an option of a node was given, although ``init`` joins a cluster and starts none."""
     given = [name for name, value in of_the_node.items() if value is not None]
@@ -90,6 +101,13 @@ def with_local_mode(
     if address not in (None, "local"):
         raise ValueError(f"local_mode starts a cluster inside this process, so it cannot join {shown(address)}")
     return "local", {**(system_config or {}), "transport": LOCAL}
+
+
+def dashboard_arguments(include: bool | None, host: str | None, port: int | None) -> dict[str, Any]:
+    """Return the options of a node about its dashboard. Without one its host and port mean nothing, as in Ray."""
+    if not include:
+        return {"include_dashboard": None}
+    return {"include_dashboard": True, "dashboard_host": host, "dashboard_port": port}
 
 
 def node_options(of_the_node: Mapping[str, Any]) -> NodeOptions:

@@ -24,15 +24,18 @@ from minray._version import __version__
 from minray.api import calls
 from minray.api.runtime_environment import check_job_runtime_env
 from minray.common.forks import at_fork
-from minray.common.labels import check_labels
-from minray.common.shown import check_encodable
 from minray.node import driver_connection
 from minray.node.addresses import addresses_of_driver, addresses_of_worker
 from minray.node.arguments import (
     check_ignored,
     check_joining,
+<<<<<<< HEAD
     check_logging_config,
     check_types,
+=======
+    check_texts_and_dicts,
+    dashboard_arguments,
+>>>>>>> ecf89fb3 (dashboard: give its classes names of their own)
     job_config,
     node_options,
     with_local_mode,
@@ -157,6 +160,8 @@ def init(
     newest cluster that ``minray start`` has started. An address or a session directory names one. None means
     ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local".
 
+    ``include_dashboard`` adds a web page about it, at ``dashboard_host`` and ``dashboard_port``: ``docs/dashboard.md``.
+
     ``local_mode`` starts a whole cluster inside this process, in milliseconds, for tests: ``docs/testing.md``.
 
     Options of a node that is started (ValueError when joining): ``num_cpus`` and ``num_gpus`` (default: this machine's),
@@ -180,11 +185,15 @@ def init(
     check_ignored(ignored)
     if _connection is not None or calls.connected_api() is not None:
         return _existing_context(ignore_reinit_error)
+<<<<<<< HEAD
     check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
     check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
     check_logging_config(logging_config)
     check_labels(labels or {})
     check_encodable("namespace", namespace or "")
+=======
+    check_texts_and_dicts(address, namespace, resources, labels, object_spilling_directory, _node_name)
+>>>>>>> ecf89fb3 (dashboard: give its classes names of their own)
     _set_level(logging_level)
     address, _system_config = with_local_mode(address, local_mode, _system_config)
     of_the_node: dict[str, Any] = {
@@ -197,9 +206,7 @@ def init(
         "_system_config": _system_config or None,
         "_memory": _memory,
         "_node_name": _node_name,
-        "include_dashboard": include_dashboard or None,
-        "dashboard_host": dashboard_host if include_dashboard else None,
-        "dashboard_port": dashboard_port if include_dashboard else None,
+        **dashboard_arguments(include_dashboard, dashboard_host, dashboard_port),
     }
     options = node_options(of_the_node)
     driver = Driver(_packed(runtime_env), job_config(namespace, runtime_env, logging_config), log_to_driver in (None, True))
@@ -215,8 +222,13 @@ def _connect(
     """Join the cluster that ``address`` means, or start one with these options."""
     if files := candidates(address):
         check_joining(of_the_node)
+<<<<<<< HEAD
         return driver_connection.join(files, driver)
     return driver_connection.start(options, driver)
+=======
+    _connection = driver_connection.join(files, driver) if files else driver_connection.start(options, driver)
+    return RayContext(addresses_of_driver(_connection.file))
+>>>>>>> ecf89fb3 (dashboard: give its classes names of their own)
 
 
 def _set_level(level: int | str) -> None:

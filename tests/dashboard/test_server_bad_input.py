@@ -30,7 +30,7 @@ def site() -> Generator[OwnSite, None, None]:
 
 @pytest.fixture(autouse=True)
 def others_are_served(site: OwnSite) -> Generator[None, None, None]:
-    """Whatever a visitor has done: the server's complaints begin anew, and afterwards others are answered."""
+    """Let the server's complaints begin anew, and check afterwards that others are answered."""
     site.server.complaints._silent_until.clear()
     yield
     assert site.get("/api/cluster").json["is_connected"]

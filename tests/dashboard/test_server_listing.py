@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minray.dashboard.listing import MAX_LIMIT, Question, parse_question, select_rows
+from minray.dashboard.listing import MAX_LIMIT, RowQuestion, parse_question, select_rows
 
 COLUMNS = ("id", "state", "size", "where")
 ROWS = [
@@ -21,7 +21,7 @@ def ids(*pairs: tuple[str, str]) -> tuple[str, int]:
 
 
 def test_no_question_is_everything() -> None:
-    assert parse_question([], COLUMNS) == Question()
+    assert parse_question([], COLUMNS) == RowQuestion()
     assert ids() == ("abcd", 4)
 
 

@@ -12,7 +12,7 @@ def graph(*chains: Chain, holders: dict[int, str] | None = None) -> dict[str, An
 
 
 def task(id: str, name: str, *lines: str, **facts: Any) -> Chain:
-    return Chain(id, "task", name, [f"task {name} ({id}) {lines[0]}", *lines[1:]], facts)
+    return Chain(id=id, kind="task", name=name, lines=[f"task {name} ({id}) {lines[0]}", *lines[1:]], facts=facts)
 
 
 def edges(found: dict[str, Any]) -> set[tuple[str, str, str]]:
@@ -47,11 +47,11 @@ def test_the_holder_of_a_resource_is_joined_and_is_no_cycle() -> None:
 
 
 def test_calls_that_wait_for_each_other_are_a_cycle() -> None:
-    first = Chain("aa00-2", "call", "b", [
+    first = Chain(id="aa00-2", kind="call", name="b", lines=[
         "call b (aa00-2) was sent to actor bb00-1 (B), which lives in pid=2, node x", "it runs", "it waits for 1 object",
         "call a (cc00-3) was sent to actor aa00-1 (A), which lives in pid=1, node x",
         "it waits for its turn: start runs, 0 calls wait before it", "it waits for 1 object",
-        "call b (aa00-2) again: they wait for each other, and none will go on"], {})  # fmt: skip
+        "call b (aa00-2) again: they wait for each other, and none will go on"], facts={})  # fmt: skip
     found = graph(first)
     assert found["cycles"] == [["aa00-2", "cc00-3"]]
     assert {vertex["id"] for vertex in found["vertices"] if vertex["in_cycle"]} == {"aa00-2", "cc00-3"}
@@ -77,13 +77,18 @@ def test_equal_reasons_are_one_vertex_although_their_seconds_differ() -> None:
 
 def test_a_name_like_our_own_words_makes_no_error() -> None:
     name = "task x (aa00-9) <script>alert(1)</script>"
-    found = graph(Chain("aa00-1", "task", name, [f"task {name} (aa00-1) waits for 1 argument", "...", ""], {}))
+    found = graph(
+        Chain(id="aa00-1", kind="task", name=name, lines=[f"task {name} (aa00-1) waits for 1 argument", "...", ""], facts={})
+    )
     assert found["vertices"][0]["name"] == name
 
 
 def test_lines_about_objects_are_no_reasons() -> None:
     lines = ["aa00-1 was lost and is being made again", "task f (aa00-1) waits for a worker: needs CPU: 1"]
-    found = graph(Chain("aa00-1", "task", "f", lines, {}), Chain("aa00-2", "task", "g", ["aa00-2 is ready"], {}))
+    found = graph(
+        Chain(id="aa00-1", kind="task", name="f", lines=lines, facts={}),
+        Chain(id="aa00-2", kind="task", name="g", lines=["aa00-2 is ready"], facts={}),
+    )
     assert [vertex["id"] for vertex in found["vertices"]] == ["aa00-1", "aa00-2"] and found["edges"] == []
 
 

@@ -54,7 +54,7 @@ class Listing(NamedTuple):
     silent: Sequence[str] = ()
     """Names of the processes that have not answered."""
     left_out: int = 0
-    """Number of rows left out, because their process or node has so many."""
+    """Number of rows left out, because a process or node has more than it can describe."""
 
 
 class Kind(NamedTuple):
@@ -144,7 +144,8 @@ def task_listing(found: ClusterTasks, task_id: bytes | None = None) -> Listing:
     left_out = sum(process.total - len(process.tasks) for process in found.processes)
     parts = _silent(found.silent) + ([f"{left_out} tasks are left out, because their owner has so many"] if left_out else [])
     dropped = describe_dropped(found.kept.dropped)
-    return Listing(list(rows.values()), "; ".join(parts), dropped, found.silent, left_out)
+    missing = "; ".join(parts)
+    return Listing(list(rows.values()), missing, dropped, silent=found.silent, left_out=left_out)
 
 
 def _add_kept(rows: dict[bytes, TaskState], kept: KeptTasks, task_id: bytes | None) -> None:
