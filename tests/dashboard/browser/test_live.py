@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
+
+from tests import leaks
 from tests.dashboard.browser.conftest import Program, serve
 from tests.dashboard.browser.visitor import Visitor
 
@@ -32,6 +39,44 @@ def test_a_dashboard_that_was_killed_and_started_again_is_found_again(browser: A
     finally:
         visitor.close()
         dashboard.end()
+
+
+START_HEAD = ("start", "--head", "--num-cpus=1", "--include-dashboard")
+
+
+def kill_session(directory: str) -> None:
+    """Kill all processes of a session at once. Those of this test, such as the browser, are no part of it."""
+    own = set(psutil.Process().children(recursive=True))
+    for process in set(leaks.processes(Path(directory))) - own:
+        process.kill()
+
+
+def minray(*arguments: str) -> str:
+    """Run a command of minray to its end and return what it prints."""
+    command = [sys.executable, "-m", "minray", *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+
+
+def test_the_page_comes_back_when_the_head_is_killed_and_started_again(browser: Any) -> None:
+    said = minray(*START_HEAD, "--dashboard-port=0")
+    found = re.search(r"cluster at (127\.0\.0\.1:(\d+)):.* session (\S+)\n.*Dashboard: (http://\S+:(\d+)/\S+)", said, re.S)
+    assert found is not None, said
+    address, port, session, url, dashboard_port = found.groups()
+    visitor = Visitor(browser, url)
+    try:
+        page = visitor.open("nodes")
+        page.locator("tbody tr", has_text="healthy").wait_for()
+        node_id = page.locator("tbody tr").get_attribute("data-key")
+        kill_session(session)
+        page.locator("#live.lost").wait_for()
+        minray(
+            "start", "--head", "--num-cpus=1", f"--port={port}", "--include-dashboard", f"--dashboard-port={dashboard_port}"
+        )
+        page.locator("#live", has_text="live, updated").wait_for()
+        page.locator(f"tbody tr:not([data-key='{node_id}'])", has_text="healthy").wait_for()
+    finally:
+        visitor.close()
+        minray("stop", f"--address={address}")
 
 
 def test_updates_stop_while_they_are_paused(visit: Visit) -> None:
