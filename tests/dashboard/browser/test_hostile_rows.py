@@ -1,4 +1,4 @@
-"""What users choose is text: names, errors and lines of logs that look like HTML run nowhere, and hidden marks are seen."""
+"""Names, errors and lines of logs are text: those that look like HTML run nowhere, and hidden marks are seen."""
 
 from __future__ import annotations
 
