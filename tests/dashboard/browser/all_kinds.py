@@ -76,12 +76,13 @@ def main() -> None:
     array = minray.put(np.zeros(1 << 20))
     counter = Counter.options(num_cpus=0, name=markup("actor") + TURNED).remote()
     Counter.options(num_cpus=0, name=LONG, lifetime="detached").remote()
+    spare = Counter.options(num_cpus=0, name="spare").remote()
     dead = Counter.options(num_cpus=0, name="dead").remote(True)
     pair = [Counter.options(num_cpus=0, name=f"pair-{number}").remote() for number in range(2)]
     minray.get([pair[0].meet.remote(pair[1]), pair[1].meet.remote(pair[0])])
     minray.get([counter.add.remote(number) for number in range(5)])
-    kept = [pair[0].call_back.remote(0), hold.options(name=markup("task")).remote(array, "x"), too_large.remote()]
-    kept += [after.remote(kept[1]), Counter.options(num_gpus=5, name="never").remote()]
+    kept = [spare, pair[0].call_back.remote(0), hold.options(name=markup("task")).remote(array, "x"), too_large.remote()]
+    kept += [after.remote(kept[2]), Counter.options(num_gpus=5, name="never").remote()]
     failed = [fail.options(name=LONG).remote("long name"), fail.remote(markup("error") + TURNED), fail.remote(LONG)]
     minray.wait([*failed, dead.add.remote(1)], num_returns=4)
     group = placement_group([{"CPU": 1}], name=markup("group"))
