@@ -24,17 +24,20 @@ from minray.dashboard import tables
 from minray.dashboard.connection import ClusterConnection
 from minray.dashboard.listing import RowQuestion, select_rows
 from minray.dashboard.shared_answers import Kept, SharedAnswers
-from minray.dashboard.tables import COLUMNS, FROM_CENSUS, Table
+from minray.dashboard.tables import COLUMNS, Table, Usage
 from minray.dashboard.waits import ACTOR, DRIVER, Chain, build_graph
+from minray.observability.metric_families import Family
 from minray.observability.state_reader import ClusterCensus, ClusterProfile, ClusterTasks
+from minray.observability.system_metrics import collect
 from minray.platform.base import PlatformError
 from minray.protocol.actor import ALIVE, DEAD, ActorInfo, ExplainActor, ExplainCall
 from minray.protocol.base import Address, Record, Request
 from minray.protocol.core_worker import Explain, ExplainRun, Explanation
-from minray.protocol.gcs import WORKER_DEATHS, WorkerDeath
+from minray.protocol.gcs import WORKER_DEATHS, NodeInfo, WorkerDeath
+from minray.protocol.metrics import GetNodeMetrics
 from minray.protocol.placement_group import GetPlacementGroup
 from minray.protocol.raylet import ExplainLease
-from minray.protocol.state import GetStacks, ProcessStacks, TaskInfo
+from minray.protocol.state import GetStacks, ProcessStacks, SystemValue, TaskInfo
 
 TIMEOUT_S = 3.0
 """Seconds that each process has to answer. A hung one delays each answer by that."""
@@ -74,6 +77,8 @@ class DashboardState:
         self.timeout_s = timeout_s
         self.shared = SharedAnswers()
         self._selections: dict[tuple[str, RowQuestion], Selection] = {}
+        self.extra_tables: dict[str, Callable[[], Awaitable[Table]]] = {}
+        """Tables that other parts of the dashboard read, by name; they join them here."""
         self._began = asyncio.get_running_loop().time()
 
     # --- raw answers, each shared by all
@@ -95,6 +100,29 @@ class DashboardState:
     async def _tasks(self) -> Kept[ClusterTasks]:
         return await self._ask("tasks", lambda: self.connection.reader().tasks(self.timeout_s))
 
+    async def usage(self) -> Usage:
+        """Ask each node that answers about its machine."""
+        kept: Kept[Usage] = await self._ask("usage", self._read_usage)
+        return kept.value
+
+    async def _read_usage(self) -> Usage:
+        census = (await self.census()).value
+        nodes = [node for node in census.nodes if node.node_id in census.stats]
+
+        async def ask(node: NodeInfo) -> list[SystemValue]:
+            try:
+                return (await self.ask(node.address, GetNodeMetrics())).values  # type: ignore[no-any-return]
+            except (PlatformError, TimeoutError):
+                return []  # The census names it, unless it has just stopped.
+
+        found = await asyncio.gather(*map(ask, nodes))
+        return {node.node_id: {one.name: one.value for one in values} for node, values in zip(nodes, found, strict=True)}
+
+    async def metrics(self) -> list[Family]:
+        """Collect all metrics, for Prometheus."""
+        kept: Kept[list[Family]] = await self._ask("metrics", lambda: collect(self.connection.reader(), self.timeout_s))
+        return kept.value
+
     async def profile(self) -> ClusterProfile:
         kept: Kept[ClusterProfile] = await self._ask("profile", lambda: self.connection.reader().profile(self.timeout_s))
         return kept.value
@@ -107,8 +135,10 @@ class DashboardState:
 
     async def _read(self, name: str) -> Table:
         reader, timeout_s = self.connection.reader(), self.timeout_s
-        if name in FROM_CENSUS:
-            return FROM_CENSUS[name]((await self.census()).value)
+        if name == "nodes":
+            return tables.nodes((await self.census()).value, await self.usage())
+        if name == "jobs":
+            return tables.jobs((await self.census()).value)
         if name == "workers":
             async with asyncio.timeout(timeout_s):
                 deaths = await reader.rows(WORKER_DEATHS, WorkerDeath)
@@ -120,6 +150,8 @@ class DashboardState:
             return await in_thread(lambda: tables.tasks(found), sum(len(one.tasks) for one in found.processes))
         if name == "placement_groups":
             return tables.placement_groups(await reader.placement_groups(timeout_s))
+        if name in self.extra_tables:
+            return await self.extra_tables[name]()
         assert name == "objects", name
         objects = await reader.read(timeout_s)
         return await in_thread(lambda: tables.objects(objects), sum(len(one.references) for one in objects.processes))

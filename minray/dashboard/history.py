@@ -3,7 +3,7 @@
 Ray: has no counterpart; its page embeds Grafana, which needs Prometheus
 
 The dashboard takes samples as long as it runs, since nobody knows beforehand when the history is wanted. A sample is made
-from the census alone: the gcs's tables and one question to each node. While the cluster does not answer, samples have no
+from the gcs's tables and a few questions to each node. While the cluster does not answer, samples have no
 values, so that a gap is seen as a gap.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from minray.common.resources import CPU, GPU, MEMORY
 from minray.dashboard.cluster_state import DashboardState
+from minray.dashboard.tables import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +25,20 @@ PERIOD_S = 5.0
 SAMPLES = 120
 """Number of samples kept: ten minutes."""
 UNITS = {
-    "nodes": "", "cpus_used": "", "cpus_total": "", "gpus_used": "", "memory_used": "bytes", "store_used": "bytes",
-    "store_total": "bytes", "spilled": "bytes", "workers": "", "waiting": "", "jobs": "", "silent": "",
+    "cpu_percent": "%", "ram_used": "bytes", "ram_total": "bytes", "disk_used": "bytes", "nodes": "", "cpus_used": "",
+    "cpus_total": "", "gpus_used": "", "memory_used": "bytes", "store_used": "bytes", "store_total": "bytes",
+    "spilled": "bytes", "workers": "", "waiting": "", "jobs": "", "silent": "",
 }  # fmt: skip
 """Unit of each series."""
 
 
-def series_of(summary: dict[str, Any]) -> dict[str, float]:
-    """Return the values of a sample from a summary of the cluster; none if it does not answer."""
+def series_of(summary: dict[str, Any], usage: Usage) -> dict[str, float]:
+    """Return the values of a sample from a summary of the cluster and its machines; none if it does not answer."""
+    machines = list(usage.values())
+
+    def of_machines(name: str) -> float:
+        return sum(machine.get(name, 0.0) for machine in machines)
+
     if not summary["is_connected"]:
         return {}
     total, available = summary["resources_total"], summary["resources_available"]
@@ -40,6 +47,10 @@ def series_of(summary: dict[str, Any]) -> dict[str, float]:
         return float(total.get(name, 0.0) - available.get(name, 0.0))
 
     return {
+        "cpu_percent": round(of_machines("node_cpu_utilization") / max(1, len(machines)), 1),
+        "ram_used": of_machines("node_mem_used"),
+        "ram_total": of_machines("node_mem_total"),
+        "disk_used": of_machines("node_disk_usage"),
         "nodes": summary["nodes_alive"],
         "cpus_used": used(CPU),
         "cpus_total": total.get(CPU, 0.0),
@@ -69,13 +80,15 @@ class History:
     async def _sample(self) -> None:
         while True:
             try:
-                self.add(self._state.connection.platform.host.time(), await self._state.cluster())
+                summary = await self._state.cluster()
+                usage = await self._state.usage() if summary["is_connected"] else {}
+                self.add(self._state.connection.platform.host.time(), summary, usage)
             except Exception:  # A bug of minray; later samples are still wanted.
                 logger.exception("a sample for the history could not be taken")
             await asyncio.sleep(PERIOD_S)
 
-    def add(self, time_s: float, summary: dict[str, Any]) -> None:
-        self._samples.append({"time": round(time_s, 1), "series": series_of(summary)})
+    def add(self, time_s: float, summary: dict[str, Any], usage: Usage) -> None:
+        self._samples.append({"time": round(time_s, 1), "series": series_of(summary, usage)})
 
     def facts(self) -> dict[str, Any]:
         return {"period_s": PERIOD_S, "units": UNITS, "samples": list(self._samples)}

@@ -59,9 +59,9 @@ def parse_question(pairs: Iterable[tuple[str, str]], columns: Sequence[str]) -> 
             _check_column(value.removeprefix("-"), columns)
             fields |= {"sort": value.removeprefix("-"), "is_descending": value.startswith("-")}
         elif name == "limit":
-            fields["limit"] = _number(name, value, 1, MAX_LIMIT)
+            fields["limit"] = whole_number(name, value, 1, MAX_LIMIT)
         elif name == "offset":
-            fields["offset"] = _number(name, value, 0, 10**9)
+            fields["offset"] = whole_number(name, value, 0, 10**9)
         else:
             raise ValueError(f"a table has no option {shown(name)}; it has filter, search, sort, limit and offset")
     if len(filters) > MOST_FILTERS:
@@ -74,7 +74,8 @@ def _check_column(name: str, columns: Sequence[str]) -> None:
         raise ValueError(f"this table has no column {shown(name)}; it has {', '.join(columns)}")
 
 
-def _number(name: str, text: str, least: int, most: int) -> int:
+def whole_number(name: str, text: str, least: int, most: int) -> int:
+    """Read an option that is a number. Raises ValueError, which names it."""
     if not text.isascii() or not text.isdigit() or not least <= int(text[:12]) <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}, not {shown(text)}")
     return int(text)

@@ -35,11 +35,12 @@ from minray.dashboard.control import Control
 from minray.dashboard.guarded_connection import Doorkeeper
 from minray.dashboard.history import History
 from minray.dashboard.listing import parse_question
+from minray.dashboard.logs import LogFiles
 from minray.dashboard.news import News
 from minray.dashboard.page_files import PAGE, PageFile, read_page
 from minray.dashboard.tables import COLUMNS
 from minray.observability.chrome_trace import trace_events
-from minray.observability.prometheus_text import prometheus_text
+from minray.observability.prometheus_exposition import CONTENT_TYPE, exposition
 from minray.platform.base import PlatformError
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class DashboardServer:
         self.news = News(state)
         self.history = History(state)
         self._control = Control(state)
+        self._logs = LogFiles(state)
+        state.extra_tables["logs"] = self._logs.table
         self._page: dict[str, PageFile] = read_page()
         self.complaints = Complaints(asyncio.get_running_loop().time)
         self._runner: web.AppRunner | None = None
@@ -140,6 +143,8 @@ class DashboardServer:
             get("/api/stacks", self._stacks),
             get("/api/metrics/history", self._history),
             get("/api/events", self._events),
+            get("/api/logs/{node}/{file}", self._log),
+            get("/api/logs/{node}/{file}/follow", self._follow_log),
             get("/api/{table}", self._table),
             get("/api/{table}/{id}", self._row),
             post("/api/control/{kind}", self._change),
@@ -261,8 +266,17 @@ class DashboardServer:
         return _json_body(body, headers)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        found = await self.state.connection.reader().metrics(self.state.timeout_s)
-        return web.Response(text=prometheus_text(found), content_type="text/plain", charset="utf-8")
+        families = await self.state.metrics()
+        body = await asyncio.to_thread(lambda: exposition(families))
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _log(self, request: web.Request) -> web.Response:
+        node_id, file = request.match_info["node"], request.match_info["file"]
+        return _json(await self._logs.read(node_id, file, dict(request.query)))
+
+    async def _follow_log(self, request: web.Request) -> web.StreamResponse:
+        node_id, file = request.match_info["node"], request.match_info["file"]
+        return await self._stream(request, self._logs.follow(node_id, file, dict(request.query), HEARTBEAT_S))
 
     async def _change(self, request: web.Request) -> web.Response:
         try:
@@ -351,7 +365,9 @@ def _file(file: PageFile, request: web.Request) -> web.Response:
     headers = {"ETag": file.tag, "Cache-Control": "no-cache"}
     if file.tag in request.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)
-    return web.Response(body=file.body, headers={**headers, "Content-Type": file.type})
+    response = web.Response(body=file.body, headers={**headers, "Content-Type": file.type})
+    response.enable_compression()
+    return response
 
 
 def _json(value: Any) -> web.Response:

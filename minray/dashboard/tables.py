@@ -8,7 +8,7 @@ an object, the use of a node. All values are texts, numbers, lists and dicts, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -46,11 +46,25 @@ class Table(NamedTuple):
     """Sentences that say why rows are missing."""
 
 
+USAGE = {
+    "cpu_percent": "node_cpu_utilization",
+    "ram_used": "node_mem_used",
+    "ram_total": "node_mem_total",
+    "disk_used": "node_disk_usage",
+    "disk_free": "node_disk_free",
+    "network_sent_speed": "node_network_send_speed",
+    "network_received_speed": "node_network_receive_speed",
+}
+"""Columns about a node's machine, and Ray's names of the metrics that they show."""
+LOG_COLUMNS = ("file", "node_id", "node_name", "group", "size", "modified")
+Usage = dict[bytes, dict[str, float]]
+"""Metrics of each node's machine by their names, by node id."""
+
 NODE_COLUMNS = (
     "node_id", "node_name", "node_ip", "hostname", "is_head_node", "state", "state_message", "health", "num_workers",
     "num_drivers", "num_waiting", "cpu_used", "cpu_total", "gpu_used", "gpu_total", "memory_used", "memory_total",
     "store_used", "store_total", "num_objects", "spilled_bytes", "fallback_bytes", "resources_total",
-    "resources_available", "labels", "pid",
+    "resources_available", "labels", "pid", *USAGE, "disk_total",
 )  # fmt: skip
 OBJECT_COLUMNS = (
     "object_id", "object_size", "reference_type", "task_status", "attempt_number", "owner", "owner_id", "holder",
@@ -71,16 +85,24 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "tasks": columns_of(TaskState),
     "objects": OBJECT_COLUMNS,
     "placement_groups": (*columns_of(PlacementGroupState), "strategy"),
+    "logs": LOG_COLUMNS,
 }
 """Columns of each table, in the order of the page. The first one is the row's id."""
 
 
-def nodes(census: ClusterCensus) -> Table:
+def nodes(census: ClusterCensus, usage: Usage) -> Table:
     """Make the rows of the nodes: what they have, what is in use, and whether they answer."""
     drivers: dict[bytes, int] = {}
     for address, _ in census.drivers:
         drivers[address.node_id] = drivers.get(address.node_id, 0) + 1
-    return Table([_node(info, census, drivers.get(info.node_id, 0)) for info in census.nodes], census.silent)
+    rows = [_node(info, census, drivers.get(info.node_id, 0)) for info in census.nodes]
+    for info, row in zip(census.nodes, rows, strict=True):
+        measured = usage.get(info.node_id, {})
+        row |= {column: measured.get(name) for column, name in USAGE.items()}
+        row["disk_total"] = (
+            measured["node_disk_usage"] + measured["node_disk_free"] if "node_disk_free" in measured else None
+        )
+    return Table(rows, census.silent)
 
 
 def _node(info: NodeInfo, census: ClusterCensus, drivers: int) -> Row:
@@ -259,10 +281,6 @@ def _copy(node_id: bytes, copy: CopyInfo) -> Row:
 
 def _process_name(pid: int, is_driver: bool) -> str:
     return f"{'driver' if is_driver else 'worker'} {pid}"
-
-
-FROM_CENSUS: dict[str, Callable[[ClusterCensus], Table]] = {"nodes": nodes, "jobs": jobs}
-"""Tables that the census alone answers."""
 
 
 def summary(census: ClusterCensus) -> dict[str, Any]:

@@ -265,3 +265,54 @@ def test_a_hung_worker_is_named_and_the_others_answer(site: OwnSite, monkeypatch
     finally:
         os.kill(pid, signal.SIGCONT)
     minray.kill(counter)
+
+
+def test_a_node_shows_its_machine(site: OwnSite) -> None:
+    (node,) = site.rows("/api/nodes")
+    assert node["ram_total"] > node["ram_used"] > 0 and node["disk_total"] > 0 and node["cpu_percent"] is not None
+
+
+def test_logs_are_listed_read_searched_and_followed(site: OwnSite) -> None:
+    @minray.remote
+    def say(text: str) -> None:
+        print(text)
+
+    minray.get(say.remote("first words <b>"))
+    (raylet,) = site.rows("/api/logs?filter=file=raylet.log")
+    node_id = raylet["node_id"]
+    assert raylet["group"] == "raylet" and raylet["size"] >= 0
+
+    def read(search: str) -> list[str]:
+        files = [row["file"] for row in site.rows("/api/logs?filter=group=worker_out&limit=1000")]
+        answers = [site.get(f"/api/logs/{node_id}/{file}?tail=100&search={search}").json["lines"] for file in files]
+        return [line for lines in answers for line in lines]
+
+    wait_for_condition(lambda: read("FIRST") == ["first words <b>"])
+    assert read("nobody-said-this") == []
+    file = next(
+        row["file"]
+        for row in site.rows("/api/logs?filter=group=worker_out&limit=1000")
+        if site.get(f"/api/logs/{node_id}/{row['file']}?search=first").json["lines"]
+    )
+    with site.stream(f"/api/logs/{node_id}/{file}/follow?tail=1") as stream:
+        assert next_event(stream)["lines"][-1] == "first words <b>"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("NODE/..%2f..%2ftoken", 404),
+        ("NODE/%2fetc%2fpasswd", 404),
+        ("NODE/..%2fnode.json", 404),
+        ("NODE/nothing.log", 404),
+        ("NODE/%00", 404),
+        ("ffff/raylet.log", 404),
+        ("NODE/raylet.log?tail=-1", 400),
+        ("NODE/raylet.log?tail=x", 400),
+        ("NODE/raylet.log/follow?tail=9999999", 400),
+    ],
+)
+def test_no_other_file_is_read(site: OwnSite, path: str, status: int) -> None:
+    node_id = site.rows("/api/nodes")[0]["node_id"]
+    answer = site.get(f"/api/logs/{path.replace('NODE', node_id)}")
+    assert answer.status == status and "error" in answer.json, answer.body

@@ -119,7 +119,7 @@ def test_a_thousand_cases_of_a_kind_are_two_lines(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_sample_of_a_silent_cluster_is_a_gap() -> None:
-    assert series_of({"is_connected": False}) == {}
+    assert series_of({"is_connected": False}, {}) == {}
     assert SAMPLES == 120
 
 
@@ -129,5 +129,6 @@ def test_a_sample_has_what_is_used() -> None:
         "store_used": 5, "store_total": 10, "spilled_bytes": 0, "workers": 3, "waiting": 2, "jobs_running": 1,
         "silent": ["x"],
     }  # fmt: skip
-    series = series_of(summary)
+    series = series_of(summary, {b"n": {"node_cpu_utilization": 30.0}, b"m": {"node_cpu_utilization": 50.0}})
+    assert series["cpu_percent"] == 40.0
     assert (series["cpus_used"], series["cpus_total"], series["silent"]) == (3.0, 4.0, 1)
