@@ -1,4 +1,4 @@
-"""What a dashboard costs: processor time and memory without one, with one, and with ten clients.
+"""The cost of a dashboard: processor time and memory without one, with one, and with ten clients.
 
 ``python -m benchmarks.dashboard_cost [SECONDS]`` starts a cluster of one node with 2,000 finished tasks and 50 actors, and
 prints a line for each state. A client follows the news of two tables and fetches both after each event, as an open page

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from minray.dashboard.cluster_state import DashboardState, NotFound
 from minray.dashboard.listing import whole_number
@@ -48,18 +48,27 @@ def log_rows(node: NodeInfo, files: Sequence[Any]) -> list[dict[str, Any]]:
     ]
 
 
-class LogFiles:
+class LogWish(NamedTuple):
+    """The lines that a visitor wants."""
+
+    node_id: str
+    file: str
+    tail: int
+    search: str
+
+
+class LogDesk:
     """The log files of a cluster."""
 
     def __init__(self, state: DashboardState) -> None:
         self._state = state
 
-    async def _logs(self) -> ClusterLogs:
+    def _logs(self) -> ClusterLogs:
         return ClusterLogs(self._state.connection.reader(), self._state.timeout_s)
 
     async def table(self) -> Table:
         """List the files of all living nodes."""
-        logs = await self._logs()
+        logs = self._logs()
         nodes = [node for node in (await self._state.census()).value.nodes if node.alive]
 
         async def rows_of(node: NodeInfo) -> tuple[list[dict[str, Any]], int]:
@@ -86,7 +95,7 @@ class LogFiles:
         pieces: deque[bytes] = deque()
         size, notes = 0, []
         try:
-            cursor = await self._cursor(node_id, file, tail, wishes.get("search", ""), is_followed=False)
+            cursor = await self._cursor(LogWish(node_id, file, tail, wishes.get("search", "")), is_followed=False)
             async with asyncio.timeout(READ_S):
                 while not cursor.is_end:
                     pieces.append(await cursor.read())
@@ -101,13 +110,19 @@ class LogFiles:
         lines = lines_of(b"".join(pieces)[-MOST_BYTES:])[-tail:] if tail else []
         return {"file": file, "node_id": node_id, "lines": lines, "notes": notes}
 
-    async def follow(self, node_id: str, file: str, wishes: dict[str, str], heartbeat_s: float) -> AsyncIterator[Any]:
-        """Yield events with new lines; None if there were none for a while. The last event says why it is the last."""
+    def follow(self, node_id: str, file: str, wishes: dict[str, str], heartbeat_s: float) -> AsyncIterator[Any]:
+        """Return events with new lines; None if there were none for a while. The last event says why it is the last.
+
+        Raises ValueError for a wrong wish.
+        """
         tail = whole_number("tail", wishes.get("tail", "0"), 0, MOST_TAIL)
+        return self._follow(LogWish(node_id, file, tail, wishes.get("search", "")), heartbeat_s)
+
+    async def _follow(self, wish: LogWish, heartbeat_s: float) -> AsyncIterator[Any]:
         loop = asyncio.get_running_loop()
         said_at = loop.time()
         try:
-            cursor = await self._cursor(node_id, file, tail, wishes.get("search", ""), is_followed=True)
+            cursor = await self._cursor(wish, is_followed=True)
             while True:
                 piece = await cursor.read()
                 if piece:
@@ -121,10 +136,10 @@ class LogFiles:
         except (NoSuchLog, PlatformError, ConnectionError, TimeoutError) as error:
             yield {"lines": [], "error": str(error) or "the cluster does not answer"}
 
-    async def _cursor(self, node_id: str, file: str, tail: int, search: str, is_followed: bool) -> LogCursor:
-        logs = await self._logs()
-        place = LogPlace(await logs.node(node_id), file, LogChoice(search=search))
-        return logs.cursor(place, tail, is_followed)
+    async def _cursor(self, wish: LogWish, is_followed: bool) -> LogCursor:
+        logs = self._logs()
+        place = LogPlace(await logs.node(wish.node_id), wish.file, LogChoice(search=wish.search))
+        return logs.cursor(place, wish.tail, is_followed)
 
 
 def lines_of(data: bytes) -> list[str]:

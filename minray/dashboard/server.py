@@ -35,7 +35,7 @@ from minray.dashboard.control import Control
 from minray.dashboard.guarded_connection import Doorkeeper
 from minray.dashboard.history import History
 from minray.dashboard.listing import parse_question
-from minray.dashboard.logs import LogFiles
+from minray.dashboard.logs import LogDesk
 from minray.dashboard.news import News
 from minray.dashboard.page_files import PAGE, PageFile, read_page
 from minray.dashboard.tables import COLUMNS
@@ -78,7 +78,7 @@ class DashboardServer:
         self.news = News(state)
         self.history = History(state)
         self._control = Control(state)
-        self._logs = LogFiles(state)
+        self._logs = LogDesk(state)
         state.extra_tables["logs"] = self._logs.table
         self._page: dict[str, PageFile] = read_page()
         self.complaints = Complaints(asyncio.get_running_loop().time)

@@ -108,7 +108,7 @@ def test_a_page_is_told_once_of_several_changes() -> None:
 def test_a_thousand_cases_of_a_kind_are_two_lines(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     complaints = Complaints(lambda: now)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, "minray"):
         for _ in range(1000):
             complaints.note("token", "refused\n\x1b[31mforged line")
         now = PAUSE_S
