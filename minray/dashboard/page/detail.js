@@ -201,7 +201,8 @@ function drawFact(key, value, column) {
   if (value && key === "required_resources") return clean(resources(value), LONG);
   if (column && !column.of && ["bytes", "moment", "state"].includes(column.kind) && value !== null) return KINDS[column.kind].draw(value);
   if (column && ["used"].includes(column.kind) && value !== null) return KINDS.bytes.draw(value);
-  if (/_(total|used)$/.test(key) && /^(store|memory|disk)/.test(key)) return KINDS.bytes.draw(value);
+  if (/_(total|used)$/.test(key) && /^(store|memory|ram|disk)/.test(key)) return KINDS.bytes.draw(value);
+  if (/^(network_.*_speed|disk_free)$/.test(key)) return KINDS.bytes.draw(value);
   if (/_time$/.test(key)) return KINDS.moment.draw(value);
   return clean(plain(value), LONG);
 }

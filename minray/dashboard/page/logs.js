@@ -24,6 +24,7 @@ const LOGS = {
     { key: "size", label: "Size", kind: "bytes" },
     { key: "group", label: "Kind", kind: "short", width: 14 },
     { key: "node_id", label: "Node", kind: "node" },
+    { key: "node_name", label: "Name", kind: "text" },
     { key: "modified", label: "Written", kind: "moment", of: (row) => row.modified * 1000, sort: "modified" },
   ],
 };
@@ -139,7 +140,7 @@ class LogFile {
   onLines(news) {
     const wanted = this.search.value.toLowerCase();
     this.add((news.lines ?? []).filter((line) => !wanted || line.toLowerCase().includes(wanted)));
-    put(this.count, `${number(this.box.childElementCount)} lines, following`);
+    put(this.count, clean(news.error ?? `${number(this.box.childElementCount)} lines, following`, 400));
   }
 
   close() {

@@ -121,7 +121,7 @@ function showFacts(cluster) {
     ? [cluster.trouble || "The gcs does not answer."]
     : [
       `${number(cluster.nodes_alive)} node${cluster.nodes_alive === 1 ? "" : "s"}${cluster.nodes_dead ? ` (${number(cluster.nodes_dead)} dead)` : ""}`,
-      `${number((total.CPU ?? 0) - (free.CPU ?? 0))} of ${number(total.CPU ?? 0)} CPUs in use`,
+      `${number((total.CPU ?? 0) - (free.CPU ?? 0))} of ${number(total.CPU ?? 0)} CPUs taken`,
       `store ${bytes(cluster.store_used)} of ${bytes(cluster.store_total)}`,
       cluster.version && `minray ${cluster.version}`,
       cluster.address,

@@ -8,12 +8,13 @@ const WIDTH = 300;
 const HEIGHT = 56;
 const PERIOD_MS = 5000;
 const TITLES = {
-  cpus_used: "CPUs in use", cpus_total: "CPUs", gpus_used: "GPUs in use", memory_used: "Memory reserved", store_used: "Object store in use",
+  cpu_percent: "CPU of the machines", ram_used: "Memory of the machines", disk_used: "Disks in use", cpus_used: "CPUs taken by tasks and actors", cpus_total: "CPUs", gpus_used: "GPUs taken", memory_used: "Memory taken", store_used: "Object store in use",
   store_total: "Object store", spilled: "Spilled to disk", nodes: "Nodes alive", workers: "Workers", waiting: "Requests that wait", jobs: "Jobs that run",
   silent: "Processes that do not answer",
 };
-const FIRST = ["cpus_used", "waiting", "workers", "store_used", "memory_used", "spilled", "gpus_used", "nodes", "jobs", "silent"];
-const LIMIT_OF = { cpus_used: "cpus_total", store_used: "store_total" };
+const FIRST = ["cpu_percent", "ram_used", "store_used", "disk_used", "cpus_used", "waiting", "workers", "spilled", "memory_used", "gpus_used", "nodes", "jobs", "silent"];
+const LIMIT_OF = { cpus_used: "cpus_total", store_used: "store_total", ram_used: "ram_total" };
+const WRITERS = { bytes, "%": (value) => `${number(value)} %` };
 
 class Metrics {
   constructor(place) {
@@ -62,7 +63,7 @@ class Metrics {
   showSeries(name, samples, unit, period) {
     const values = samples.map((sample) => sample.series[name]);
     const known = values.filter((value) => value !== undefined);
-    const write = unit === "bytes" ? bytes : number;
+    const write = WRITERS[unit] ?? number;
     const [least, most, last] = [Math.min(...known), Math.max(...known), known.at(-1)];
     const limit = samples.at(-1)?.series[LIMIT_OF[name]];
     let card = this.cards.get(name);
@@ -76,7 +77,7 @@ class Metrics {
     put(card.value, write(last));
     put(card.rest, `${limit ? `of ${write(limit)}; ` : ""}${least === most ? "unchanged" : `${write(least)} to ${write(most)}`}`);
     card.svg.setAttribute("aria-label", `${TITLES[name] ?? name}: now ${write(last)}, least ${write(least)}, greatest ${write(most)} in ${Math.round((samples.length * period) / 60)} minutes`);
-    const top = Math.max(limit ?? 0, most, 1e-9) * 1.05;
+    const top = Math.max(limit ?? (unit === "%" ? 100 : 0), most, 1e-9) * 1.05;
     const step = WIDTH / Math.max(samples.length - 1, 119);
     const start = WIDTH - step * (samples.length - 1);
     const points = values.map((value, index) => (value === undefined ? null : [start + index * step, HEIGHT - 1 - (value / top) * (HEIGHT - 3)]));

@@ -83,8 +83,8 @@ class Overview {
     if (cluster.is_connected === false) throw new Error(cluster.trouble);
     const total = cluster.resources_total ?? {};
     const used = (name) => (total[name] ?? 0) - (cluster.resources_available?.[name] ?? 0);
-    this.fill("cpu", `${number(used("CPU"))} of ${number(total.CPU ?? 0)}`, total.GPU ? `GPUs ${number(used("GPU"))} of ${number(total.GPU)}` : "in use by tasks and actors", used("CPU") / total.CPU);
-    this.fill("memory", bytes(used("memory")), `reserved of ${bytes(total.memory ?? 0)}`, used("memory") / total.memory);
+    this.fill("cpu", `${number(used("CPU"))} of ${number(total.CPU ?? 0)}`, total.GPU ? `GPUs ${number(used("GPU"))} of ${number(total.GPU)}` : "taken by tasks and actors", used("CPU") / total.CPU);
+    this.fill("memory", bytes(used("memory")), `taken of ${bytes(total.memory ?? 0)}`, used("memory") / total.memory);
     this.fill("store", bytes(cluster.store_used), `of ${bytes(cluster.store_total)}; ${bytes(cluster.spilled_bytes)} spilled`, cluster.store_used / cluster.store_total);
     this.fill("nodes", number(cluster.nodes_alive), `alive; ${number(cluster.nodes_dead)} dead`);
     this.fill("waiting", number(cluster.waiting), cluster.waiting ? "see who waits for whom" : "no request waits");
