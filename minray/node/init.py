@@ -29,13 +29,9 @@ from minray.node.addresses import addresses_of_driver, addresses_of_worker
 from minray.node.arguments import (
     check_ignored,
     check_joining,
-<<<<<<< HEAD
     check_logging_config,
-    check_types,
-=======
     check_texts_and_dicts,
     dashboard_arguments,
->>>>>>> ecf89fb3 (dashboard: give its classes names of their own)
     job_config,
     node_options,
     with_local_mode,
@@ -185,15 +181,8 @@ def init(
     check_ignored(ignored)
     if _connection is not None or calls.connected_api() is not None:
         return _existing_context(ignore_reinit_error)
-<<<<<<< HEAD
-    check_types(address=(address, str), namespace=(namespace, str), resources=(resources, dict), labels=(labels, dict))
-    check_types(object_spilling_directory=(object_spilling_directory, str), _node_name=(_node_name, str))
-    check_logging_config(logging_config)
-    check_labels(labels or {})
-    check_encodable("namespace", namespace or "")
-=======
     check_texts_and_dicts(address, namespace, resources, labels, object_spilling_directory, _node_name)
->>>>>>> ecf89fb3 (dashboard: give its classes names of their own)
+    check_logging_config(logging_config)
     _set_level(logging_level)
     address, _system_config = with_local_mode(address, local_mode, _system_config)
     of_the_node: dict[str, Any] = {
@@ -222,13 +211,8 @@ def _connect(
     """Join the cluster that ``address`` means, or start one with these options."""
     if files := candidates(address):
         check_joining(of_the_node)
-<<<<<<< HEAD
         return driver_connection.join(files, driver)
     return driver_connection.start(options, driver)
-=======
-    _connection = driver_connection.join(files, driver) if files else driver_connection.start(options, driver)
-    return RayContext(addresses_of_driver(_connection.file))
->>>>>>> ecf89fb3 (dashboard: give its classes names of their own)
 
 
 def _set_level(level: int | str) -> None:
