@@ -24,7 +24,7 @@ export const LISTS = {
       { key: "health", label: "Health", kind: "state", width: 13 },
       { key: "node_ip", label: "IP", kind: "short", width: 15 },
       { key: "is_head_node", label: "Head", kind: "flag", width: 8 },
-      { key: "cpu_percent", label: "CPU", kind: "share", optional: true, of: (row) => row.cpu_percent / 100, sort: "cpu_percent", width: 13, hint: "Use of the machine's processors, measured" },
+      { key: "cpu_percent", label: "CPU", kind: "share", optional: true, of: (row) => row.cpu_percent / 100, sort: "cpu_percent", width: 16, hint: "Use of the machine's processors, measured" },
       { key: "ram_used", label: "Memory", kind: "used", optional: true, of: (row) => [row.ram_used, row.ram_total], sort: "ram_used", parts: ["ram_total"], hint: "Memory of the machine, measured" },
       { key: "cpu_used", label: "CPUs taken", kind: "counted", hint: "CPUs that tasks and actors have asked for", of: (row) => [row.cpu_used, row.cpu_total], sort: "cpu_used", parts: ["cpu_total"] },
       { key: "gpu_used", label: "GPUs taken", kind: "counted", of: (row) => [row.gpu_used, row.gpu_total], sort: "gpu_used", parts: ["gpu_total"], width: 14 },

@@ -13,18 +13,20 @@ const AGAIN_MS = 2000;
 const TYPING_MS = 250;
 const ESCAPES = /\u001b\[[0-9;?]*[A-Za-z]|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)/g;
 
+const NAME_CHARACTERS = matchMedia("(max-width: 820px)").matches ? 26 : 54;
+
 const nameOf = (row) => row.file ?? row.name ?? row.filename;
 
 const LOGS = {
   title: "Logs", table: "logs", id: "file", isStill: true,
   note: "What the processes of each node have written.",
-  search: "Search in names",
+  search: "Search in names of files",
   columns: [
-    { key: "file", label: "File", kind: "text", of: nameOf, sort: "file", href: (row) => link(["logs", row.node_id, nameOf(row)]) },
+    { key: "file", label: "File", kind: "text", width: NAME_CHARACTERS, of: nameOf, sort: "file", href: (row) => link(["logs", row.node_id, nameOf(row)]) },
     { key: "size", label: "Size", kind: "bytes" },
     { key: "group", label: "Kind", kind: "short", width: 14 },
     { key: "node_id", label: "Node", kind: "node" },
-    { key: "node_name", label: "Name", kind: "text" },
+    { key: "node_name", label: "Name of the node", kind: "text", more: true },
     { key: "modified", label: "Written", kind: "moment", of: (row) => row.modified * 1000, sort: "modified" },
   ],
 };

@@ -75,7 +75,7 @@ class Metrics {
       this.list.append(card.item);
     }
     put(card.value, write(last));
-    put(card.rest, `${limit ? `of ${write(limit)}; ` : ""}${least === most ? "unchanged" : `${write(least)} to ${write(most)}`}`);
+    put(card.rest, `${limit ? `of ${write(limit)}` : write(least) === write(most) ? "unchanged" : `${write(least)} to ${write(most)}`}`);
     card.svg.setAttribute("aria-label", `${TITLES[name] ?? name}: now ${write(last)}, least ${write(least)}, greatest ${write(most)} in ${Math.round((samples.length * period) / 60)} minutes`);
     const top = Math.max(limit ?? (unit === "%" ? 100 : 0), most, 1e-9) * 1.05;
     const step = WIDTH / Math.max(samples.length - 1, 119);
