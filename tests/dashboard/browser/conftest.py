@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +21,13 @@ if TYPE_CHECKING:
 ASKED = "MINRAY_TEST_BROWSER"
 """Environment variable with which the tests run: each takes a second or more of a whole core."""
 PROGRAM = Path(__file__).with_name("all_kinds.py")
-collect_ignore_glob: list[str] = [] if find_spec("playwright") else ["test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests of this folder unless they are asked for and can run."""
-    reason = missing()
-    for item in items:
-        if reason and Path(__file__).parent in item.path.parents:
+    mine = [item for item in items if Path(__file__).parent in item.path.parents]
+    if mine and (reason := missing()):
+        for item in mine:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
-
-from playwright.sync_api import Route
 
 from tests.dashboard.browser.all_kinds import TURNED, markup
 from tests.dashboard.browser.visitor import NARROW, Visitor
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 Visit = Callable[..., Visitor]
 NODE, FILE = "ab" * 16, "worker-0123-7.out"

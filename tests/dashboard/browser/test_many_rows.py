@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Route
 
 from tests.dashboard.browser.visitor import Visitor
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 Visit = Callable[..., Visitor]
 ACTORS, NODES, TASKS = 10_000, 1_000, 1_000_000

@@ -7,10 +7,15 @@ moved by themselves, and requests to other hosts. ``Visitor.check`` fails if the
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+pytest.importorskip("playwright", reason="playwright is missing: pip install 'minray[test-browser]'")
 
 CHROMIUM = [Path("/usr/bin/chromium"), Path("/usr/bin/chromium-browser"), Path("/usr/bin/google-chrome")]
 FLAGS = [
