@@ -32,6 +32,7 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 
 .PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
 .PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere test-browser coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
+.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-client test-anywhere coverage demo docs docs-quick bench conformance ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -41,6 +42,7 @@ help:
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make test-shared-memory  the tests of real clusters, with the object stores in multiprocessing.shared_memory"
 	@echo "make test-local      the tests of real clusters, with the whole cluster inside the test's process"
+	@echo "make test-client     the tests of real clusters, in a remote client of the cluster"
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
 	@echo "make test-kubernetes  the manifests of deploy/, executed in network namespaces; it needs Linux and root"
 	@echo "make test-browser    the dashboard's page in a headless Chromium, which must be installed"
@@ -116,6 +118,9 @@ test-local: $(STAMP)
 # The pods are made of namespaces: without the right to make them all tests are skipped, with the reason.
 test-kubernetes: $(STAMP)
 	$(PY) -m pytest -rs tests/kubernetes/in_pods.py $(KUBERNETES_ARGS)
+# And as remote clients of a head; tests/real/not_client.py lists what is not for them.
+test-client: $(STAMP)
+	MINRAY_TEST_AS=client $(PY) -m pytest $(PYTEST_ARGS) tests/real tests/remote_client
 
 test-anywhere: $(STAMP)
 	$(PY) -m tests.anywhere $(ANYWHERE_ARGS) -- $(PYTEST_ARGS)

@@ -29,6 +29,7 @@ from minray.values.object_ref_generator import ObjectRefGenerator
 if TYPE_CHECKING:
     from minray import cluster_utils, experimental, internal, util
     from minray.api.timeline import timeline
+    from minray.client_builder import ClientBuilder, client
     from minray.logging_config import LoggingConfig
     from minray.node.init import RayContext, init, is_initialized, shutdown
 
@@ -36,6 +37,7 @@ __all__ = [
     "ActorClass",
     "ActorHandle",
     "ActorID",
+    "ClientBuilder",
     "DynamicObjectRefGenerator",
     "FunctionID",
     "JobID",
@@ -55,6 +57,7 @@ __all__ = [
     "actor",
     "available_resources",
     "cancel",
+    "client",
     "cloudpickle",
     "cluster_resources",
     "cluster_utils",
@@ -86,8 +89,10 @@ __all__ = [
 
 
 _LATER = {
+    "ClientBuilder": "minray.client_builder",
     "LoggingConfig": "minray.logging_config",
     "RayContext": "minray.node.init",
+    "client": "minray.client_builder",
     "cluster_utils": "minray.cluster_utils",
     "experimental": "minray.experimental",
     "init": "minray.node.init",

@@ -15,6 +15,7 @@ Ray: python/ray/scripts/scripts.py
     minray debug [ID]                                          attaches to a breakpoint of a task: see ``debug``
     minray dashboard                                           a web page about a cluster: see ``dashboard``
     minray microbenchmark                                      speed of this machine: see ``microbenchmark``
+    minray client-server                                       serves remote clients: see ``client_server``
     minray drain-node --node-id=...                            make a node leave after its tasks have ended: see ``drain``
     minray health-check                                        whether a node or a cluster answers: see ``health_check``
     minray stop                                                end nodes that ``minray start`` has started here: see ``stop``
@@ -40,6 +41,7 @@ import msgspec
 from minray._version import __version__
 from minray.cli import block as blocking
 from minray.cli.check import check
+from minray.cli.client_server import client_server
 from minray.cli.dashboard import dashboard_command
 from minray.cli.debug import debug_command
 from minray.cli.drain import drain_command
@@ -154,6 +156,12 @@ def main() -> None:
     type=click.IntRange(0, 65535),
     help=f"TCP port of the dashboard; 0 means any free one. Default: {DEFAULT_PORT}, or the next free one.",
 )
+@click.option(
+    "--ray-client-server-port",
+    "client_server_port",
+    type=click.IntRange(0, 65535),
+    help="Also start a client server (--head): remote clients connect to this TCP port; 0 means any free port.",
+)
 @click.option("--block", is_flag=True, help="Wait until the node ends; interrupting this command ends the node.")
 @click.option(
     "--drain-on-sigterm",
@@ -179,6 +187,8 @@ def start(
     if head == (address is not None):
         raise click.UsageError("give either --head or --address")
     ip = node_ip_address and node_ip_address.strip("[]")
+    if not head and of_the_node["client_server_port"] is not None:
+        raise click.UsageError("--ray-client-server-port is for the head; `minray client-server` serves clients elsewhere")
     if not head and (port or storage is not None or system_config):
         raise click.UsageError("--port, --storage and --system-config are for the head; they hold for the whole cluster")
     if not head and of_the_node["include_dashboard"]:
@@ -293,6 +303,8 @@ def _announce(node: Node, dashboard_host: str) -> None:
         click.echo(_traffic(file))
     else:
         click.echo("This head listens on loopback only; for other machines start it with --node-ip-address.")
+    if file.client_server:
+        click.echo(f"\nPrograms elsewhere join it with minray.init('minray://{file.client_server}') and the token.")
     choice = _announce_others(file)
     click.echo(f"\nTo look at it: minray status{choice}. To end it: minray stop{choice}.")
     if node.dashboard_url:
@@ -502,3 +514,4 @@ for _command in [
     *process_commands(_client),
 ]:
     main.add_command(_command)
+main.add_command(client_server)

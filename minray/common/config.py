@@ -141,6 +141,8 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Number of older files kept of each log."""
     log_deduplication_window_s: float = 5.0
     """Time within which a driver shows a line that several workers print only once, and then counts it."""
+    client_reconnect_grace_period_s: float = 30.0
+    """Time for which a remote client that has lost its connection may come back; then its driver process ends."""
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
     """See MAX_DIRECT_CALL_OBJECT_SIZE."""
     object_manager_default_chunk_size: int = 5 * 1024 * 1024
@@ -333,4 +335,14 @@ class DashboardConfig(msgspec.Struct, frozen=True):
     """Address at which the dashboard listens."""
     port: int
     """TCP port of the dashboard; 0: any free one; -1: Ray's default port, or the next free one."""
+    system_config: SystemConfig
+
+
+class ClientServerConfig(msgspec.Struct, frozen=True):
+    """How a client server is started."""
+
+    session_dir: str
+    host: str
+    """Address at which it listens."""
+    port: int
     system_config: SystemConfig

@@ -18,7 +18,7 @@ from minray.common.config import WorkerConfig, fallback_endpoint, store_endpoint
 from minray.core_worker.execution.task_execution import TaskExecution
 from minray.core_worker.fetching.blocked_tasks import BlockedTasks
 from minray.core_worker.fetching.future_resolver import FutureResolver
-from minray.core_worker.fetching.store_provider import StoreProvider
+from minray.core_worker.fetching.store_provider import LargeValues, StoreProvider
 from minray.core_worker.fetching.value_fetcher import ValueFetcher
 from minray.core_worker.fetching.waiting_threads import WaitingThreads
 from minray.core_worker.ground.job_context import JobContext
@@ -159,8 +159,18 @@ class CoreWorker:
 
     def _build_fetching(self) -> None:
         """Make the parts that fetch values, and those in which threads wait for them."""
-        process, config, references, store, objects = self.process, self.config, self.references, self.store, self.objects
+        process, references, store, objects = self.process, self.references, self.store, self.objects
         self.futures = FutureResolver(process, references, store, objects.on_value, objects.put_error, self.borrowing.apply)
+        self.provider = self._make_provider()
+        self.blocked = BlockedTasks(process, self._on_blocked)
+        self.fetcher = ValueFetcher(
+            process, references, store, self.borrowing, objects, self.futures, self.provider, self.blocked.lend_soon
+        )
+        self.waiting = WaitingThreads(process, references, store, objects, self.futures, self.fetcher, self.blocked)
+
+    def _make_provider(self) -> LargeValues:
+        """Make the part that writes and reads large values; a remote client has another one."""
+        process, config = self.process, self.config
         client = StoreClient(
             process.platform,
             process.raylet,
@@ -169,12 +179,7 @@ class CoreWorker:
             fallback_endpoint(config.socket_dir, config.node_id),
             self._on_unreachable_store,
         )
-        self.provider = StoreProvider(process.platform, client)
-        self.blocked = BlockedTasks(process, self._on_blocked)
-        self.fetcher = ValueFetcher(
-            process, references, store, self.borrowing, objects, self.futures, self.provider, self.blocked.lend_soon
-        )
-        self.waiting = WaitingThreads(process, references, store, objects, self.futures, self.fetcher, self.blocked)
+        return StoreProvider(process.platform, client)
 
     def _build_tasks(self) -> None:
         """Make the parts that submit tasks, those that run tasks here, and what tasks and actors refer to."""

@@ -73,6 +73,8 @@ class NodeFile(msgspec.Struct):
     zygote_pid: int
     departure: str = ""
     """Reason why the raylet has ended in order, and is not started again; empty as long as the node lives."""
+    client_server: str = ""
+    """Address of the node's client server; empty if it has none."""
 
     @property
     def restarts(self) -> bool:
@@ -418,10 +420,37 @@ def _own_head() -> list[NodeFile]:
     return [file for file in find_nodes() if file.session_dir in own_heads][-1:] if own_heads else []
 
 
+CLIENT_SCHEMES = ("minray://", "ray://")
+"""Beginnings of the address of a client server."""
+CLIENT_SERVER_PORT = 10001
+"""TCP port of a client server whose address names none, as in Ray."""
+
+
+def client_server_of(address: str | None) -> str | None:
+    """Return host and port of the client server that ``init(address)`` connects to; None if it joins a node, or starts one.
+
+    Raises ValueError for an address without a host, or with a wrong port.
+    """
+    address = address or setting("ADDRESS") or ""
+    scheme = next((scheme for scheme in CLIENT_SCHEMES if address.startswith(scheme)), None)
+    if scheme is None:
+        return None
+    place = address.removeprefix(scheme).rstrip("/")
+    if ":" not in place.rpartition("]")[2]:
+        place = f"{place}:{CLIENT_SERVER_PORT}"
+    try:
+        endpoint_of(place)
+    except ValueError:
+        raise ValueError(
+            f"{address!r} is not the address of a client server; it looks like {scheme}10.0.0.1:10001"
+        ) from None
+    return place
+
+
 def candidates(address: str | None) -> list[NodeFile]:
     """Return the nodes that ``init(address)`` may join, best first; empty means that it starts a cluster of its own.
 
-    Raises ConnectionError if no node of the wanted cluster runs here, ValueError for a ``ray://`` address.
+    Raises ConnectionError if no node of the wanted cluster runs here.
     """
     address = address or setting("ADDRESS")
     if address == "local":
@@ -437,8 +466,6 @@ def candidates(address: str | None) -> list[NodeFile]:
                 started[-1].gcs_address,
             )
         return nodes_of(started[-1].gcs_address) if started else []
-    if address.startswith("ray://"):
-        raise ValueError("ray:// addresses need Ray Client, which minray does not have; run the driver on one of the nodes")
     matching = nodes_of(address)
     if not matching:
         raise ConnectionError(

@@ -31,7 +31,7 @@ from minray.node.own_thread import OwnThread, make_own_thread
 from minray.node.raylet_restart import successor_of, when_listening
 from minray.node.termination import take_sigterm
 from minray.node.worker_output import LinePrinter
-from minray.platform.base import PlatformError
+from minray.platform.base import Platform, PlatformError
 from minray.platform.process.host import raise_file_limit
 from minray.platform.process.session import LOGS
 from minray.platform.threads.user_code import DriverUserCode
@@ -63,23 +63,28 @@ class Driver:
 class DriverConnection:
     """The parts that ``init`` has started and ``shutdown`` must end."""
 
-    def __init__(self, node: Node | None, file: NodeFile, token: bytes) -> None:
-        """Make a core worker on a thread of its own, for a driver on the node of this file.
+    def __init__(
+        self,
+        node: Node | None,
+        file: NodeFile,
+        thread: OwnThread,
+        user_code: DriverUserCode,
+        platform: Platform,
+        core_class: type[CoreWorker] = CoreWorker,
+    ) -> None:
+        """Make a core worker on this thread, for a driver on the node of this file.
 
-        ``node`` is that node if ``init`` has started it, None if it joins a cluster. Raises as ``make_own_thread``.
+        ``node`` is that node if ``init`` has started it, None if it joins a cluster. A remote client has another
+        ``core_class``.
         """
         raise_file_limit()
         self.node = node
         self.file = file
         self.pid = os.getpid()
-        worker_id = secrets.token_bytes(16)
-        self.thread: OwnThread
-        self.user_code: DriverUserCode
-        self.thread, self.user_code, platform = make_own_thread(
-            "driver", worker_id, file.gcs_endpoint, token, file.system_config
-        )
+        self.thread = thread
+        self.user_code = user_code
         config = WorkerConfig(
-            worker_id=worker_id,
+            worker_id=platform.identity,
             node_id=bytes.fromhex(file.node_id),
             node_ip=file.node_ip,
             raylet_endpoint=file.raylet_endpoint,
@@ -92,7 +97,7 @@ class DriverConnection:
         )
 
         async def make() -> CoreWorker:
-            return CoreWorker(platform, config)
+            return core_class(platform, config)
 
         self.core = self.thread.run(make())
         self._printer = LinePrinter(file.system_config.log_deduplication_window_s, platform.user_code.time)
@@ -226,6 +231,7 @@ def _join_node(file: NodeFile, driver: Driver) -> DriverConnection:
 
 
 def _connect(node: Node | None, file: NodeFile, token: bytes, driver: Driver) -> DriverConnection:
-    connection = DriverConnection(node, file, token)
+    own = make_own_thread("driver", secrets.token_bytes(16), file.gcs_endpoint, token, file.system_config)
+    connection = DriverConnection(node, file, *own)
     connection.connect(driver)
     return connection

@@ -36,10 +36,11 @@ from minray.node.arguments import (
     node_options,
     with_local_mode,
 )
-from minray.node.discovery import candidates
+from minray.node.discovery import candidates, client_server_of
 from minray.node.driver_connection import Driver, DriverConnection
 from minray.node.node import NodeOptions
 from minray.node.termination import leave_sigterm
+from minray.platform.base import PROTOCOL_VERSION
 from minray.platform.threads.user_code import LockParker
 
 if TYPE_CHECKING:
@@ -83,6 +84,20 @@ class RayContext(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"RayContext({self.address_info})"
+
+
+class ClientContext(RayContext):
+    """Result of ``init`` with the address of a client server; it has Ray's fields of such a context."""
+
+    ray_commit = ""
+    protocol_version = str(PROTOCOL_VERSION)
+
+    def __init__(self, address_info: dict[str, Any], num_clients: int) -> None:
+        super().__init__(address_info)
+        self._num_clients = num_clients
+
+    def __repr__(self) -> str:
+        return f"ClientContext({self.address_info})"
 
 
 _connection: DriverConnection | None = None
@@ -153,7 +168,8 @@ def init(
     """Start a cluster on this machine, or join one.
 
     ``address``: "local" starts a cluster that ends with this process. "auto" joins the ``Cluster`` of this process, or the
-    newest cluster that ``minray start`` has started. An address or a session directory names one. None means
+    newest cluster that ``minray start`` has started. An address or a session directory names one. "minray://host:port" (or
+    "ray://...") is the address of a client server, for a machine without a node: ``docs/remote_clients.md``. None means
     ``$MINRAY_ADDRESS`` (or ``$RAY_ADDRESS``), else "auto" if such a cluster runs, else "local".
 
     ``include_dashboard`` adds a web page about it, at ``dashboard_host`` and ``dashboard_port``: ``docs/dashboard.md``.
@@ -199,10 +215,19 @@ def init(
     }
     options = node_options(of_the_node)
     driver = Driver(_packed(runtime_env), job_config(namespace, runtime_env, logging_config), log_to_driver in (None, True))
-    _connection = _connect(address, of_the_node, options, driver)
+    server = client_server_of(address)
+    if server is not None:
+        check_joining(of_the_node)
+        from minray.remote_client.connect import connect_client  # Other programs need no gRPC.
+
+        _connection, clients = connect_client(server, driver)
+        context: RayContext = ClientContext(addresses_of_driver(_connection.file), clients)
+    else:
+        _connection = _connect(address, of_the_node, options, driver)
+        context = RayContext(addresses_of_driver(_connection.file))
     if logging_config is not None:
         logging_config.apply(also=(logger.name,))
-    return RayContext(addresses_of_driver(_connection.file))
+    return context
 
 
 def _connect(

@@ -25,7 +25,7 @@ from typing import Protocol
 
 import msgspec
 
-from minray.common.config import LOCAL, DashboardConfig, GcsConfig, RayletConfig, SystemConfig
+from minray.common.config import LOCAL, ClientServerConfig, DashboardConfig, GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.gpus import NodeGpus
 from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
@@ -50,12 +50,14 @@ from minray.platform.process.devices import RealDevices
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import ChildEnd, start_zygote
 from minray.platform.process.session import LOGS, SOCKETS, SPILL, make_spill_directories, remove_session
-from minray.platform.real import check_transport
+from minray.platform.real import check_grpc, check_transport
 from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.storage.memory import check_arena, most_arena_bytes
 from minray.platform.transport.endpoints import check_unix_sockets, free_port
 from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
 
+CLIENT_SERVER = "client_server"
+"""Role and name of the client server's process."""
 START_TIMEOUT_S = 30.0
 """Seconds that the gcs, and then the raylet, has to start."""
 LEAST_STORE_BYTES = 1000
@@ -108,6 +110,8 @@ class NodeOptions:
     detached: bool = False
     object_spilling_directory: str = ""
     """Place for this node's spill files; empty means that of the cluster's configuration."""
+    client_server_port: int | None = None
+    """TCP port of the client server (``remote_client``); 0 means any free port, None that there is none."""
     system_config: SystemConfig = field(default_factory=SystemConfig)
     include_dashboard: bool = False
     """Whether a head has a dashboard."""
@@ -282,6 +286,8 @@ def start_node(options: NodeOptions) -> Node:
     """
     _check_texts(options)
     check_transport(options.system_config)
+    if options.client_server_port is not None:
+        check_grpc("a client server", "client")
     is_local = options.system_config.transport == LOCAL
     if options.include_dashboard:
         _check_dashboard(options, is_local)
@@ -418,6 +424,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, socket_
     encoded = msgspec.msgpack.encode(config)
     restarts = options.head and options.detached
     _start_process(zygote, "raylet", encoded, control=True, essential=not options.head, respawn=restarts)
+    client_server = _start_client_server(options, zygote) if options.client_server_port is not None else ""
     file = NodeFile(
         node_id=node_id.hex(),
         node_ip=options.node_ip,
@@ -432,6 +439,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, socket_
         detached=options.detached,
         system_config=options.system_config,
         zygote_pid=zygote.pid,
+        client_server=client_server,
     )
     return Node(zygote, file, token, any(map(is_external, config.spill_directories)), gcs)
 
@@ -477,6 +485,17 @@ def _start_dashboard(options: NodeOptions, file: NodeFile, zygote: Supervisor) -
     return _start_process(zygote, "dashboard", msgspec.msgpack.encode(config), respawn=True)
 
 
+def _start_client_server(options: NodeOptions, zygote: Supervisor) -> str:
+    """Start the client server; return its address. It is started again when it crashes, so its port is chosen here."""
+    host = options.tcp_host or options.node_ip
+    try:
+        port = options.client_server_port or free_port(host)
+    except PlatformError as error:
+        raise RuntimeError(f"the client server could not be started: {error}") from None
+    config = ClientServerConfig(zygote.session_dir, host, port, options.system_config)
+    return _start_process(zygote, CLIENT_SERVER, msgspec.msgpack.encode(config), respawn=True)
+
+
 def _start_process(
     zygote: Supervisor, name: str, config: bytes, *, control: bool = False, essential: bool = False, respawn: bool = False
 ) -> str:
@@ -488,5 +507,5 @@ def _start_process(
     pid = zygote.spawn(name, name, config, log_path=log, ready=True, control=control, essential=essential, respawn=respawn)
     words = msgspec.json.decode(zygote.wait_ready(pid, START_TIMEOUT_S), type=list[str])
     if words[0] != "ready":
-        raise RuntimeError(f"the {name} could not be started: {words[1]}")
+        raise RuntimeError(f"the {name.replace('_', ' ')} could not be started: {words[1]}")
     return words[1] if len(words) > 1 else ""

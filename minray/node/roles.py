@@ -26,7 +26,15 @@ import msgspec
 
 import minray
 from minray.api import calls as worker
-from minray.common.config import DashboardConfig, GcsConfig, RayletConfig, SystemConfig, WorkerConfig, debugger_names
+from minray.common.config import (
+    ClientServerConfig,
+    DashboardConfig,
+    GcsConfig,
+    RayletConfig,
+    SystemConfig,
+    WorkerConfig,
+    debugger_names,
+)
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.measured_executor import is_measured
 from minray.core_worker.execution.task_names import IDLE
@@ -36,6 +44,7 @@ from minray.gcs.server import GCS_SERVICES, GcsServer
 from minray.logging_config import LoggingConfig
 from minray.node.debugger import WorkerDebugger
 from minray.node.discovery import session_token
+from minray.node.node import CLIENT_SERVER
 from minray.node.raylet_restart import next_life, note_departure
 from minray.node.worker_output import TaskNamedStream
 from minray.platform.base import PlatformError
@@ -63,6 +72,7 @@ MOST_WORDS_OF_FAILURE = 5000
 _worker_config = msgspec.msgpack.Decoder(WorkerConfig)
 _gcs_config = msgspec.msgpack.Decoder(GcsConfig)
 _raylet_config = msgspec.msgpack.Decoder(RayletConfig)
+_client_server_config = msgspec.msgpack.Decoder(ClientServerConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,10 @@ def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> N
         system = worker_config.system_config
         step_back(system.worker_niceness, system.worker_oom_score_adjustment)
         _run_worker(worker_config, heritage, ends)
+    elif role == CLIENT_SERVER:
+        server = _client_server_config.decode(config)
+        _log_to_file(ends, server.system_config)
+        _run_loop(_serve_clients(server, heritage, ends))
     elif role == "gcs":
         gcs = _gcs_config.decode(config)
         _log_to_file(ends, gcs.system_config)
@@ -182,6 +196,19 @@ async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnd
     if not raylet.was_asked_to_end:
         raise SystemExit(1)
     note_departure(config, reason)
+
+
+async def _serve_clients(config: ClientServerConfig, heritage: Heritage, ends: ChildEnds) -> None:
+    from minray.remote_client.server import ClientServer  # It imports gRPC, which the zygote must not.
+
+    server = ClientServer(config.session_dir, heritage.host, config.system_config)
+    try:
+        await server.listen(config.host, config.port)
+    except PlatformError as error:
+        _tell_ready(ends, "failed", str(error))
+        raise SystemExit(1) from None
+    _tell_ready(ends, "ready", server.address)
+    await asyncio.get_running_loop().create_future()  # it ends with the node
 
 
 def _remove_sockets(endpoint: str) -> None:

@@ -29,11 +29,16 @@ def stored_size(sizes: Sequence[int]) -> int:
 def write(target: memoryview, pieces: Sequence[memoryview | bytes], copy: Callable[[memoryview, Buffer], None]) -> None:
     """Copy the pieces into ``target``, which has ``stored_size`` bytes. ``copy`` copies one piece (``Memory.copy``)."""
     sizes = [memoryview(piece).nbytes for piece in pieces]
-    _COUNT.pack_into(target, 0, len(sizes))
-    struct.pack_into(f"<{len(sizes)}Q", target, _COUNT.size, *sizes)
-    for piece, size, start in zip(pieces, sizes, _places(sizes)[0], strict=True):
+    for piece, size, start in zip(pieces, sizes, begin(target, sizes), strict=True):
         if size:
             copy(target[start : start + size], piece)
+
+
+def begin(target: memoryview, sizes: Sequence[int]) -> list[int]:
+    """Write the list of sizes into ``target``; return where each piece begins, for a caller that copies them itself."""
+    _COUNT.pack_into(target, 0, len(sizes))
+    struct.pack_into(f"<{len(sizes)}Q", target, _COUNT.size, *sizes)
+    return _places(sizes)[0]
 
 
 def read(source: memoryview) -> list[memoryview]:

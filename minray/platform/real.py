@@ -88,12 +88,16 @@ def check_transport(system_config: SystemConfig) -> None:
             check(files)
     except TlsFilesWrong as error:
         raise RuntimeError(str(error)) from None
-    if system_config.transport != "grpc":
-        return
+    if system_config.transport == "grpc":
+        check_grpc('transport="grpc"', "grpc")
+
+
+def check_grpc(what: str, extra: str) -> None:
+    """Raise RuntimeError if ``what`` is asked for and grpcio, which that extra installs, is missing."""
     from importlib.util import find_spec
 
     if find_spec("grpc") is None:
-        raise RuntimeError("transport=\"grpc\" needs grpcio, which is not installed here: pip install 'minray[grpc]'")
+        raise RuntimeError(f"{what} needs grpcio, which is not installed here: pip install 'minray[{extra}]'")
 
 
 def io_thread(system_config: SystemConfig) -> IoThread:
@@ -114,3 +118,14 @@ def io_thread(system_config: SystemConfig) -> IoThread:
 @lru_cache(maxsize=1)
 def _lasting_thread() -> IoThread:
     return IoThread(is_lasting=True)
+
+
+def client_network(token: bytes, host: Host, system_config: SystemConfig) -> Network:
+    """Return the network between remote clients and client servers, which is gRPC in every cluster.
+
+    ``system_config`` names the files for TLS of this side; both sides come here for them.
+    """
+    from minray.platform.transport.grpc_transport import GrpcNetwork
+
+    files = files_of(system_config)
+    return GrpcNetwork(token, host, tls=None if files is None else Tls(files))

@@ -30,6 +30,7 @@ from minray.simulation.loop import SimLoop
 from minray.simulation.network import SimNetwork, SimWire
 from minray.simulation.trace import Trace
 from tests.platform.certificates import node_files
+from tests.platform.relayed import relayed_network
 
 SERVER, CLIENT, OTHER = b"s" * 16, b"c" * 16, b"o" * 16
 TOKENS = b"token", b"token", b"another"
@@ -134,6 +135,15 @@ def in_process(directory: Path) -> Iterator[Transport]:
     loop.close()
 
 
+@contextmanager
+def relayed(directory: Path, listens: bool) -> Iterator[Transport]:
+    """A remote client connects, or listens."""
+    with stream(directory, "unix", uvloop.run) as inner:
+        a, b = inner.network_a, inner.network_b
+        networks = (a, relayed_network(b)) if listens else (relayed_network(a), b)
+        yield Transport(*networks, inner.endpoint, uvloop.run, inner.stranger)
+
+
 TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
     "stream-unix": partial(stream, scheme="unix", run=uvloop.run),
     "stream-tcp": partial(stream, scheme="tcp", run=uvloop.run),
@@ -147,6 +157,8 @@ TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
     "grpc-unix": partial(grpc, scheme="unix"),
     "grpc-tcp": partial(grpc, scheme="tcp"),
     "grpc-tls": partial(grpc, scheme="tls"),
+    "relayed-channel": partial(relayed, listens=False),
+    "relayed-listener": partial(relayed, listens=True),
     "simulated": simulated,
     "in-process": in_process,
 }

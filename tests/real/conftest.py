@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,24 @@ import pytest
 
 import minray
 from tests.helpers import wait_for_condition
+from tests.real import not_client
 from tests.real.not_local import reason_for
 from tests.real.support import ON_RAY, Files, left_in_driver
 
 CPUS = 2
+AS_CLIENT = os.environ.get("MINRAY_TEST_AS") == "client"
+"""Whether the tests of this folder run in a remote client (``make test-client``)."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    own = [item for item in items if item.path.parent == Path(__file__).parent]
     if os.environ.get("MINRAY_TRANSPORT") == "local":
-        for item in items:
-            if item.path.parent == Path(__file__).parent and (reason := reason_for(item.nodeid)):
+        for item in own:
+            if reason := reason_for(item.nodeid):
+                item.add_marker(pytest.mark.skip(reason=reason))
+    if AS_CLIENT:
+        for item in own:
+            if reason := not_client.reason_for(item.nodeid, getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -40,13 +48,28 @@ def node(request: pytest.FixtureRequest, arena: str) -> Iterator[Any]:
         arguments["_system_config"] = {**arguments.get("_system_config", {}), "arena": arena}
     if ON_RAY:
         arguments |= {"include_dashboard": False, "_system_config": None}
-    context = minray.init(**arguments)
-    try:
-        yield context
-        if not request.session.testsfailed and not ON_RAY:
-            wait_for_condition(all_resources_are_free, message="all resources are free at the end of the module")
-    finally:
-        minray.shutdown()
+    with ExitStack() as head:
+        if AS_CLIENT:
+            context = _init_as_client(head, arguments)
+        else:
+            context = minray.init(**arguments)
+        try:
+            yield context
+            if not request.session.testsfailed and not ON_RAY:
+                wait_for_condition(all_resources_are_free, message="all resources are free at the end of the module")
+        finally:
+            minray.shutdown()
+
+
+def _init_as_client(head: ExitStack, arguments: dict[str, Any]) -> Any:
+    """Start a head, and connect to it as a remote client; ``head`` ends it."""
+    from tests.remote_client.head import address_of, client_head
+
+    of_the_program = {name: arguments.pop(name) for name in ("namespace", "runtime_env") if name in arguments}
+    system_config = arguments.pop("_system_config", None)
+    options = {name.removeprefix("_"): value for name, value in arguments.items()}
+    node = head.enter_context(client_head(system_config, **options))
+    return minray.init(address_of(node.file), **of_the_program)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ BEHIND_THE_PORCH = GROUND | {
 """How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
 COMPOSE = {
     "__main__", "cli", "dashboard", "simulation", "in_process", "testing", "cluster_utils", "node", "in_rays_place",
-    "run_as_ray",
+    "run_as_ray", "remote_client", "client_builder",
     "__init__",
 }  # fmt: skip
 """Rooms that put processes together."""

@@ -23,7 +23,7 @@ from minray.core_worker.execution.task_receiver import TaskReceiver
 from minray.core_worker.execution.timed_executor import executor_class
 from minray.core_worker.fetching.blocked_tasks import BlockedTasks
 from minray.core_worker.fetching.results import ResultKeeper
-from minray.core_worker.fetching.store_provider import StoreProvider
+from minray.core_worker.fetching.store_provider import LargeValues
 from minray.core_worker.fetching.value_fetcher import ValueFetcher
 from minray.core_worker.ground.job_context import JobContext
 from minray.core_worker.ground.process import Process
@@ -45,7 +45,7 @@ class TaskExecution:
         store: MemoryStore,
         borrowing: Borrowing,
         objects: Objects,
-        provider: StoreProvider,
+        provider: LargeValues,
         fetcher: ValueFetcher,
         blocked: BlockedTasks,
         *,

@@ -10,7 +10,7 @@ value until their owners have noted the new borrower. No interrupt is raised in 
 from __future__ import annotations
 
 from minray.common.config import MOST_REFERENCES, TASK_RPC_INLINED_BYTES_LIMIT
-from minray.core_worker.fetching.store_provider import StoreProvider
+from minray.core_worker.fetching.store_provider import LargeValues
 from minray.core_worker.records.received_task import Result
 from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
@@ -36,7 +36,7 @@ def check_references(count: int) -> None:
 class ResultKeeper:
     """Keeps the results of one process's tasks."""
 
-    def __init__(self, provider: StoreProvider, inline_limit: int) -> None:
+    def __init__(self, provider: LargeValues, inline_limit: int) -> None:
         self._provider = provider
         self._inline_limit = inline_limit
         """Size in bytes above which a result goes to the object store."""
@@ -51,7 +51,7 @@ class ResultKeeper:
     ) -> Result:
         """Keep a value: copy it if it is small and the answer has ``room`` for it, else put it into this node's store.
 
-        Raises ValueError if the value holds too many references, and the errors of ``StoreProvider.put``.
+        Raises ValueError if the value holds too many references, and the errors of ``LargeValues.put``.
         """
         check_references(len(value.refs))
         size = value.size()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from minray.common.ids import short
 from minray.core_worker.records.large_object import LargeObject
@@ -79,6 +79,24 @@ class _Answer(Generic[T]):
 OnFetched = Callable[[list[Fetched]], None]
 
 
+class LargeValues(Protocol):
+    """Writes and reads the large values of one process, which are in the object store of its node.
+
+    ``StoreProvider`` shares the memory of that store. A remote client reaches it through its driver process.
+    """
+
+    def put(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
+        """Write a value into the store; for user threads, which park meanwhile."""
+
+    def discard_values(self, object_ids: Sequence[bytes], attempt: int) -> None:
+        """Delete the values that this process has put for an attempt that ends otherwise; for user threads."""
+
+    def fetch(
+        self, objects: Sequence[LargeObject], on_fetched: OnFetched, timeout_s: float | None = None, purpose: int = GET
+    ) -> None:
+        """Bring objects to this node; on the loop."""
+
+
 class StoreProvider:
     """Writes and reads the large values of one process."""
 
@@ -122,10 +140,7 @@ class StoreProvider:
     ) -> Place:
         if reply is None:
             raise LocalRayletDiedError(reason=str(error))
-        if reply.status == FULL:
-            raise ObjectStoreFullError(needed_bytes=size, reason=reply.reason)
-        if reply.status == OUT_OF_DISK:
-            raise OutOfDiskError(reason=reply.reason)
+        check_created(reply, size)
         if reply.status == CREATED:
             try:
                 layout.write(self._client.view(reply.offset, size), pieces, self._memory.copy)
@@ -150,7 +165,7 @@ class StoreProvider:
         """Bring objects to this node with one request to its raylet, which also watches the timeout."""
 
         def on_pinned(pinned: list[memoryview | Pinned]) -> None:
-            on_fetched([_value(known, one) for known, one in zip(objects, pinned, strict=True)])
+            on_fetched([read_value(known, one) for known, one in zip(objects, pinned, strict=True)])
 
         wanted = [(known.object_id, known.owner, known.attempt) for known in objects]
         self._client.pin(wanted, purpose, timeout_s, on_pinned)
@@ -160,22 +175,36 @@ def _do_nothing(_error: PlatformError | None) -> None:
     """Ignore the error: a process that has lost its raylet has lost its cluster, and learns of that in another way."""
 
 
-def _value(known: LargeObject, pinned: memoryview | Pinned) -> Fetched:
+def check_created(reply: CreateReply, size: int) -> None:
+    """Raise ObjectStoreFullError or OutOfDiskError if the store has no room for an object of this size."""
+    if reply.status == FULL:
+        raise ObjectStoreFullError(needed_bytes=size, reason=reply.reason)
+    if reply.status == OUT_OF_DISK:
+        raise OutOfDiskError(reason=reply.reason)
+
+
+def read_value(known: LargeObject, pinned: memoryview | Pinned) -> Fetched:
+    """Return the value in this memory, or why there is none."""
     if isinstance(pinned, Pinned):
-        if pinned.status == NOT_HERE:
-            return None
-        if pinned.status == CHANGED:
-            return CHANGED_VALUE
-        owner, name = known.owner.endpoint, known.object_id.hex()
-        if pinned.status == OWNER_DIED:
-            return OwnerDiedError(object_id_hex=name, owner=owner, reason=pinned.reason)
-        if pinned.status == FREED:
-            return ObjectFreedError(object_id_hex=name, owner=owner, reason=pinned.reason)
-        if pinned.status == NO_ROOM:
-            return ObjectStoreFullError(needed_bytes=pinned.size, reason=pinned.reason)
-        return ObjectLostError(object_id_hex=name, owner=owner, reason=pinned.reason)
+        return why_not_pinned(known, pinned)
     try:
         data, *buffers = layout.read(pinned)
     except ValueError as error:
         return ObjectLostError(object_id_hex=known.object_id.hex(), reason=f"object {short(known.object_id)}: {error}")
     return StoredObject(data, buffers, False, known.nested)
+
+
+def why_not_pinned(known: LargeObject, pinned: Pinned) -> RayError | Changed | None:
+    """Return why an object cannot be read; None: it has not come in time."""
+    if pinned.status == NOT_HERE:
+        return None
+    if pinned.status == CHANGED:
+        return CHANGED_VALUE
+    owner, name = known.owner.endpoint, known.object_id.hex()
+    if pinned.status == OWNER_DIED:
+        return OwnerDiedError(object_id_hex=name, owner=owner, reason=pinned.reason)
+    if pinned.status == FREED:
+        return ObjectFreedError(object_id_hex=name, owner=owner, reason=pinned.reason)
+    if pinned.status == NO_ROOM:
+        return ObjectStoreFullError(needed_bytes=pinned.size, reason=pinned.reason)
+    return ObjectLostError(object_id_hex=name, owner=owner, reason=pinned.reason)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from minray.common.ids import short
 from minray.core_worker.fetching.future_resolver import FutureResolver
-from minray.core_worker.fetching.store_provider import Changed, Fetched, OnFetched, StoreProvider
+from minray.core_worker.fetching.store_provider import Changed, Fetched, LargeValues, OnFetched
 from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
@@ -51,7 +51,7 @@ class ValueFetcher:
         borrowing: Borrowing,
         objects: Objects,
         futures: FutureResolver,
-        provider: StoreProvider,
+        provider: LargeValues,
         lend_soon: LendSoon,
     ) -> None:
         self._process = process

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from minray.core_worker.execution.task_execution import TaskExecution
-from minray.core_worker.fetching.store_provider import StoreProvider
+from minray.core_worker.fetching.store_provider import LargeValues
 from minray.core_worker.fetching.value_fetcher import ValueFetcher
 from minray.core_worker.fetching.waiting_threads import WaitingThreads
 from minray.core_worker.ground.job_context import JobContext
@@ -70,7 +70,7 @@ class UserPort:
     """``make_refs`` is safe in any thread."""
     call_sites: CallSites | None
     """Records where references are made; None if that is switched off. Safe in any thread."""
-    provider: StoreProvider
+    provider: LargeValues
     """``put`` is safe in any thread."""
     fetcher: ValueFetcher
     """``get`` waits in the calling thread."""

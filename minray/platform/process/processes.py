@@ -113,7 +113,7 @@ def start_zygote(
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env={**_environment(session_dir), **(env_vars or {})},
+                env={**environment_of_children(session_dir), **(env_vars or {})},
                 start_new_session=True,  # So the terminal's Ctrl-C does not reach it.
             )
         assert process.stdin is not None
@@ -592,7 +592,7 @@ def _check_config(name: str, config: bytes) -> None:
         raise SpawnFailed(f"{name}: a config of {len(config)} bytes, more than {MAX_CONFIG_BYTES}")
 
 
-def _environment(session_dir: str) -> dict[str, str]:
+def environment_of_children(session_dir: str) -> dict[str, str]:
     """Return the zygote's environment: this process's without tokens, with the session directory, and with a PYTHONPATH that
     leads to the running minray."""
     environment = {name: value for name, value in os.environ.items() if name not in TOKEN_VARIABLES}

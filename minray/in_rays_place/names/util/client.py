@@ -1,8 +1,9 @@
-"""Answers whether this process is a remote client of a cluster (``ray://``): it never is one.
+"""Answers whether this process is a remote client of the kind that lacks most of the API: it never is one.
 
 Ray: python/ray/util/client/__init__.py
 
-Libraries ask this before they use what a remote client does not have. Connecting by ``ray://`` is not part of minray.
+Libraries ask this before they use what Ray's remote clients do not have. A remote client of minray (``minray://``) lacks
+nothing, so these libraries may treat it as a driver on a node.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ __all__ = ["ray"]
 
 
 class _ClientContext:
-    """The connection of a remote client, which is never made."""
+    """The connection of such a client, which is never made."""
 
     def get_context(self) -> _ClientContext:
         return self

@@ -1,0 +1,62 @@
+"""``minray client-server``: lets programs on machines without a node use a cluster.
+
+Ray: ray start --ray-client-server-port; python -m ray.util.client.server
+
+    minray client-server                                  for clients on this machine, at 127.0.0.1:10001
+    minray client-server --host 10.0.0.1 --port 0         for clients elsewhere, at any free port
+
+The command runs in the foreground on a machine that has a node of the cluster. It ends when it is interrupted or the node
+ends, and all its clients are disconnected then. ``minray start --head --ray-client-server-port`` starts one with the head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import suppress
+
+import click
+
+from minray.cli.errors import errors_for_people
+from minray.node.discovery import CLIENT_SERVER_PORT, NodeFile, candidates, read_node_file
+from minray.platform.process.host import RealHost, raise_file_limit
+from minray.platform.real import check_grpc
+
+LOOK_S = 1.0
+"""Seconds between two looks whether the node lives."""
+
+
+@click.command("client-server")
+@click.option("--address", metavar="HOST:PORT", help="Address of the cluster. Default: the newest started here.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address at which clients reach this machine.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=CLIENT_SERVER_PORT, show_default=True, help="TCP port; 0: any free one."
+)
+def client_server(address: str | None, host: str, port: int) -> None:
+    """Serve remote clients of a cluster, in the foreground: minray.init("minray://HOST:PORT")."""
+    with errors_for_people():
+        check_grpc("a client server", "client")
+        nodes = candidates(address or "auto")
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        raise_file_limit()
+        asyncio.run(_serve(nodes[0], host, port))
+
+
+async def _serve(node: NodeFile, host: str, port: int) -> None:
+    from minray.remote_client.server import ClientServer  # It imports gRPC, which no other command needs.
+
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    server = ClientServer(node.session_dir, RealHost(), node.system_config)
+    await server.listen(host, port)
+    try:
+        click.echo(f"Remote clients of the cluster at {node.gcs_address} are served at minray://{server.address}")
+        while not interrupted.is_set() and read_node_file(node.session_dir) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(interrupted.wait(), LOOK_S)
+    finally:
+        await server.close()
+    if not interrupted.is_set():
+        raise RuntimeError(f"the node of the client server has ended; its logs are in {node.session_dir}/logs")
