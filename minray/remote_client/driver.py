@@ -202,11 +202,11 @@ def _end_with_server(driver: ClientDriver) -> None:
     """Have the process end when its standard input does, which the client server holds open."""
 
     def on_readable() -> None:
-        if not sys.stdin.buffer.raw.read(1):  # type: ignore[attr-defined]
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            driver.end("the client server has ended")
+        loop.remove_reader(sys.stdin.fileno())  # the server sends nothing more: this is the end
+        driver.end("the client server has ended")
 
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), on_readable)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sys.stdin.fileno(), on_readable)
 
 
 def main() -> None:

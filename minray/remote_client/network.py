@@ -266,7 +266,8 @@ class RelayedNetwork:
                 on_reply(None, answer.payload, buffers)
         except DoesNotFit as error:
             on_reply(ChannelBroken(str(error)), b"", ())
-            channel.close()
+            self.send(EndChannel(channel.number), 0)
+            channel.end(f"it broke the protocol: {error}")
         except Exception:
             logger.exception("on_reply raised; the channel goes on")
 

@@ -75,11 +75,14 @@ class RelayedValues:
         def begin() -> None:
             tasks.append(self._tasks.begin(_quietly(run()), "put_value"))
 
+        def stop() -> None:
+            tasks[0].cancel()
+
         self._user_code.post(begin)
         try:
             parker.wait(None)
         except BaseException:
-            self._user_code.post(lambda: tasks[0].cancel())
+            self._user_code.post(stop)
             raise
         (place,) = outcome
         if isinstance(place, PlatformError):
@@ -98,7 +101,7 @@ class RelayedValues:
                 await self._send_pieces(object_id, attempt, pieces)
                 await self._driver.call(EndPut(object_id, attempt, True))
             except BaseException:
-                self._driver.send(EndPut(object_id, attempt, False), ignore)
+                self._drop(object_id, attempt)
                 raise
         return Place(attempt, size, reply.raylet)
 
@@ -113,7 +116,10 @@ class RelayedValues:
     def discard_values(self, object_ids: Sequence[bytes], attempt: int) -> None:
         """Drop values that were put for an attempt that ends otherwise."""
         for object_id in object_ids:
-            self._user_code.post(self._driver.send, EndPut(object_id, attempt, False), ignore)
+            self._user_code.post(self._drop, object_id, attempt)
+
+    def _drop(self, object_id: bytes, attempt: int) -> None:
+        self._driver.send(EndPut(object_id, attempt, False), ignore)
 
     # --- on the loop
 

@@ -19,6 +19,7 @@ import minray
 from minray.exceptions import GetTimeoutError, RayActorError, TaskCancelledError
 from minray.node.node import Node
 from minray.remote_client import link
+from minray.util.state import list_objects
 from tests.helpers import wait_for_condition
 from tests.remote_client.head import address_of, client_head
 from tests.remote_client.proxy import Proxy
@@ -269,7 +270,7 @@ def test_a_client_that_is_killed_leaves_only_what_is_detached(head: Node) -> Non
     try:
         assert minray.get(minray.get_actor("stays").ping.remote()) == "here"
         minray.kill(minray.get_actor("stays"))
-        assert minray.util.state.list_objects() == []
+        assert list_objects() == []
     finally:
         minray.shutdown()
 
