@@ -146,7 +146,7 @@ class ListenerOpened(Relayed, frozen=True, tag=7):
 
 
 class EndListener(Relayed, frozen=True, tag=8):
-    """From the client: stop listening."""
+    """From the client: stop listening. From the driver process: it has."""
 
     listener: int
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from minray.platform.base import (
@@ -105,7 +106,7 @@ class RelayedListener:
         self._number = number
 
     async def close(self) -> None:
-        self._network.on_listener_closed(self._number)
+        await self._network.close_listener(self._number)
 
 
 class RelayedMessage:
@@ -218,9 +219,12 @@ class RelayedNetwork:
         calls = [call for call, (of, _, _) in self._calls.items() if of is channel]
         return [self._calls.pop(call)[1] for call in calls]
 
-    def on_listener_closed(self, number: int) -> None:
+    async def close_listener(self, number: int) -> None:
+        """Close a listener; return when the driver process has closed it, or is gone."""
         if self._listening.pop(number, None) is not None:
             self.send(EndListener(number), 0)
+            with suppress(ConnectRefused):
+                await self._answer(number)
 
     # --- from the driver process
 
@@ -240,6 +244,8 @@ class RelayedNetwork:
                 self._settle(record.channel, record)
             case ListenerOpened():
                 self._settle(record.listener, record)
+            case EndListener():
+                self._settle(record.listener, record)
             case EndChannel():
                 channel = self._channels.get(record.channel)
                 if channel is not None:
@@ -247,7 +253,7 @@ class RelayedNetwork:
             case _:
                 logger.warning("ignoring a %s, which only a client sends", type(record).__name__)
 
-    def _settle(self, number: int, opened: ChannelOpened | ListenerOpened) -> None:
+    def _settle(self, number: int, opened: ChannelOpened | ListenerOpened | EndListener) -> None:
         answer = self._opening.get(number)
         if answer is not None and not answer.done():
             answer.set_result(opened)
@@ -262,7 +268,7 @@ class RelayedNetwork:
             elif answer.failure:
                 on_reply(RemoteFailure(answer.failure, answer.payload.decode(errors="replace")), b"", ())
             else:
-                buffers: Sequence[Buffer] = write(into, answer.buffers) if into else answer.buffers
+                buffers: Sequence[Buffer] = write(into, answer.buffers) if into and answer.buffers else answer.buffers
                 on_reply(None, answer.payload, buffers)
         except DoesNotFit as error:
             on_reply(ChannelBroken(str(error)), b"", ())
@@ -273,14 +279,14 @@ class RelayedNetwork:
 
     def on_lost(self, reason: str) -> None:
         """End everything, because the link is lost."""
-        self.lost = reason
+        self.lost = f"this client has lost its connection to the cluster: {reason}"
         self.send = _drop
         for number, answer in list(self._opening.items()):
             if not answer.done():
-                answer.set_exception(ConnectRefused(reason))
+                answer.set_exception(ConnectRefused(self.lost))
             self._channels.pop(number, None)
         for channel in list(self._channels.values()):
-            channel.end(reason)
+            channel.end(self.lost)
 
 
 def _drop(_record: Any, _size: int) -> None:

@@ -195,6 +195,7 @@ class Relay:
         listener = self._listeners.pop(number, None)
         if listener is not None:
             await listener.close()
+        self._send(EndListener(number), 0)
 
     def _on_incoming(self, listener: int, incoming: Incoming) -> None:
         self._last_call += 1

@@ -122,8 +122,10 @@ class ClientServer:
         def on_reply(error: PlatformError | None, payload: bytes, _buffers: object) -> None:
             if error is None:
                 incoming.reply(payload)
+            elif isinstance(error, RemoteFailure):
+                incoming.fail(error)
             else:
-                incoming.fail(error if isinstance(error, RemoteFailure) else RemoteFailure(GONE, str(error)))
+                incoming.fail(RemoteFailure(GONE, "the driver process of this client has ended"))
 
         client.channel.call(incoming.method, incoming.payload, (), on_reply)
 
