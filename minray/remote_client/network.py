@@ -77,7 +77,8 @@ class RelayedChannel:
     def notify(self, method: str, payload: bytes) -> None:
         if not self.closed:
             check_size(method, payload, ())
-            self._network.send(SendMessage(self.number, 0, method, payload), len(payload))
+            self._network.counters.requests += 1
+            self._network.send_message(SendMessage(self.number, 0, method, payload), len(payload))
 
     def close(self) -> None:
         if not self.closed:
@@ -126,7 +127,7 @@ class RelayedMessage:
             record = AnswerMessage(self._call, "", payload, views_of(buffers))
             self._call = 0
             self._network.counters.replies += 1
-            self._network.send(record, size_of(payload, buffers))
+            self._network.send_message(record, size_of(payload, buffers))
 
     def fail(self, failure: RemoteFailure) -> None:
         if self._call:
@@ -211,7 +212,13 @@ class RelayedNetwork:
         call = self._next()
         self._calls[call] = channel, on_reply, into
         message = SendMessage(channel=channel.number, call=call, method=method, payload=payload, buffers=views_of(buffers))
-        self.send(message, size_of(payload, buffers))
+        self.send_message(message, size_of(payload, buffers))
+
+    def send_message(self, message: SendMessage | AnswerMessage, size: int) -> None:
+        """Send a message of this process, and count it."""
+        self.counters.frames += 1
+        self.counters.bytes += size
+        self.send(message, size)
 
     def on_channel_ended(self, channel: RelayedChannel) -> list[OnReply]:
         """Forget a channel; return the callbacks of its open calls."""

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from minray.common.task_set import TaskSet
 from minray.core_worker.core_worker import CoreWorker
@@ -29,12 +29,14 @@ from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import LocalRayletDiedError, ObjectLostError
 from minray.object_store import layout
 from minray.platform.base import Platform, PlatformError
-from minray.protocol.base import Address
+from minray.protocol.base import Address, Record, Request
 from minray.protocol.client import DropValue, EndPut, FindValues, FoundValue, PutPiece, PutValue, ReadPiece
 from minray.protocol.object_store import CREATED, GET, PINNED, Place
 from minray.remote_client.relay import OWN
-from minray.rpc.connection import Peer, answer_of, ignore
+from minray.rpc.connection import OnAnswer, Peer, answer_of, ignore
 from minray.values.serialization import Serialized
+
+R = TypeVar("R", bound=Record)
 
 CHUNK_BYTES = 1024 * 1024
 """Most bytes of one chunk; with what stands around it, it fits into one frame."""
@@ -109,9 +111,17 @@ class RelayedValues:
         async def send(index: int, start: int) -> None:
             chunk = pieces[index][start : start + CHUNK_BYTES]
             request = PutPiece(object_id=object_id, attempt=attempt, piece=index, offset=start)
-            await answer_of(lambda on_answer: self._driver.send(request, on_answer, [chunk]))
+            await self._ask(request, buffers=[chunk])
 
         await _in_window(partial(send, index, start) for index, start in _chunks([piece.nbytes for piece in pieces]))
+
+    async def _ask(
+        self, request: Request[R], buffers: Sequence[memoryview] = (), into: Sequence[memoryview] = ()
+    ) -> None:
+        def send(on_answer: OnAnswer[R]) -> None:
+            self._driver.send(request, on_answer, buffers, into)
+
+        await answer_of(send)
 
     def discard_values(self, object_ids: Sequence[bytes], attempt: int) -> None:
         """Drop values that were put for an attempt that ends otherwise."""
@@ -154,7 +164,7 @@ class RelayedValues:
         async def read(index: int, start: int) -> None:
             place = pieces[index][start : start + CHUNK_BYTES]
             request = ReadPiece(key=found.key, piece=index, offset=start, size=place.nbytes)
-            await answer_of(lambda on_answer: self._driver.send(request, on_answer, into=[place]))
+            await self._ask(request, into=[place])
 
         try:
             await _in_window(partial(read, index, start) for index, start in _chunks(found.sizes))
