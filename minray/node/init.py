@@ -36,7 +36,7 @@ from minray.node.arguments import (
     node_options,
     with_local_mode,
 )
-from minray.node.discovery import candidates, client_server_of
+from minray.node.discovery import NodeFile, candidates, client_server_of
 from minray.node.driver_connection import Driver, DriverConnection
 from minray.node.node import NodeOptions
 from minray.node.termination import leave_sigterm
@@ -215,29 +215,38 @@ def init(
     }
     options = node_options(of_the_node)
     driver = Driver(_packed(runtime_env), job_config(namespace, runtime_env, logging_config), log_to_driver in (None, True))
-    server = client_server_of(address)
-    if server is not None:
-        check_joining(of_the_node)
-        from minray.remote_client.connect import connect_client  # Other programs need no gRPC.
-
-        _connection, clients = connect_client(server, driver)
-        context: RayContext = ClientContext(addresses_of_driver(_connection.file), clients)
-    else:
-        _connection = _connect(address, of_the_node, options, driver)
-        context = RayContext(addresses_of_driver(_connection.file))
+    context = _connect(address, of_the_node, options, driver)
     if logging_config is not None:
         logging_config.apply(also=(logger.name,))
     return context
 
 
-def _connect(
-    address: str | None, of_the_node: dict[str, Any], options: NodeOptions, driver: Driver
-) -> DriverConnection:
+def _connect(address: str | None, of_the_node: Mapping[str, Any], options: NodeOptions, driver: Driver) -> RayContext:
     """Join the cluster that ``address`` means, or start one with these options."""
-    if files := candidates(address):
+    global _connection
+    if (server := client_server_of(address)) is not None:
+        return _init_as_client(server, driver, of_the_node)
+    files = _nodes_to_join(address, of_the_node)
+    _connection = driver_connection.join(files, driver) if files else driver_connection.start(options, driver)
+    return RayContext(addresses_of_driver(_connection.file))
+
+
+def _nodes_to_join(address: str | None, of_the_node: Mapping[str, Any]) -> list[NodeFile]:
+    """Return the nodes that may be joined, none to start one. Raises ValueError if one is joined, but a node is described."""
+    files = candidates(address)
+    if files:
         check_joining(of_the_node)
-        return driver_connection.join(files, driver)
-    return driver_connection.start(options, driver)
+    return files
+
+
+def _init_as_client(server: str, driver: Driver, of_the_node: Mapping[str, Any]) -> ClientContext:
+    """Connect this process to the client server at host and port."""
+    global _connection
+    check_joining(of_the_node)
+    from minray.remote_client.connect import connect_client  # Other programs need no gRPC.
+
+    _connection, clients = connect_client(server, driver)
+    return ClientContext(addresses_of_driver(_connection.file), clients)
 
 
 def _set_level(level: int | str) -> None:

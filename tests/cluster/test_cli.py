@@ -399,7 +399,7 @@ def test_a_driver_that_finds_no_cluster(minray_command: CommandLine) -> None:
         minray.init("auto")
     with pytest.raises(ConnectionError, match=r"minray start --address=127.0.0.1:1$"):
         minray.init("127.0.0.1:1")
-    with pytest.raises(ValueError, match="Ray Client"):
+    with pytest.raises(RuntimeError, match="set .MINRAY_TOKEN to the content of the token file"):
         minray.init("ray://127.0.0.1:1")
 
 

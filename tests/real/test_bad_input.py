@@ -42,8 +42,13 @@ def test_auto_without_any_cluster(tmp_path: Path) -> None:
     assert "ConnectionError" in line and "minray start" in line
 
 
-def test_an_address_of_ray_client() -> None:
-    assert "Ray Client" in said("ray.init('ray://localhost:10001')")
+def test_the_address_of_a_client_server_that_is_not_there() -> None:
+    line = said("ray.init('ray://localhost:1')", MINRAY_TOKEN="00" * 32)
+    assert "ConnectionError" in line and "client server at localhost:1" in line
+
+
+def test_a_client_without_a_token(tmp_path: Path) -> None:
+    assert "set $MINRAY_TOKEN" in said("ray.init('ray://localhost:1')", MINRAY_TMPDIR=str(tmp_path / "empty"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from tests.tidy import rules
 WORDS = "MAX|MOST|[A-Z_]*(?:LIMIT|IN_FLIGHT|AT_ONCE|KEPT|CAPACITY)"
 NAME = re.compile(rf"^_?(?:{WORDS})(?:_[A-Z_]*)?(?: *: *[^=]+)? = (?!\")", re.M)
 """The head of a line that gives a module a constant, not a string, whose name is that of a bound."""
-ROOMS = ("simulation", "in_process", "testing", "util", "in_rays_place", "cli", "platform", "node", "dashboard")
+ROOMS = (
+    "simulation", "in_process", "testing", "util", "in_rays_place", "cli", "platform", "node", "dashboard", "remote_client",
+)  # fmt: skip
 ELSEWHERE = tuple(f"minray/{room}/" for room in ROOMS)
 """Folders without protocol: the other sides of the seam, and what uses minray's API. A simulation has no real side,
 and tests of real processes reach these bounds."""

@@ -113,6 +113,7 @@ EXCEPTIONS = {
     ("minray/testing/process_leaks.py", "open"): "reads the pids of the children of the test's process",
     ("minray/testing/process_leaks.py", "threading.Thread"): "names threads, and starts none",
     ("minray/node/cluster_client.py", "secrets"): "names an incarnation before there is a platform",
+    ("minray/remote_client/connect.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/driver_connection.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/node.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/raylet_restart.py", "time.monotonic"): "the caller's thread waits for a raylet, without a loop",
