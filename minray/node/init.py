@@ -232,7 +232,7 @@ def _connect(address: str | None, of_the_node: Mapping[str, Any], options: NodeO
 
 
 def _nodes_to_join(address: str | None, of_the_node: Mapping[str, Any]) -> list[NodeFile]:
-    """Return the nodes that may be joined, none to start one. Raises ValueError if one is joined, but a node is described."""
+    """Return the nodes that may be joined; none to start one. Raises ValueError for options of a node, if one is joined."""
     files = candidates(address)
     if files:
         check_joining(of_the_node)

@@ -48,7 +48,7 @@ MAX_BACKLOG_BYTES = 512 * 1024 * 1024
 
 
 class DriverConfig(msgspec.Struct, frozen=True):
-    """What the client server tells a driver process."""
+    """Configuration that the client server gives to a driver process."""
 
     client: bytes
     """The client's incarnation."""

@@ -42,6 +42,7 @@ from minray.protocol.client import (
     SendMessage,
 )
 from minray.remote_client.relay import BROKEN, Send, size_of, views_of
+from minray.values.alignment import aligned_copy
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class RelayedMessage:
     def __init__(self, network: RelayedNetwork, message: DeliverMessage) -> None:
         self.method = message.method
         self.payload = message.payload
-        self.buffers: Sequence[Buffer] = message.buffers
+        self.buffers = _aligned(message.buffers)
         self.peer = message.peer
         self._network = network
         self._call = message.call
@@ -275,7 +276,7 @@ class RelayedNetwork:
             elif answer.failure:
                 on_reply(RemoteFailure(answer.failure, answer.payload.decode(errors="replace")), b"", ())
             else:
-                buffers: Sequence[Buffer] = write(into, answer.buffers) if into and answer.buffers else answer.buffers
+                buffers: Sequence[Buffer] = write(into, answer.buffers) if into and answer.buffers else _aligned(answer.buffers)
                 on_reply(None, answer.payload, buffers)
         except DoesNotFit as error:
             on_reply(ChannelBroken(str(error)), b"", ())
@@ -294,6 +295,11 @@ class RelayedNetwork:
             self._channels.pop(number, None)
         for channel in list(self._channels.values()):
             channel.end(self.lost)
+
+
+def _aligned(buffers: Sequence[memoryview]) -> Sequence[Buffer]:
+    """Return copies of buffers that begin where arrays must begin; in their frame they begin anywhere."""
+    return [aligned_copy(buffer) for buffer in buffers] if buffers else ()
 
 
 def _drop(_record: Any, _size: int) -> None:

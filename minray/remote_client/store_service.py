@@ -36,7 +36,7 @@ class _Writing:
     """A value that the client is putting."""
 
     view: memoryview
-    """Its memory in the store."""
+    """Memory of the value in the store."""
     starts: list[int]
     """Where its pieces begin."""
 

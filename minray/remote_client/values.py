@@ -34,6 +34,7 @@ from minray.protocol.client import DropValue, EndPut, FindValues, FoundValue, Pu
 from minray.protocol.object_store import CREATED, GET, PINNED, Place
 from minray.remote_client.relay import OWN
 from minray.rpc.connection import OnAnswer, Peer, answer_of, ignore
+from minray.values.alignment import aligned_memory
 from minray.values.serialization import Serialized
 
 R = TypeVar("R", bound=Record)
@@ -115,9 +116,7 @@ class RelayedValues:
 
         await _in_window(partial(send, index, start) for index, start in _chunks([piece.nbytes for piece in pieces]))
 
-    async def _ask(
-        self, request: Request[R], buffers: Sequence[memoryview] = (), into: Sequence[memoryview] = ()
-    ) -> None:
+    async def _ask(self, request: Request[R], buffers: Sequence[memoryview] = (), into: Sequence[memoryview] = ()) -> None:
         def send(on_answer: OnAnswer[R]) -> None:
             self._driver.send(request, on_answer, buffers, into)
 
@@ -159,7 +158,7 @@ class RelayedValues:
     async def _read(self, known: LargeObject, found: FoundValue) -> Fetched:
         if found.pinned.status != PINNED:
             return why_not_pinned(known, found.pinned)
-        pieces = [memoryview(bytearray(size)) for size in found.sizes]
+        pieces = [aligned_memory(size) for size in found.sizes]
 
         async def read(index: int, start: int) -> None:
             place = pieces[index][start : start + CHUNK_BYTES]

@@ -24,19 +24,25 @@ def aligned(buffers: Sequence[Any]) -> Sequence[Any]:
     """Return the buffers of a value. If it is small, read-only copies take the place of those that begin elsewhere."""
     if sum(map(len, buffers)) > MAX_DIRECT_CALL_OBJECT_SIZE:
         return buffers
-    return [buffer if _is_aligned(buffer) else _aligned_copy(buffer) for buffer in buffers]
+    return [buffer if _is_aligned(buffer) else aligned_copy(buffer) for buffer in buffers]
 
 
 def _is_aligned(buffer: Any) -> bool:
     return type(buffer) is not bytes or not (id(buffer) + _BYTES_HEAD) % ALIGNMENT
 
 
-def _aligned_copy(buffer: bytes) -> memoryview:
-    size = len(buffer)
+def aligned_copy(buffer: bytes | memoryview) -> memoryview:
+    """Return a read-only copy of a buffer in aligned memory."""
+    memory = aligned_memory(len(buffer))
+    memory[:] = buffer
+    return memory.toreadonly()
+
+
+def aligned_memory(size: int) -> memoryview:
+    """Make aligned memory of this size in bytes, filled with zeros."""
     memory = bytearray(size + ALIGNMENT - 1)
     start = -_address_of()(memory) % ALIGNMENT
-    memory[start : start + size] = buffer
-    return memoryview(memory)[start : start + size].toreadonly()
+    return memoryview(memory)[start : start + size]
 
 
 @cache

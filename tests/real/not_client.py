@@ -13,12 +13,14 @@ from tests.real.not_local import names_of
 OWN_CLUSTER = "it starts a cluster of its own"
 
 SHARED_MEMORY = "it looks at the memory that a driver on a node shares with the object store"
+OWN_STORE = "it breaks the part of a driver on a node that talks to the object store"
 
 LARGE = "test_large_values.py::test"
 NOT_CLIENT: dict[str, str] = {
     f"{LARGE}_g13_g76_an_array_is_read_where_it_lies": SHARED_MEMORY,
     f"{LARGE}_a_value_is_copied_once_when_it_is_put_and_never_when_it_is_read": SHARED_MEMORY,
     f"{LARGE}_all_processes_of_a_node_read_the_same_memory": SHARED_MEMORY,
+    "test_wait_and_get.py::test_a_caller_that_waits_is_told_of_a_bug_of_minray[provider._client-create-<lambda>]": OWN_STORE,
 }
 """File and test -> reason, as in ``not_local``."""
 

@@ -54,7 +54,7 @@ def drivers_of(node: Node) -> list[psutil.Process]:
 
 
 def in_use(node: Node) -> dict[str, float]:
-    """What is in use of a cluster's resources, as a driver on its node sees it."""
+    """The resources of a cluster that are in use, as a driver on its node sees them."""
     minray.init(node.file.session_dir)
     try:
         total, free = minray.cluster_resources(), minray.available_resources()
