@@ -276,8 +276,8 @@ class RelayedNetwork:
             elif answer.failure:
                 on_reply(RemoteFailure(answer.failure, answer.payload.decode(errors="replace")), b"", ())
             else:
-                buffers: Sequence[Buffer] = write(into, answer.buffers) if into and answer.buffers else _aligned(answer.buffers)
-                on_reply(None, answer.payload, buffers)
+                fits = into and answer.buffers
+                on_reply(None, answer.payload, write(into, answer.buffers) if fits else _aligned(answer.buffers))
         except DoesNotFit as error:
             on_reply(ChannelBroken(str(error)), b"", ())
             self.send(EndChannel(channel.number), 0)

@@ -13,6 +13,7 @@ from tests.real.not_local import names_of
 OWN_CLUSTER = "it starts a cluster of its own"
 
 SHARED_MEMORY = "it looks at the memory that a driver on a node shares with the object store"
+COPIES = "it fills the store with arrays that it holds; a remote client holds copies, which take no memory of the store"
 OWN_STORE = "it breaks the part of a driver on a node that talks to the object store"
 
 LARGE = "test_large_values.py::test"
@@ -20,6 +21,10 @@ NOT_CLIENT: dict[str, str] = {
     f"{LARGE}_g13_g76_an_array_is_read_where_it_lies": SHARED_MEMORY,
     f"{LARGE}_a_value_is_copied_once_when_it_is_put_and_never_when_it_is_read": SHARED_MEMORY,
     f"{LARGE}_all_processes_of_a_node_read_the_same_memory": SHARED_MEMORY,
+    f"{LARGE}_many_small_arrays_and_a_large_one_in_one_value": SHARED_MEMORY,
+    f"{LARGE}_tables_of_other_libraries_are_read_where_they_lie": SHARED_MEMORY,
+    f"{LARGE}_g61_g59_an_array_outlives_its_reference_and_then_its_memory_is_free": COPIES,
+    f"{LARGE}_g79_a_full_store_says_so_and_goes_on": COPIES,
     "test_wait_and_get.py::test_a_caller_that_waits_is_told_of_a_bug_of_minray[provider._client-create-<lambda>]": OWN_STORE,
 }
 """File and test -> reason, as in ``not_local``."""
