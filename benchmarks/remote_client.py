@@ -3,8 +3,8 @@
 python -m benchmarks.remote_client [ROUNDS]
 
 Each system starts a head of two CPUs with a client server on loopback. The program connects to it, and measures calls per
-second and bytes per second. The best of ROUNDS rounds counts. Whoever reads the figures looks at the ratios: both systems have
-the same cores, and how busy those are is the same for both.
+second and bytes per second. The best of ROUNDS rounds counts. The ratios say more than the figures: both systems have the
+same cores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 PORT = {"minray": 23801, "ray": 23802}
 MEGABYTES = 100

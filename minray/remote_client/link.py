@@ -40,8 +40,9 @@ logger = logging.getLogger("minray")
 
 R = TypeVar("R", bound=Record)
 
-TAKES = 4
-"""Number of requests for a frame that are open: while one answer is on its way, the driver process can send others."""
+TAKES = 16
+"""Number of requests for a frame that are open: while answers are on their way, the driver process can send others. So
+many frames of the largest size are a session's window."""
 SILENCE_S = 3 * TAKE_S
 """Seconds without any answer after which a connection counts as lost; an open request is answered after ``TAKE_S``."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0

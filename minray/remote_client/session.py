@@ -93,12 +93,19 @@ class ClientSession:
         if not self._rest:
             if not self._waiting:
                 return False
-            self._rest = memoryview(self._make_batch())
+            batch = self._make_batch()
+            if len(batch) <= self._frame_bytes:
+                self._keep(True, batch)
+                return True
+            self._rest = memoryview(batch)
         piece, self._rest = self._rest[: self._frame_bytes], self._rest[self._frame_bytes :]
-        self._last += 1
-        self._kept.append(Frame(self._last, not self._rest, bytes(piece)))
-        self._kept_bytes += len(piece)
+        self._keep(not self._rest, bytes(piece))
         return True
+
+    def _keep(self, is_end: bool, data: bytes) -> None:
+        self._last += 1
+        self._kept.append(Frame(self._last, is_end, data))
+        self._kept_bytes += len(data)
 
     def _make_batch(self) -> bytes:
         records: list[Relayed] = []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ GRACE_S = 2.0
 """Seconds for which a client of these tests may be away."""
 
 pytestmark = pytest.mark.slow
+whole = pytest.mark.skipif(os.environ.get("MINRAY_TEST_AS") != "client", reason="make test-client runs it")
+"""Marks the tests that take long."""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,7 @@ def test_an_exception_keeps_its_type_and_a_cancelled_task_ends(client: Any) -> N
         minray.get(waiting)
 
 
+@whole
 def test_a_large_value_goes_both_ways_in_pieces_through_bounded_memory(client: Any, head: Node) -> None:
     values = [np.arange(16 * 1024 * 1024, dtype=np.uint8) for _ in range(4)]
     server = psutil.Process(head.processes()["client_server"])
@@ -162,6 +166,7 @@ def private_bytes(process: psutil.Process) -> int:
     return 1024 * int(next(line for line in text.splitlines() if line.startswith("Anonymous")).split()[1])
 
 
+@whole
 def test_the_older_way_to_connect_and_two_clients_at_once(head: Node) -> None:
     program = f"""
         import minray as ray
@@ -175,6 +180,7 @@ def test_the_older_way_to_connect_and_two_clients_at_once(head: Node) -> None:
     assert [words[1] for words in said] == ["True", "True"] and said[0][0] != said[1][0]
 
 
+@whole
 def test_what_tasks_print_reaches_the_clients_terminal(head: Node) -> None:
     program = f"""
         import minray
@@ -222,6 +228,7 @@ def test_a_connection_that_is_cut_for_a_while_loses_no_call_and_repeats_none(hea
         proxy.close()
 
 
+@whole
 def test_a_large_value_survives_a_cut(head: Node) -> None:
     proxy = Proxy(head.file.client_server)
     try:
@@ -236,6 +243,7 @@ def test_a_large_value_survives_a_cut(head: Node) -> None:
         proxy.close()
 
 
+@whole
 def test_a_connection_that_stays_away_too_long_is_an_error_and_leaves_nothing(head: Node) -> None:
     proxy = Proxy(head.file.client_server)
     try:
@@ -293,6 +301,7 @@ def test_a_client_that_disconnects_leaves_nothing_at_once(client: Any, head: Nod
     wait_for_condition(lambda: not driver.is_running(), GRACE_S / 2)
 
 
+@whole
 def test_a_driver_process_that_is_killed_is_an_error_of_its_client_alone(client: Any, head: Node) -> None:
     counter = Counter.remote()
     assert minray.get(counter.add.remote(0)) == 1
@@ -345,6 +354,19 @@ def test_an_address_that_nobody_listens_at(head: Node) -> None:
         minray.init("minray://")
     with pytest.raises(ValueError, match="num_cpus: only for a node"):
         minray.init(address_of(head.file), num_cpus=1)
+
+
+def test_garbage_and_a_thousand_connections_disturb_nobody(client: Any, head: Node) -> None:
+    server = psutil.Process(head.processes()["client_server"])
+    before = private_bytes(server)
+    host, _, port = head.file.client_server.rpartition(":")
+    with ExitStack() as open_ones:
+        for number in range(1000):
+            stranger = open_ones.enter_context(socket.create_connection((host, int(port))))
+            if number % 2:
+                stranger.sendall(os.urandom(1000))
+        assert minray.get([double.remote(number) for number in range(50)]) == list(range(0, 100, 2))
+    assert private_bytes(server) - before < 128 << 20
 
 
 def test_a_server_listens_on_loopback_and_only_when_asked(head: Node) -> None:
