@@ -222,7 +222,7 @@ def test_a_connection_that_is_cut_for_a_while_loses_no_call_and_repeats_none(hea
         proxy.mend()
         assert minray.get(refs, timeout=60) == list(range(1, 201))
         assert minray.get(counter.history.remote()) == list(range(200))
-        assert proxy.connections == 2
+        assert proxy.connections > 1
     finally:
         minray.shutdown()
         proxy.close()
