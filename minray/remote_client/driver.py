@@ -34,7 +34,7 @@ from minray.platform.threads.user_code import DriverUserCode
 from minray.platform.transport.sockets import StreamNetwork
 from minray.protocol.client import AnyRelayed, Carry, LeaveClient, Parcel, Relayed, Take, Taken
 from minray.remote_client.relay import Relay
-from minray.remote_client.session import ClientSession, Frame, SessionBroken
+from minray.remote_client.session import ClientSession, SessionBroken, SessionFrame
 from minray.remote_client.store_service import StoreService
 from minray.rpc.connection import Peers
 from minray.rpc.service import Call, Dispatcher
@@ -101,7 +101,7 @@ class ClientDriver:
         self._last_heard = self._loop.time()
         try:
             self._session.acknowledge(request.acknowledged)
-            for record in self._session.receive(Frame(request.number, request.is_end, request.frame)):
+            for record in self._session.receive(SessionFrame(request.number, request.is_end, request.frame)):
                 self._on_record(record)
         except SessionBroken as error:
             self.end(f"the client has broken the session: {error}")

@@ -34,7 +34,7 @@ from minray.protocol.base import Record, Request, decode, encode, reply_class
 from minray.protocol.client import AnyRelayed, Carry, LeaveClient, OpenClient, OpenClientReply, Parcel, Relayed, Take, Taken
 from minray.remote_client.driver import TAKE_S
 from minray.remote_client.server import python_version
-from minray.remote_client.session import ClientSession, Frame, SessionBroken
+from minray.remote_client.session import ClientSession, SessionBroken, SessionFrame
 
 logger = logging.getLogger("minray")
 
@@ -229,11 +229,11 @@ class ClientLink:
         self._last_heard = self._loop.time()
         self._acknowledge(reply.acknowledged)
         if reply.number:
-            self._receive(Frame(reply.number, reply.is_end, reply.frame))
+            self._receive(SessionFrame(reply.number, reply.is_end, reply.frame))
         if channel is self._channel:
             self._take(channel)
 
-    def _receive(self, frame: Frame) -> None:
+    def _receive(self, frame: SessionFrame) -> None:
         try:
             records = self._session.receive(frame)
         except SessionBroken as error:

@@ -41,7 +41,7 @@ class SessionBroken(Exception):
     """The other side has broken a rule of the session, which ends."""
 
 
-class Frame(NamedTuple):
+class SessionFrame(NamedTuple):
     number: int
     is_end: bool
     """Whether the frame ends its batch."""
@@ -58,7 +58,7 @@ class ClientSession:
         """Records that are in no batch yet, with their sizes."""
         self._rest = memoryview(b"")
         """The part of the current batch that is in no frame yet."""
-        self._kept: deque[Frame] = deque()
+        self._kept: deque[SessionFrame] = deque()
         """Frames that are not acknowledged, oldest first."""
         self._kept_bytes = 0
         self._sent = 0
@@ -80,7 +80,7 @@ class ClientSession:
         self._waiting.append((record, size + RECORD_BYTES))
         self.waiting_bytes += size + RECORD_BYTES
 
-    def take(self) -> Frame | None:
+    def take(self) -> SessionFrame | None:
         """Return the next frame to send; None if there is none, or if too many bytes are not acknowledged."""
         if self._sent == len(self._kept) and not self._make_frame():
             return None
@@ -104,7 +104,7 @@ class ClientSession:
 
     def _keep(self, is_end: bool, data: bytes) -> None:
         self._last += 1
-        self._kept.append(Frame(self._last, is_end, data))
+        self._kept.append(SessionFrame(self._last, is_end, data))
         self._kept_bytes += len(data)
 
     def _make_batch(self) -> bytes:
@@ -135,7 +135,7 @@ class ClientSession:
 
     # --- receiving
 
-    def receive(self, frame: Frame) -> list[AnyRelayed]:
+    def receive(self, frame: SessionFrame) -> list[AnyRelayed]:
         """Take a frame; return the records of the batch that it ends, none for a frame that has come before.
 
         Raises SessionBroken for a frame that comes too early, and for bytes that are no records.

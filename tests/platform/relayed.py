@@ -18,7 +18,7 @@ from minray.remote_client.session import ClientSession
 
 FRAME_BYTES, WINDOW_BYTES = 100_000, 400_000
 LOST = 3
-"""One in so many frames is lost with its connection."""
+"""Number of frames of which one is lost with its connection."""
 
 
 class _Way:

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from minray.platform.base import MAX_RECORD_BYTES
 from minray.protocol.client import AnswerMessage, EndChannel, Relayed
-from minray.remote_client.session import FRAME_BYTES, RECORD_BYTES, ClientSession, Frame, SessionBroken
+from minray.remote_client.session import FRAME_BYTES, RECORD_BYTES, ClientSession, SessionBroken, SessionFrame
 
 
-def sent_by(session: ClientSession) -> list[Frame]:
+def sent_by(session: ClientSession) -> list[SessionFrame]:
     frames = []
     while (frame := session.take()) is not None:
         frames.append(frame)
     return frames
 
 
-def received(session: ClientSession, frames: list[Frame]) -> list[Relayed]:
+def received(session: ClientSession, frames: list[SessionFrame]) -> list[Relayed]:
     return [record for frame in frames for record in session.receive(frame)]
 
 
@@ -75,7 +75,7 @@ def test_whatever_the_connection_does_each_record_arrives_once_and_in_order(step
     here, there = ClientSession(frame_bytes, window_bytes=1000), ClientSession()
     sent: list[Relayed] = []
     arrived: list[Relayed] = []
-    under_way: list[Frame] = []
+    under_way: list[SessionFrame] = []
     for step in [*steps, "break", *["deliver", "acknowledge"] * 100]:
         if step == "send":
             payload = bytes(10 * len(sent))
@@ -96,12 +96,12 @@ def test_whatever_the_connection_does_each_record_arrives_once_and_in_order(step
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (Frame(2, True, b"\x90"), "frame 2 came after frame 0"),
-        (Frame(1, True, b"garbage"), "malformed"),
-        (Frame(1, True, b"\x91\x92\x63\x01"), "malformed"),
+        (SessionFrame(2, True, b"\x90"), "frame 2 came after frame 0"),
+        (SessionFrame(1, True, b"garbage"), "malformed"),
+        (SessionFrame(1, True, b"\x91\x92\x63\x01"), "malformed"),
     ],
 )
-def test_what_breaks_the_rules_ends_the_session(frame: Frame, words: str) -> None:
+def test_what_breaks_the_rules_ends_the_session(frame: SessionFrame, words: str) -> None:
     with pytest.raises(SessionBroken, match=words):
         ClientSession().receive(frame)
 
