@@ -152,7 +152,7 @@ class EndListener(Relayed, frozen=True, tag=8):
 
 
 class DeliverMessage(Relayed, frozen=True, tag=9):
-    """From the driver process: a request or notification has arrived at a listener."""
+    """From the driver process: a request (or with call 0 a notification) has arrived at a listener."""
 
     listener: int
     call: int

@@ -198,11 +198,14 @@ class Relay:
         self._send(EndListener(number), 0)
 
     def _on_incoming(self, listener: int, incoming: Incoming) -> None:
-        self._last_call += 1
-        self._calls[self._last_call] = incoming
+        call = 0  # of a notification, which both transports of processes mark like this
+        if getattr(incoming, "call_id", 1):
+            self._last_call += 1
+            call = self._last_call
+            self._calls[call] = incoming
         message = DeliverMessage(
             listener=listener,
-            call=self._last_call,
+            call=call,
             method=incoming.method,
             payload=incoming.payload,
             peer=incoming.peer,
