@@ -53,7 +53,14 @@ def client(head: Node) -> Iterator[Any]:
 def drivers_of(node: Node) -> list[psutil.Process]:
     """The driver processes of a head's client server."""
     server = psutil.Process(node.processes()["client_server"])
-    return [child for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in server.children() if lives(child)]
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def in_use(node: Node) -> dict[str, float]:
