@@ -39,8 +39,8 @@ __tracebackhide__ = hides_from_pytest
 T = TypeVar("T")
 Waitable = TypeVar("Waitable", bound=ObjectRef[Any] | ObjectRefGenerator[Any])
 
-current_process_api: ContextVar[UserApi] = ContextVar("minray_api")
-"""Connection of a simulated process; set together with ``object_ref.current_hooks``."""
+current_process_api: ContextVar[UserApi | None] = ContextVar("minray_api")
+"""Connection of a simulated process, None when it has left; set together with ``object_ref.current_hooks``."""
 _process_api: UserApi | None = None
 _forked = False
 auto_init: Callable[[], None] | None = None
@@ -56,8 +56,8 @@ def connect_process(api: UserApi | None) -> None:
         api.port.begin_reports()
 
 
-def connect_context(api: UserApi) -> None:
-    """Set the connection of this context, a simulated process."""
+def connect_context(api: UserApi | None) -> None:
+    """Set the connection of this context, a simulated process; None when it disconnects."""
     from minray.core_worker.introspection.metric_registry import MetricRegistry, of_context
 
     current_process_api.set(api)
@@ -147,8 +147,9 @@ def current_api() -> UserApi:
             "this process was forked from a driver and has no connection of its own; call minray.init(address=...) in it"
         )
     connect()
-    assert _process_api is not None
-    return _process_api
+    api = connected_api()
+    assert api is not None
+    return api
 
 
 def connect() -> None:

@@ -44,13 +44,13 @@ from minray.node.node import NodeOptions, node_resources
 from minray.node.worker_output import LinePrinter, TaskNamedStream
 from minray.platform.base import Platform, PlatformError, ProcessGone
 from minray.protocol.gcs import JobConfig
-from minray.protocol.raylet import FlushLogs
 from minray.raylet.raylet import Raylet
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.logs import SimLogs
 from minray.simulation.loop import Failure, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
+from minray.simulation.membership import Membership
 from minray.simulation.trace import LOG, Trace
 from minray.simulation.user_code import SimUserCode, one_core
 
@@ -61,7 +61,6 @@ START_S = 60.0
 LIMIT_S = 600.0
 """Virtual seconds that a program may take, by default."""
 SETTLE_S = 30.0
-FLUSH_TIMEOUT_S = 2.0
 OBJECT_STORE_BYTES = 64 << 20
 """Size of each node's object store, unless its options give another."""
 DESCRIBED = {"num_cpus", "num_gpus", "memory", "object_store_memory", "resources", "labels"}
@@ -473,29 +472,25 @@ class SimCluster:
 
     async def _run_driver(self, platform: Platform, config: bytes) -> int:
         program, outcome, namespace, setup_hook = self._programs[platform.name]
-        core = CoreWorker(platform, _decode(config, WorkerConfig))
-        printer = LinePrinter(self._system_config.log_deduplication_window_s, platform.user_code.time)
-        core.on_lines = printer.show
+        job = JobConfig(list(sys.path), os.getcwd(), namespace, platform.name, setup_hook=pack_hook(setup_hook))
+        membership = Membership(self, platform, _decode(config, WorkerConfig), job)
         try:
-            hook = pack_hook(setup_hook)
-            job = JobConfig(list(sys.path), os.getcwd(), namespace, platform.name, setup_hook=hook)
-            await core.start(job)
+            await membership.join()
         except PlatformError as refusal:
             _fail(outcome, ConnectionError(f"cannot join the cluster: {refusal}"))
             return 1
-        self._connect(core)
         self.oracle.begin()
         result, error = await _in_user_thread(platform.user_code, program)
-        with contextlib.suppress(PlatformError, TimeoutError):
-            async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await core.raylet.call(FlushLogs(core.context.job_id))
-            printer.flush_repetitions()
-        await core.close()
+        await membership.leave()
         if error is not None:
             _fail(outcome, error)
         elif not outcome.done():
             outcome.set_result(result)
         return 0
+
+    def show_lines(self, platform: Platform) -> LinePrinter:
+        """Make the printer of a driver's lines."""
+        return LinePrinter(self._system_config.log_deduplication_window_s, platform.user_code.time)
 
     def _connect(self, core: CoreWorker) -> None:
         """Connect the public API (``minray.api.calls``) of this simulated process to this core worker."""
@@ -503,6 +498,10 @@ class SimCluster:
         assert process is not None
         self.cores[process.name] = core
         process.context.run(worker.connect_context, UserApi(core.user_port()))
+
+    def connect(self, core: CoreWorker) -> None:
+        """Connect the present process to its cluster through this core worker."""
+        self._connect(core)
 
 
 async def _in_user_thread(user_code: Any, program: Callable[[], Any]) -> tuple[Any, BaseException | None]:

@@ -260,12 +260,16 @@ def _class_named(real: Real, process: SimProcess, name: str | None, made: Any) -
 
 
 def _init(real: Real, process: SimProcess, address: str | None = None, **options: Any) -> Any:
-    """Replaces ``minray.init``, which has nothing to do: a simulated driver is connected before its program begins."""
+    """Replaces ``minray.init``: a simulated driver joins before its program begins, and again if it has left."""
+    if process.on_init is not None:
+        process.on_init()
     return importlib.import_module("minray.node.init").RayContext({"address": address or "simulated"})
 
 
 def _shutdown(real: Real, process: SimProcess) -> None:
-    """Replaces ``minray.shutdown``, which does nothing: the driver leaves when its program has ended."""
+    """Replaces ``minray.shutdown``. A driver that does not call it leaves when its program has ended."""
+    if process.on_shutdown is not None:
+        process.on_shutdown()
 
 
 MEANINGS: dict[str, dict[str, Callable[..., Any]]] = {

@@ -197,6 +197,10 @@ class SimProcess:
         status."""
         self.on_text: Callable[[str, str], None] | None = None
         """Receives what the process prints, as ``(stream, text)``; None: it goes to this interpreter's own streams."""
+        self.on_init: Callable[[], None] | None = None
+        """Joins the cluster, unless the process is connected; called by ``minray.init``, in a user thread of a driver."""
+        self.on_shutdown: Callable[[], None] | None = None
+        """Leaves the cluster, unless the process has left it; called by ``minray.shutdown``, as ``on_init``."""
         self.random_bytes: Callable[[int], bytes] | None = None
         """The process's source of entropy; set by its machine."""
         self.classes: dict[str, Any] = {}

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures._base
 import contextlib
+import copy
 import functools
 import logging
 import os
@@ -394,6 +395,12 @@ class SimUserCode:
         self.on_dropped: Callable[[Sequence[bytes]], None] = lambda _names: None
         self._directories = {} if directories is None else directories
         """Packages that are unpacked on this machine, by directory."""
+
+    def renewed(self) -> SimUserCode:
+        """Return the same threads for another connection of the process; references of this one are dropped in silence."""
+        other = copy.copy(self)
+        self.on_dropped = other.on_dropped = lambda _names: None
+        return other
 
     def hold(self) -> None:
         """Let work wait for ``serve``, as in a real worker work waits until that has started completely."""

@@ -46,7 +46,7 @@ class RefHooks(Protocol):
     def call_site_of(self, ref: ObjectRef[Any]) -> str: ...
 
 
-current_hooks: ContextVar[RefHooks] = ContextVar("minray_ref_hooks")
+current_hooks: ContextVar[RefHooks | None] = ContextVar("minray_ref_hooks")
 """Hooks of a simulated process. Outside of the simulation all threads use the process-wide default below."""
 _default_hooks: RefHooks | None = None
 

@@ -7,6 +7,7 @@ broken, as a number of ``docs/specification.md`` and a sentence. What must hold 
 |---|---|---|
 | S1 | a lease takes its resources, or gives them back | there was enough of each, and is no more than the total |
 | S2 | a grant is sent | a worker has one lease at most: its owner holds it, and it works for it |
+| G99 | a grant is sent | a worker serves one job, one environment, the same GPUs, and tasks or one actor, for good |
 | G106 | a grant is sent | nothing is leased in a placement group that was removed |
 | S4 | a task is pushed | its attempt is within its retries |
 | S5, S6, G79 | an object is made, sealed, evicted or forgotten | see ``objects`` |
@@ -101,6 +102,8 @@ class Watch:
         """The gcs whose news is watched."""
         self._cancelled: dict[bytes, tuple[bytes, int]] = {}
         """Task -> the lease and the attempt with which its cancellation found it pushed; ``b""``: it was not."""
+        self._bindings: dict[bytes, Any] = {}
+        """Worker -> what it was granted for at first."""
         self._processes: dict[str, SimProcess] = {}
         """Processes of all core workers, by name."""
         for process in cluster.world.loop.processes:
@@ -256,6 +259,7 @@ class Watch:
             for lease_id, entry in broker.entries.items():
                 if entry.worker is not None:
                     granted[entry.worker.worker_id] = lease_id
+                    self._expect_binding(broker, entry)
                     self._expect_group(broker, lease_id, entry.request.shape.strategy.group_id)
         for name, core in self.cluster.cores.items():
             if self._processes[name].alive:
@@ -264,6 +268,17 @@ class Watch:
                 receiver = core.execution.receiver
                 if receiver.unanswered():
                     self._expect_lease(granted.get(core.address.worker_id), receiver.lease_id, f"{name} has a task")
+
+    def _expect_binding(self, broker: Any, entry: Any) -> None:
+        """Is a worker still granted for what it was granted for at first? What it has loaded knows nothing else."""
+        lease_id, shape = entry.request.lease_id, entry.request.shape
+        if broker.states.get(lease_id) != GRANTED:
+            return
+        gpus = tuple(sorted(broker.local.leases[lease_id].gpus.taken))
+        binding = shape.job_id, shape.runtime_env, gpus, lease_id if entry.request.for_actor else b""
+        if self._bindings.setdefault(entry.worker.worker_id, binding) != binding:
+            worker = short(entry.worker.worker_id)
+            self.on_broken("S2", f"worker {worker} serves lease {short(lease_id)}, and has served what it does not fit to")
 
     def _expect_group(self, broker: Any, lease_id: bytes, group_id: bytes) -> None:
         if broker.refusals.is_removed(group_id) and broker.states.get(lease_id) == GRANTED:

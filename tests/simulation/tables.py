@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "minray"
 ROOMS = ("gcs", "raylet", "core_worker", "scheduling", "rpc", "object_store", "object_manager")
 CONTAINERS = ("dict[", "set[", "list[", "deque[", "OrderedDict[", "Mapping[", "Counter[")
 
+UNDER_WAY = "work under way: the judge expects none at rest (judge, rest, census)"
 REASONS: dict[str, str] = {
     "the state itself: this process decides it": """
         KvManager._dropped PlacementGroupManager._forgotten GcsActorManager._forgotten GcsActorManager._outbid
@@ -24,7 +25,7 @@ REASONS: dict[str, str] = {
         ObjectRefStream.beyond Gpus.taken Reservation.resources ActorCreator._creations ActorCreator._handles
         PlacementGroupScheduler._leaving ConcurrencyGroup.waiting
     """,
-    "work under way: the judge expects none at rest (judge, rest)": """
+    UNDER_WAY: """
         ActorExits._exiting ActorScheduler._creating ActorScheduler._constructing ActorScheduler._without_node
         PlacementGroupScheduler._attempts PlacementGroupScheduler._retries PlacementGroupScheduler._promised
         PlacementGroupScheduler._waiters PlacementGroupManager._waiting BundleService._asked LeaseArguments._dependencies

@@ -1,6 +1,7 @@
-"""Setup hooks of jobs: ``Hooked``, whose driver has one, which every worker of its job calls before its first task.
+"""Setup hooks of jobs, which every worker of a job calls before its first task: ``Hooked``, and ``Spoiled``, which fail.
 
-Left out: a hook that fails, because no task of its job would run.
+The driver of a ``Spoiled`` tells nothing else, because no task of its job runs. Its hook raises, or ends the process. A
+raylet that has lost several workers of one job in that way gives up.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MARK = "SPEC_HOOKED"
 """Environment variable that the hook sets in each worker."""
+GIVEN_UP_S = 120.0
+"""Virtual seconds after which a raylet gives up to start workers that end in their hook."""
 
 
 class Hooked(Story, frozen=True):
@@ -36,13 +39,50 @@ class Hooked(Story, frozen=True):
         return inner | {f"RayTaskError({error})" for error in inner if not error.startswith("RayTaskError(")}
 
 
+class Spoiled(Story, frozen=True):
+    """Tasks and an actor in a job whose setup hook fails."""
+
+    exits: bool = False
+    """Whether the hook ends its process; it raises otherwise."""
+    max_retries: int = 3
+    tasks: int = 2
+
+    def tell(self) -> list[Look]:
+        tasks = [marks.options(num_cpus=0, max_retries=self.max_retries).remote(0) for _ in range(self.tasks)]
+        return [*map(look_at, tasks), look_at(Marked.options(num_cpus=0).remote().mark.remote())]
+
+    def wanted(self) -> list[Any]:
+        return [None] * (self.tasks + 1)
+
+    def errors(self, losses: Losses) -> set[str]:
+        own = {"TaskUnschedulableError", "ActorUnschedulableError"} if self.exits else {"RuntimeEnvSetupError"}
+        own |= {"WorkerCrashedError", "ActorDiedError"} if self.exits else set()
+        return own | losses.of_any_task(0) | losses.of_any_actor(0)
+
+    def busy_s(self) -> float:
+        return GIVEN_UP_S if self.exits else 0.0
+
+
 def hook_of(driver: Body) -> Any:
     """Return the setup hook of a driver; None if it tells no such story."""
-    return prepare if any(isinstance(one, Hooked) for one in driver.operations) else None
+    for one in driver.operations:
+        if isinstance(one, Hooked):
+            return prepare
+        if isinstance(one, Spoiled):
+            return leave if one.exits else refuse
+    return None
 
 
 def prepare() -> None:
     os.environ[MARK] = os.environ.get(MARK, "") + "x"
+
+
+def refuse() -> None:
+    raise ValueError("this hook always fails")
+
+
+def leave() -> None:
+    os._exit(3)
 
 
 @minray.remote

@@ -784,6 +784,8 @@ def problems(
     speakers = Program(tuple(driver for driver, _ in told)).speakers()
     said = [json.loads(line) for line in lines]
     runs: Counter[str] = Counter()
+    jobs: dict[int, set[str]] = {}
+    driver_of = {one.name: number for number, driver in enumerate(program.drivers) for one in driver.walk()}
     order: list[str] = []
     ends: list[tuple[str, History]] = []
     for word, name, *details in said:
@@ -801,8 +803,13 @@ def problems(
             found += _check_arguments(Reading(model, name), taker, words, nested)
             if isinstance(taker, Submit):
                 wish = wished.get(name, Wish())
-                found += _check_place(taker, *place, replace(wish, zones={**facts.zones, **wish.zones}), marks[name])
+                node_id, mark, gpus, *context = place
+                wish = replace(wish, zones={**facts.zones, **wish.zones})
+                found += _check_place(taker, node_id, mark, gpus, wish, marks[name])
+                found += _check_context(taker, gpus, *context) if context else []
+                jobs.setdefault(driver_of[name], set()).update(context[:1])
     born = {name for word, name, *_ in said if word == BORN}
+    found += [f"jobs: the tasks of driver {number} have the jobs {ids}" for number, ids in jobs.items() if len(ids) > 1]
     found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]
     found += [*_check_interrupts(model, told, ends), *_check_unbegun(model, told, runs)]
     looks = [(one, outcome) for pair in told for one, outcome in _outcomes(*pair) if isinstance(one, Look)]
@@ -884,6 +891,16 @@ def _check_place(
         yield f"GPUs: {task.name} needs {task.gpus}, and was given {gpus}"
     if expected is not None and mark != expected:
         yield f"environment: {task.name} found {mark!r} in its environment, which should say {expected!r}"
+
+
+def _check_context(task: Submit, gpus: list[int], job_id: str, resources: dict[str, float], visible: str) -> Iterator[str]:
+    """G99: a task is told that it holds what it asked for, and libraries are shown its GPUs and no others."""
+    asked = {"CPU": float(task.num_cpus), "GPU": task.gpus, **task.resources}
+    wanted = {name: amount for name, amount in asked.items() if amount}
+    if type(task) is Submit and resources != wanted:
+        yield f"G99: {task.name} asked for {wanted}, and is told that it holds {resources}"
+    if gpus and visible != ",".join(map(str, gpus)):
+        yield f"GPUs: {task.name} was given {gpus}, and libraries are shown {visible!r}"
 
 
 def _check_runs(model: Model, runs: Counter[str]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import minray
+from minray.common.gpus import CUDA_VARIABLE
 from minray.exceptions import PendingCallsLimitExceeded, RayError
 from minray.util.scheduling_strategies import (
     In,
@@ -45,12 +46,13 @@ from tests.spec.awkward import Awkward
 from tests.spec.bundles import Bundles
 from tests.spec.closures import Closure
 from tests.spec.environments import Environments
-from tests.spec.founders import Founding
+from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import Free
 from tests.spec.generators import Stream
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
 from tests.spec.grumblers import Grumbling
-from tests.spec.job_environments import Hooked
+from tests.spec.homecomers import Homecoming
+from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
 from tests.spec.looks import Look
 from tests.spec.residents import Seating
@@ -722,7 +724,7 @@ Operation = (
     Submit | Order | Put | Get | Await | Peek | Wait | Glance | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
     | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
-    | Founding | Grumbling | Hooked
+    | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled
 )
 
 
@@ -943,7 +945,9 @@ def execute_thrice(name: str, body: Body, nested: dict[str, Any], *args: Any) ->
 
 def _played(name: str, body: Body, nested: dict[str, Any], args: tuple[Any, ...]) -> Stage:
     stage = Stage(nested)
-    place = [minray.get_runtime_context().get_node_id(), os.environ.get(MARK, ""), minray.get_gpu_ids()]
+    context = minray.get_runtime_context()
+    place = [context.get_node_id(), os.environ.get(MARK, ""), minray.get_gpu_ids()]
+    place += [context.get_job_id(), context.get_assigned_resources(), os.environ.get(CUDA_VARIABLE, "")]
     print(json.dumps([RUN, name, [stage.open(value) for value in args], list(nested), *place]))
     print(json.dumps([END, name, stage.play(body)]))
     return stage

@@ -6,6 +6,7 @@ names of the operations that make them, and both travel inside values. So nothin
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ RUN, END, BORN = "run", "end", "born"
 ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "KeyError": KeyError, "RuntimeError": RuntimeError}
 ZONE = "zone"
 """The label that nodes have; there is no other."""
-FILLING = 7
-"""Value of each byte of an array, by which a torn array is noticed."""
 TOLD_DEAD = "its owner is dead"
 """Part of the error of a driver that names an actor before it has noticed that its node is dead."""
 raised: set[tuple[str, str]] = set()
@@ -54,8 +53,10 @@ class Stage:
 
     def __init__(self, refs: Mapping[str, Any]) -> None:
         self.refs = dict(refs)
-        self._arrays: tuple[Any, ...] = ()
-        """The last two arrays that came in values. Their memory in the object store must stay as long as they are here."""
+        self._arrays: tuple[tuple[Any, str, int], ...] = ()
+        """The last two arrays that came in values, with their maker and size, which have come another way.
+
+        Their memory in the object store must stay as long as they are here."""
 
     def bound(self, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if name in self.refs]
@@ -68,7 +69,7 @@ class Stage:
         name, inside, *rest = value
         self.refs.update(inside)
         self._arrays = (*self._arrays, *rest)[-2:]
-        is_whole = all(array.tobytes() == bytes([FILLING]) * array.size for array in self._arrays)
+        is_whole = all(array.tobytes() == filling_of(maker) * size for array, maker, size in self._arrays)
         return word_of(name if is_whole else f"{name}, torn", list(inside))
 
     def play(self, body: Body) -> History:
@@ -91,8 +92,18 @@ class Stage:
 
 
 def value_of(name: str, inside: dict[str, Any], padding: int) -> tuple[Any, ...]:
-    """Make the value of an object. An array of ``padding`` bytes travels beside it and is not copied."""
-    return (name, inside, numpy.full(padding, FILLING, numpy.uint8)) if padding else (name, inside)
+    """Make the value of an object. An array of ``padding`` bytes travels beside it and is not copied.
+
+    Its bytes tell its maker, so that a torn array is noticed, and one that belongs to another value.
+    """
+    if not padding:
+        return name, inside
+    return name, inside, (numpy.full(padding, filling_of(name)[0], numpy.uint8), name, padding)
+
+
+def filling_of(maker: str) -> bytes:
+    """Return the byte of which the array in a value consists."""
+    return bytes([zlib.crc32(maker.encode()) % 255 + 1])
 
 
 def word_of(name: str, inside: list[str]) -> str:

@@ -76,7 +76,16 @@ from tests.spec.variations import (
     with_visits,
     with_words,
 )
-from tests.spec.vocabulary import needs_gpus, with_later_stories, with_riches, with_setup_hooks, with_vocabulary
+from tests.spec.vocabulary import (
+    needs_gpus,
+    with_endowments,
+    with_homecomings,
+    with_later_stories,
+    with_riches,
+    with_setup_hooks,
+    with_spoiled_jobs,
+    with_vocabulary,
+)
 from tests.spec.worlds import (
     ANSWERING,
     ANSWERS,
@@ -259,12 +268,21 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     program, world = with_vocabulary(scenario.program, scenario.seed, has_gpus=True), scenario.world
     program = with_later_stories(program, Random(f"later stories of {scenario.seed}"))
     program = with_setup_hooks(program, Random(f"setup hooks of {scenario.seed}"))
+    if keeps_drivers(world) and not program.leavers():
+        program = with_endowments(program, Random(f"endowments of {scenario.seed}"))
+    program = with_spoiled_jobs(program, Random(f"spoiled jobs of {scenario.seed}"))
+    program = with_homecomings(program, Random(f"homecomings of {scenario.seed}"))
     if has_wishes(program):
         head, *others = with_riches(world.nodes)
         head = msgspec.structs.replace(head, num_gpus=max(head.num_gpus, int(needs_gpus(program))))
         world = msgspec.structs.replace(world, nodes=(head, *others))
     world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
+
+
+def keeps_drivers(world: World) -> bool:
+    """Tell whether no fault takes a driver away, unless it takes the head."""
+    return not any(world.homes) and not any(target.startswith("driver") or not target for target in world.targets)
 
 
 def with_late_drivers(world: World, drivers: int, random: Random) -> World:
@@ -325,6 +343,8 @@ def with_hoards(scenario: Scenario, random: Random) -> Scenario:
         lineage=True,
     )
     return msgspec.structs.replace(scenario, program=hoarding(scenario.program, random), world=world)
+
+
 CONDITIONS: Mapping[str, Callable[[World, Random], World]] = {
     "the gcs restarted": with_restarts,
     "a kill for memory": with_little_memory,

@@ -656,7 +656,10 @@ def test_a_wrong_history_is_seen(index: int, outcome: Any, number: str) -> None:
 
 def test_a_value_with_a_torn_array_is_a_wrong_value() -> None:
     stage, torn = Stage({}), numpy.zeros(3, numpy.uint8)
-    assert stage.open(value_of("a", {}, 3)) == "a" and stage.open(("b", {}, torn)) == "b, torn"
+    whole = value_of("a", {}, 3)
+    assert stage.open(whole) == "a" and stage.open(("b", {}, (torn, "b", 3))) == "b, torn"
+    assert Stage({}).open(("b", {}, (whole[2][0], "b", 3))) == "b, torn", "it is the array of another value"
+    assert Stage({}).open(("a", {}, (whole[2][0], "a", 4))) == "a, torn", "it is too short"
     wrong = [*GOOD[:2], {"of": ["a", "b"], "values": ["a, torn", "b"]}, *GOOD[3:]]
     assert [problem.partition(":")[0] for problem in problems(HISTORY, Losses(), [wrong], LINES)] == ["G6"]
 

@@ -31,6 +31,7 @@ from minray.simulation.faults import DISK, LOUD, Key
 from minray.simulation.interpreter import EPOCH_S
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 from minray.simulation.trace import LIFE
+from tests.simulation.census import unfinished
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
 from tests.simulation.rest import is_held_up, unrest
@@ -49,6 +50,7 @@ from tests.spec.ends import (
     unexplained_ends,
 )
 from tests.spec.grumblers import Grumble
+from tests.spec.heard import unheard
 from tests.spec.job_environments import hook_of
 from tests.spec.losses import crashed_by, losses_of
 from tests.spec.model import Facts, problems
@@ -215,6 +217,7 @@ def _drive(
     for number, driver in enumerate(drivers):
         if driver.done() and number not in gone and (number not in program.leavers() or not has_left(driver)):
             found.append(f"L1: a driver ended with {driver.exception()!r}")
+    found += [*unfinished(cluster, frozenset(lost)), *unheard(cluster, program, gone | program.leavers(), blows)]
     found += ask_again(cluster, program, lost)
     verdict_is_in = True
     for driver in drivers:

@@ -17,11 +17,12 @@ from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bundles import Bundles
 from tests.spec.closures import Closure
 from tests.spec.environments import IMPOSSIBLE, Environments
-from tests.spec.founders import Founding
+from tests.spec.founders import Endowment, Founding
 from tests.spec.generators import ASKS, READS, WAITS, Stream
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbling
-from tests.spec.job_environments import Hooked
+from tests.spec.homecomers import Homecoming
+from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
@@ -157,6 +158,32 @@ def with_setup_hooks(program: Program, random: Random) -> Program:
     if random.random() >= 0.05:
         return program
     return _with_story(program, random, lambda number: Hooked(f"hooked{number}", random.choice((0, 3))))
+
+
+def with_spoiled_jobs(program: Program, random: Random) -> Program:
+    """In a twentieth of the programs, add a driver whose setup hook fails; for the simulation only."""
+    if random.random() >= 0.05:
+        return program
+    story = Spoiled(f"spoiled{len(program.drivers)}", random.random() < 0.4, random.choice((0, 3)), random.randint(1, 3))
+    return Program((*program.drivers, Body((story,))))
+
+
+def with_homecomings(program: Program, random: Random) -> Program:
+    """In a tenth of the programs, add a driver that leaves and joins again; for the simulation only."""
+    if random.random() >= 0.1:
+        return program
+    pause_s, rounds = random.choice((0.0, 0.0, 0.5, 20.0)), random.randint(2, 3)
+    story = Homecoming(f"home{len(program.drivers)}", rounds, pause_s, random.choice((0, 3)), random.random() < 0.5)
+    return Program((*program.drivers, Body((story,))))
+
+
+def with_endowments(program: Program, random: Random) -> Program:
+    """In a twentieth of the programs, let a driver have a detached actor make a placement group; for the simulation only."""
+    if random.random() >= 0.05:
+        return program
+    return _with_story(
+        program, random, lambda number: Endowment(f"endowed{number}", random.randint(1, 2), random.random() < 0.4)
+    )
 
 
 def _with_story(program: Program, random: Random, story: Callable[[int], Operation]) -> Program:
