@@ -202,6 +202,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     world = with_conversations(world, Random(f"conversations of {seed}"))
     world = with_late_messages(world, Random(f"late messages of {seed}"))
     world = with_posthumous_messages(world, Random(f"posthumous messages of {seed}"))
+    world = with_instants(world, Random(f"instants of {seed}"))
     world = with_small_bounds(world, Random(f"bounds of {seed}"))
     program = with_long_sleeps(program, Random(f"long sleeps of {seed}"))
     program = with_looks(program, Random(f"looks of {seed}"))
