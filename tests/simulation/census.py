@@ -22,6 +22,10 @@ LASTING = {
     "_Topic.waiters": "long polls",
     "WorkerProcesses._lives": "the living workers",
     "PullManager._waiting": "bundles that are over are dropped with the next one",
+    "PushedTasks.tasks": "the last answers, which the next push acknowledges; the judge looks for unanswered ones",
+    "WorkerProcesses._asking": "living workers that have refused to end",
+    "ReceivedTask.fetching": "a part of these",
+    "ClusterLeaseManager._confirmed": "nodes of which the gcs knows nothing, for requests that may come",
     "NormalTaskSubmitter._due": "queues that the end of this turn empties",
 }
 """Tables of work that lasts, or is over and not dropped yet, with the reason."""

@@ -89,12 +89,12 @@ def with_posthumous_messages(world: World, random: Random) -> World:
 
 
 def with_instants(world: World, random: Random) -> World:
-    """In an eighth of the worlds, strike processes just before they send or receive messages of one conversation."""
+    """In an eighth of the worlds, strike processes before they send, receive or handle messages of a conversation."""
     if is_taken(world) or "posthumous" in world.rates or random.random() >= 0.125:
         return world
     words = _any_conversation(random)
     words = random.choice((words, tuple(random.sample(words, 1))))
-    sides = random.choice((("send",), ("receive",), ("send", "receive")))
+    sides = random.choice((("send ",), ("receive ",), ("",), ("send ", "receive ", "")))
     roles = tuple(random.sample(SENDERS, random.choice((1, 2))))
     kind = random.choice(("crash", "crash", "crash", "node_loss", "long_stall"))
     return msgspec.structs.replace(
@@ -102,7 +102,7 @@ def with_instants(world: World, random: Random) -> World:
         rates=quiet_rates(world) | {kind: random.choice((0.03, 0.1, 0.4))},
         budget=random.choice((1, 1, 2)),
         targets=roles,
-        struck_tasks=tuple(f"{side} {word}" for side in sides for word in words),
+        struck_tasks=tuple(f"{side}{word}" for side in sides for word in words),
         at_messages=True,
         inline_limit=world.inline_limit or random.choice((0, 1)),
         durable=world.durable or "gcs" in roles,

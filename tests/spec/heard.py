@@ -7,6 +7,7 @@ both. A line may be missing if its driver has ended or left, or if the raylet of
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from minray.simulation import SimCluster
@@ -18,10 +19,10 @@ from tests.spec.programs import Program
 def unheard(cluster: SimCluster, program: Program, gone: Collection[int], blows: Blows) -> Iterator[str]:
     """Yield what drivers have not shown, or in another order; ``gone``: the numbers of drivers that have ended or left."""
     driver_of = {
-        operation.name: f"driver/{number}"
+        task.name: f"driver/{number}"
         for number, driver in enumerate(program.drivers)
         if number not in gone
-        for operation in driver.walk()
+        for task in driver.tasks_of_job()
     }
     printed: dict[tuple[str, str], list[str]] = {}
     shown: dict[str, dict[str, int]] = {}
@@ -35,9 +36,10 @@ def unheard(cluster: SimCluster, program: Program, gone: Collection[int], blows:
             shown.setdefault(event.process, {}).setdefault(text if mark else line, number)
         elif line.startswith("[") and (driver := driver_of.get(json.loads(line)[1])) is not None:
             printed.setdefault((event.process, driver), []).append(line)
+    counts = Counter(line for lines in printed.values() for line in lines)
     for (worker, driver), lines in printed.items():
         if f"raylet/{nodes[worker]}" in alive and _can_hear(driver, nodes, nodes[worker], blows):
-            yield from _compare(f"{driver} of {worker}", lines, shown.get(driver, {}))
+            yield from _compare(f"{driver} of {worker}", lines, shown.get(driver, {}), counts)
 
 
 def _can_hear(driver: str, nodes: Mapping[str, str], node: str, blows: Blows) -> bool:
@@ -50,9 +52,9 @@ def _can_hear(driver: str, nodes: Mapping[str, str], node: str, blows: Blows) ->
     )
 
 
-def _compare(whose: str, lines: list[str], shown: Mapping[str, int]) -> Iterator[str]:
+def _compare(whose: str, lines: list[str], shown: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[str]:
     if missing := [line for line in lines if line not in shown]:
         yield f"output: {len(missing)} of {len(lines)} lines are not shown to {whose}, such as {missing[0][:80]}"
-    once = [shown[line] for line in lines if line in shown and lines.count(line) == 1]
+    once = [shown[line] for line in lines if line in shown and counts[line] == 1]
     if once != sorted(once):
         yield f"output: lines are shown out of order to {whose}"

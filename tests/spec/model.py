@@ -785,7 +785,7 @@ def problems(
     said = [json.loads(line) for line in lines]
     runs: Counter[str] = Counter()
     jobs: dict[int, set[str]] = {}
-    driver_of = {one.name: number for number, driver in enumerate(program.drivers) for one in driver.walk()}
+    driver_of = {task.name: number for number, driver in enumerate(program.drivers) for task in driver.tasks_of_job()}
     order: list[str] = []
     ends: list[tuple[str, History]] = []
     for word, name, *details in said:
@@ -807,7 +807,8 @@ def problems(
                 wish = replace(wish, zones={**facts.zones, **wish.zones})
                 found += _check_place(taker, node_id, mark, gpus, wish, marks[name])
                 found += _check_context(taker, gpus, *context) if context else []
-                jobs.setdefault(driver_of[name], set()).update(context[:1])
+                if name in driver_of:
+                    jobs.setdefault(driver_of[name], set()).update(context[:1])
     born = {name for word, name, *_ in said if word == BORN}
     found += [f"jobs: the tasks of driver {number} have the jobs {ids}" for number, ids in jobs.items() if len(ids) > 1]
     found += [*_check_runs(model, runs), *_check_order(model, order, histories, ends)]

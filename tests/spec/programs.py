@@ -838,6 +838,13 @@ class Body(Record, frozen=True):
             if isinstance(operation, Submit | Call):
                 yield from operation.body.walk()
 
+    def tasks_of_job(self) -> Iterator[Submit]:
+        """Tasks that belong to its driver's job. Those that actors submit are of the job that has made the actor."""
+        for operation in self.operations:
+            if isinstance(operation, Submit):
+                yield operation
+                yield from operation.body.tasks_of_job()
+
 
 def retried_exceptions(task: Submit | Call) -> bool | list[type[Exception]]:
     """Value of the option ``retry_exceptions``."""

@@ -16,6 +16,7 @@ from tests.spec.aims import (
     is_aimed,
     quiet_rates,
     with_conversations,
+    with_instants,
     with_late_messages,
     with_posthumous_messages,
 )
@@ -45,6 +46,7 @@ from tests.spec.programs import (
     has_wishes,
 )
 from tests.spec.scenario import Node, Scenario, World
+from tests.spec.scenes import with_scenes
 from tests.spec.variations import (
     FAR,
     with_async_actors,
@@ -207,7 +209,7 @@ def write_scenario(random: Random, seed: int, size: Size = MEDIUM) -> Scenario:
     program = with_long_sleeps(program, Random(f"long sleeps of {seed}"))
     program = with_looks(program, Random(f"looks of {seed}"))
     scenario = with_equipment(Scenario(program, world, seed), Random(f"equipment of {seed}"))
-    conjoined = with_conjunctions(scenario, CONDITIONS)
+    conjoined = with_scenes(with_conjunctions(scenario, CONDITIONS))
     if conjoined is scenario:  # A conjunction needs the world that it has.
         conjoined = with_far_zones(scenario, Random(f"far zones of {seed}"))
     scenario = with_rare_words(fitted(conjoined, Random(f"fitting of {seed}")))

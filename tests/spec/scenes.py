@@ -1,0 +1,186 @@
+"""Scenes: operations and a world that fit together, as in ``conjunctions.TOGETHER``, for faults that come twice.
+
+Every twelfth seed has the next of ``SCENES``. A fault that strikes once is survived in another way than one that strikes
+again before all is mended. So a node is silent, comes back, and is silent again; an actor loses a node that had to leave,
+and then its worker; a node leaves when it has just been given bundles; a gcs dies in the middle of a request about a death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import msgspec
+
+from tests.spec.actors import Create
+from tests.spec.bundles import Bundles
+from tests.spec.conjunctions import plain, with_more_nodes
+from tests.spec.conversations import CONVERSATIONS
+from tests.spec.fragments import PAUSES_S, inserted, removed_group, resident
+from tests.spec.moves import Move
+from tests.spec.programs import Body, Call, Drop, Generate, Get, Operation, Put, Return, Sleep, Submit
+from tests.spec.scenario import Scenario, World
+
+LAPSES: tuple[Mapping[str, int], ...] = (
+    {"health_check_period_ms": 500, "health_check_timeout_ms": 2000, "health_check_failure_threshold": 9},
+    {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 4},
+)
+"""Health checks of which a process that stands still for 15 s misses most, but not all."""
+SIZES = (1, 30, 60, 300)
+"""Bytes of arrays in values that are read together."""
+
+
+def with_scenes(scenario: Scenario) -> Scenario:
+    """Give every twelfth seed one of the scenes."""
+    if scenario.seed % 12 != 9:
+        return scenario
+    write = list(SCENES.values())[scenario.seed // 12 % len(SCENES)]
+    return write(scenario, Random(f"scenes of {scenario.seed}"))
+
+
+def _write(scenario: Scenario, operations: list[Operation], world: World, random: Random) -> Scenario:
+    first, *others = scenario.program.drivers
+    drivers = inserted(Body(first.operations), operations, random), *others
+    return msgspec.structs.replace(scenario, program=msgspec.structs.replace(scenario.program, drivers=drivers), world=world)
+
+
+def _read_together(scenario: Scenario, random: Random) -> Scenario:
+    """Several processes read the values of others, many at once; arrays of many sizes lie beside the values."""
+    operations: list[Operation] = []
+    names = [f"sheaf{number}" for number in range(random.randint(3, 7))]
+    for name in names:
+        inside, size = tuple(random.sample(names[: names.index(name)], min(1, names.index(name)))), random.choice(SIZES)
+        end = Return(inside, size)
+        made: Operation = Put(name, inside, size) if random.random() < 0.4 else Submit(name, Body((), end), nested=inside)
+        operations.append(made)
+    for number in range(random.randint(2, 4)):
+        reader, taken = f"reader{number}", tuple(sorted(random.sample(names, random.randint(2, len(names)))))
+        body = Body((Get(f"{reader} gets", taken), Get(f"{reader} gets again", taken)), Return(taken[:1]))
+        operations += [Submit(reader, body, taken[:1], taken, num_cpus=0, spread=True), Get(f"get {reader}", (reader,))]
+    operations += [Drop(f"drop {name}", name) for name in random.sample(names, 2)]
+    bounds = {"max_questions_per_message": random.choice((2, 3, 100))}
+    world = msgspec.structs.replace(scenario.world, bounds=scenario.world.bounds | bounds)
+    return _write(scenario, operations, world, random)
+
+
+def _silent_again(scenario: Scenario, random: Random) -> Scenario:
+    """Nodes stand still, are heard of, and stand still again, each time for less than a death takes."""
+    world = with_more_nodes(plain(scenario.world), random.choice((2, 3)))
+    world = msgspec.structs.replace(
+        world,
+        rates=world.rates | {"long_stall": random.choice((0.003, 0.01, 0.03))},
+        budget=random.randint(4, 8),
+        targets=("raylet/n",),
+        bounds=world.bounds | random.choice(LAPSES),
+    )
+    operations: list[Operation] = []
+    for number in range(3):
+        name = f"lapse{number}"
+        tasks = [f"{name}.{count}" for count in range(3)]
+        body = [Body((Sleep(f"{task} sleeps", random.choice(PAUSES_S)),)) for task in tasks]
+        operations += [Submit(task, one, spread=True, max_retries=9) for task, one in zip(tasks, body, strict=True)]
+        operations += [Sleep(f"{name} pause", random.choice((1.0, 15.0))), *(Get(f"get {task}", (task,)) for task in tasks)]
+    return _write(scenario, operations, world, random)
+
+
+def _leaves_with_bundles(scenario: Scenario, random: Random) -> Scenario:
+    """Nodes are told to leave while bundles are prepared there or when they have just been opened, and messages are late."""
+    operations = removed_group("moved", random) + resident("moves", random)
+    operations.append(Bundles("moving", 2, random.choice(("PACK", "SPREAD", "STRICT_SPREAD")), random.random() < 0.5))
+    operations += removed_group("later", random)
+    world = with_more_nodes(plain(scenario.world), 3)
+    moments = ("prepares", "prepares", "hosts")
+    moves = [
+        Move(node, random.choice((0.0, 0.05)), True, random.choice(moments), random.choice((0.0, 0.0, 5.0)))
+        for node in random.sample((1, 2), random.choice((1, 2)))
+    ]
+    birth = CONVERSATIONS["birth of a placement group"]
+    world = msgspec.structs.replace(
+        world, rates=world.rates | {"delay": 0.4}, aims=birth, aimed=("delay",), homes=(), moves=tuple(moves)
+    )
+    return _write(scenario, operations, world, random)
+
+
+def _lost_again(scenario: Scenario, random: Random) -> Scenario:
+    """Actors with few restarts live on nodes that must leave, and their workers crash before or after that."""
+    operations: list[Operation] = []
+    for number in range(random.randint(2, 4)):
+        name, restarts = f"nomad{number}", random.choice((1, 1, 2))
+        operations.append(Create(name, num_cpus=0, away=number, max_restarts=restarts, max_task_retries=-1))
+        for count in range(4):
+            call = f"{name} call{count}"
+            operations.append(Call(call, name, Body((Sleep(f"{call} sleeps", random.choice((0.2, 0.5, 1.0))),))))
+        operations.append(Get(f"{name} get", (f"{name} call3",)))
+    random.shuffle(gets := [one for one in operations if isinstance(one, Get)])
+    operations = [one for one in operations if not isinstance(one, Get)] + gets
+    world = with_more_nodes(plain(scenario.world), 3)
+    moves = [Move(node, random.choice((0.2, 0.5, 1.0)), True, "works", random.choice((0.5, 0.5, 2.0))) for node in (1, 2)]
+    moves += [Move(node, 4.0) for node in (1, 2)]
+    world = msgspec.structs.replace(
+        world,
+        rates=world.rates | {"crash": random.choice((0.03, 0.1))},
+        budget=random.randint(1, 3),
+        targets=("worker/",),
+        struck_tasks=("user_code",),
+        homes=(),
+        moves=tuple(moves),
+    )
+    return _write(scenario, operations, world, random)
+
+
+def _deaths_and_gcs(scenario: Scenario, random: Random) -> Scenario:
+    """Workers die, and the gcs dies while it is told so, or has stored one of several consequences."""
+    operations: list[Operation] = []
+    for number in range(3):
+        name = f"mortal{number}"
+        operations.append(Create(name, num_cpus=0, max_restarts=random.choice((0, 1, -1)), max_task_retries=-1))
+        calls = [f"{name} call{count}" for count in range(3)]
+        operations += [Call(call, name, Body((Sleep(f"{call} sleeps", 0.2),))) for call in calls]
+        operations += [Get(f"get {call}", (call,)) for call in calls]
+    struck = ("user_code", "ReportWorkerDeath", "watch(", "FinishJob", "EndActor", "create_actor", "give_back")
+    world = plain(scenario.world)
+    world = msgspec.structs.replace(
+        world,
+        rates=world.rates | {"crash": random.choice((0.05, 0.15, 0.4))},
+        budget=random.randint(2, 4),
+        targets=("worker/", "gcs"),
+        struck_tasks=struck,
+        durable=True,
+    )
+    return _write(scenario, operations, world, random)
+
+
+def _carried_everywhere(scenario: Scenario, random: Random) -> Scenario:
+    """All nodes read the same values in small pieces, few at a time, while some values are dropped and nodes are full."""
+    operations: list[Operation] = []
+    names = [f"parcel{number}" for number in range(random.randint(4, 8))]
+    for name in names:
+        operations.append(Submit(name, Body((), Return((), 300)), num_cpus=0, max_retries=9, spread=True))
+    if random.random() < 0.5:
+        operations.append(Generate("parcels", 3, 4, max_retries=-1, spread=True))
+    for number in range(random.randint(4, 8)):
+        reader, taken = f"carrier{number}", tuple(random.sample(names, random.randint(1, 3)))
+        body = Body((Sleep(f"{reader} sleeps", random.choice((0.0, 0.2))), Get(f"{reader} gets", taken)))
+        args = taken[:1] if random.random() < 0.5 else ()
+        operations.append(Submit(reader, body, args, taken, num_cpus=0, max_retries=9, spread=True))
+    operations += [Drop(f"drop {name}", name) for name in random.sample(names, 3)]
+    operations += [Get(f"get carrier{number}", (f"carrier{number}",)) for number in range(4)]
+    world = with_more_nodes(plain(scenario.world), 3)
+    rates = {kind: rate for kind, rate in world.rates.items() if kind not in ("disk_error", "disk_full", "torn_write")}
+    bounds = {"object_manager_max_bytes_in_flight": random.choice((1, 200, 400)), "object_manager_default_chunk_size": 64}
+    bounds["object_manager_chunks_at_once"] = random.choice((1, 2, 8))
+    world = msgspec.structs.replace(
+        world, rates=rates, inline_limit=1, store_bytes=random.choice((0, 2000, 4000)), lineage=True, bounds=bounds, homes=()
+    )
+    return _write(scenario, operations, world, random)
+
+
+SCENES: Mapping[str, Callable[[Scenario, Random], Scenario]] = {
+    "values of others, read together": _read_together,
+    "nodes that are silent again": _silent_again,
+    "a node that leaves with bundles": _leaves_with_bundles,
+    "actors that lose a leaving node, and their workers": _lost_again,
+    "a gcs that dies when it is told of deaths": _deaths_and_gcs,
+    "values that all nodes carry": _carried_everywhere,
+}
+"""Name -> the writer of a scenario with it."""
