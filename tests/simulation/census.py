@@ -9,6 +9,7 @@ finds all others by walking over the objects of a process. So a table that someb
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -82,7 +83,13 @@ def _is_ours(kind: type) -> bool:
 
 
 def _is_full(table: Any) -> bool:
-    """Tell whether a table has anything; a table of empty tables has nothing."""
-    if isinstance(table, dict):
-        return any(not hasattr(value, "__len__") or isinstance(value, PLAIN) or len(value) for value in table.values())
-    return table is not None and hasattr(table, "__len__") and len(table) > 0
+    """Tell whether a table has anything; empty tables in it, and futures that are done, are nothing."""
+    if not hasattr(table, "__len__"):
+        return False
+    return any(map(_counts, table.values() if isinstance(table, dict) else table))
+
+
+def _counts(part: Any) -> bool:
+    if isinstance(part, asyncio.Future):
+        return not part.done()
+    return not hasattr(part, "__len__") or isinstance(part, PLAIN) or len(part) > 0

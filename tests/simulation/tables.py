@@ -52,7 +52,7 @@ REASONS: dict[str, str] = {
     "a sum or an index of a table of the same class, which the judge adds up (judge, objects)": """
         LocalLeaseManager._queued_by LocalLeaseManager._held_by_owner LocalLeaseManager._held_by_shape
         LocalLeaseManager._blocked_levels LocalLeaseManager._over_cap_at Allocator._holes Allocator._ends Allocator._by_size
-        ObjectTable._doomed ObjectTable._by_pin ObjectTable._spare ObjectTable._spare_in_fallback ObjectTable._spillable
+        ObjectTable._doomed ObjectTable._by_pin ObjectTable._spare ObjectTable._spare_in_fallback
         ObjectTable._unneeded NormalTaskSubmitter._keys PlacementGroupResourceManager._ending _Topic.changed_at
         Publisher._topics ActorManager._subscriptions DeathWatch._subscriptions _Copies.raylets
     """,

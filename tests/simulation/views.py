@@ -444,6 +444,19 @@ def _copies_of_objects(cluster: Cluster) -> Iterator[str]:
         yield from _owned_copies(cluster, raylet)
 
 
+@copies("ObjectTable._spillable")
+def _uses_of_copies(cluster: Cluster) -> Iterator[str]:
+    """A copy that no process reads may be evicted, or else be spilled; nothing else may."""
+    for raylet in cluster.raylets.values():
+        table = raylet.store.table
+        unused = [one for one in table._entries.values() if table.states.get(one.key) == SEALED and not one.in_use()]
+        must_stay = _keys(one.object_id for one in unused if table._needs_memory(one))
+        yield from _compare(f"{raylet._config.node_name}'s list of copies to spill", table._spillable, must_stay)
+        spare = [one for one in unused if one.object_id not in must_stay]
+        evictable = _keys(one.object_id for one in spare if not table.fallback.has(one.offset))
+        yield from _compare(f"{raylet._config.node_name}'s list of copies to evict", table._spare, evictable)
+
+
 def _is_pulling(raylet: Any, object_id: bytes) -> bool:
     return raylet is not None and object_id in raylet.objects._pulls
 

@@ -175,6 +175,55 @@ def _carried_everywhere(scenario: Scenario, random: Random) -> Scenario:
     return _write(scenario, operations, world, random)
 
 
+def _made_in_vain(scenario: Scenario, random: Random) -> Scenario:
+    """Workers die when they have stored large results and are about to tell of them; some attempts end otherwise."""
+    operations: list[Operation] = [Create("maker", num_cpus=0, max_restarts=-1, max_task_retries=-1, away=0)]
+    for number in range(random.randint(3, 6)):
+        name, end = f"vain{number}", Return((), 300)
+        returns, retries = random.choice((1, 2, 3)), random.choice((0, 3))
+        if random.random() < 0.3:
+            operations.append(Call(name, "maker", Body((), end)))
+        else:
+            operations.append(Submit(name, Body((), end), num_cpus=0, max_retries=retries, returns=returns, spread=True))
+        operations.append(Get(f"get {name}", (name,)))
+    operations.append(Generate("vain items", 4, 5, max_retries=3, spread=True))
+    world = with_more_nodes(plain(scenario.world), 2)
+    answers = random.choice((("send PushTask reply",), ("send PushActorTask reply",), ("send ReportGeneratorItem",)))
+    world = msgspec.structs.replace(
+        world,
+        rates=world.rates | {"crash": random.choice((0.1, 0.4))},
+        budget=random.randint(1, 3),
+        targets=("worker/",),
+        struck_tasks=answers,
+        at_messages=True,
+        inline_limit=1,
+    )
+    return _write(scenario, operations, world, random)
+
+
+def _answered_in_vain(scenario: Scenario, random: Random) -> Scenario:
+    """Actors live on other nodes, and the channels to them break when they answer with references."""
+    operations: list[Operation] = []
+    for number in range(random.randint(2, 3)):
+        name, retries = f"teller{number}", random.choice((0, 0, -1))
+        operations.append(Create(name, num_cpus=0, away=number, max_task_retries=retries))
+        for count in range(3):
+            call = f"{name} call{count}"
+            inner = (Put(f"{call} put"), Submit(f"{call} task", Body()), Sleep(f"{call} sleeps", random.choice(PAUSES_S)))
+            operations.append(Call(call, name, Body(inner, Return((f"{call} put", f"{call} task")))))
+        operations += [Get(f"get {name} call{count}", (f"{name} call{count}",)) for count in range(3)]
+        operations.append(Sleep(f"{name} pause", random.choice((1.0, 5.0))))
+    world = with_more_nodes(plain(scenario.world), 2)
+    world = msgspec.structs.replace(
+        world,
+        rates=world.rates | {"reset": random.choice((0.1, 0.4))},
+        budget=random.randint(2, 5),
+        aims=("PushActorTask",),
+        aimed=("reset",),
+    )
+    return _write(scenario, operations, world, random)
+
+
 SCENES: Mapping[str, Callable[[Scenario, Random], Scenario]] = {
     "values of others, read together": _read_together,
     "nodes that are silent again": _silent_again,
@@ -182,5 +231,7 @@ SCENES: Mapping[str, Callable[[Scenario, Random], Scenario]] = {
     "actors that lose a leaving node, and their workers": _lost_again,
     "a gcs that dies when it is told of deaths": _deaths_and_gcs,
     "values that all nodes carry": _carried_everywhere,
+    "large results that their workers do not live to tell of": _made_in_vain,
+    "answers with references that get lost": _answered_in_vain,
 }
 """Name -> the writer of a scenario with it."""

@@ -70,6 +70,8 @@ QUIET_SETTLE_S = 30.0
 """Virtual seconds in which every run settles; it goes on only if the cluster is not at rest then."""
 MOST_LATE_S = 4.0
 """Virtual seconds by which quiet faults delay a program at most; most programs are not late by a tenth of a second."""
+EACH_LATE_S = 0.1
+"""Virtual seconds more for each task and call: some programs are long chains, and each message may be late."""
 LOOK_S = 10.0
 """Virtual seconds between two looks of a driver that is done for the verdict."""
 
@@ -200,7 +202,7 @@ def _drive(
     begun_at = cluster.world.loop.ticks
     cluster.wait_until(is_over, limit_s + busy_s)
     traffic.end()
-    found = _lateness(cluster, world, (cluster.world.loop.ticks - begun_at) / TICKS_PER_SECOND - busy_s)
+    found = _lateness(cluster, scenario, (cluster.world.loop.ticks - begun_at) / TICKS_PER_SECOND - busy_s)
     found += _look_at_views(cluster, any(move.dies for move in world.moves), busy_s) if world.keeps else []
     lets_go = True
     _settle(cluster, any(move.dies for move in world.moves), busy_s)
@@ -233,13 +235,15 @@ def _drive(
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
 
 
-def _lateness(cluster: SimCluster, world: World, late_s: float) -> list[str]:
+def _lateness(cluster: SimCluster, scenario: Scenario, late_s: float) -> list[str]:
     """Tell whether programs took longer than their own sleeps, although nothing was lost (L1).
 
     Then some process has waited for a time-out, because nobody has woken it.
     """
+    world, performances = scenario.world, scenario.program.performances()
     has_lost = any(key[0] in LOUD or key[0] in DISK for key in cluster.oracle.answers)
-    if has_lost or world.moves or late_s <= MOST_LATE_S + max(world.arrivals, default=0.0):
+    most_s = MOST_LATE_S + EACH_LATE_S * len(performances) + max(world.arrivals, default=0.0)
+    if has_lost or world.moves or late_s <= most_s:
         return []
     return [f"L1: without any loss, the programs took {late_s:.1f} s more than they sleep"]
 
