@@ -107,10 +107,10 @@ def _lost_again(scenario: Scenario, random: Random) -> Scenario:
     for number in range(random.randint(2, 4)):
         name, restarts = f"nomad{number}", random.choice((1, 1, 2))
         operations.append(Create(name, num_cpus=0, away=number, max_restarts=restarts, max_task_retries=-1))
-        for count in range(4):
+        for count in range(6):
             call = f"{name} call{count}"
             operations.append(Call(call, name, Body((Sleep(f"{call} sleeps", random.choice((0.2, 0.5, 1.0))),))))
-        operations.append(Get(f"{name} get", (f"{name} call3",)))
+        operations.append(Get(f"{name} get", (f"{name} call5",)))
     random.shuffle(gets := [one for one in operations if isinstance(one, Get)])
     operations = [one for one in operations if not isinstance(one, Get)] + gets
     world = with_more_nodes(plain(scenario.world), 3)
@@ -118,7 +118,7 @@ def _lost_again(scenario: Scenario, random: Random) -> Scenario:
     moves += [Move(node, 4.0) for node in (1, 2)]
     world = msgspec.structs.replace(
         world,
-        rates=world.rates | {"crash": random.choice((0.03, 0.1))},
+        rates=world.rates | {"crash": random.choice((0.01, 0.03, 0.1))},
         budget=random.randint(1, 3),
         targets=("worker/",),
         struck_tasks=("user_code",),
@@ -208,10 +208,10 @@ def _answered_in_vain(scenario: Scenario, random: Random) -> Scenario:
         name, retries = f"teller{number}", random.choice((0, 0, -1))
         operations.append(Create(name, num_cpus=0, away=number, max_task_retries=retries))
         for count in range(3):
-            call = f"{name} call{count}"
-            inner = (Put(f"{call} put"), Submit(f"{call} task", Body()), Sleep(f"{call} sleeps", random.choice(PAUSES_S)))
-            operations.append(Call(call, name, Body(inner, Return((f"{call} put", f"{call} task")))))
-        operations += [Get(f"get {name} call{count}", (f"{name} call{count}",)) for count in range(3)]
+            call = f"{name}_call{count}"
+            inner = (Put(f"{call}_put"), Submit(f"{call}_task", Body()), Sleep(f"{call} sleeps", random.choice(PAUSES_S)))
+            operations.append(Call(call, name, Body(inner, Return((f"{call}_put", f"{call}_task")))))
+        operations += [Get(f"get {name}_call{count}", (f"{name}_call{count}",)) for count in range(3)]
         operations.append(Sleep(f"{name} pause", random.choice((1.0, 5.0))))
     world = with_more_nodes(plain(scenario.world), 2)
     world = msgspec.structs.replace(
