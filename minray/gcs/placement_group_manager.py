@@ -9,7 +9,8 @@ Ray: src/ray/gcs/gcs_placement_group_manager.h, gcs_placement_group.h
 
 Rules
   * A group is created once and removed once, even if messages are repeated.
-  * A name belongs to one group of its namespace at a time, until that group is removed.
+  * A name belongs to one group of its namespace at a time, until that group is removed. A group that was refused because its
+    name was taken stays refused: its request may arrive again when the name is free, and no process has its handle.
   * A decision returns the record to store and changes nothing; ``on_committed`` enters it.
   * Groups that have lost bundles come before those that wait for their first place (G107), older ones before newer ones.
 """
@@ -62,6 +63,9 @@ class PlacementGroupManager:
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         """Tombstones of dropped groups, so that a late repetition does not create them again."""
 
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
+        """Groups that were refused, each with the reason. It is not stored: a repeated message reaches the same gcs."""
+
     def load(self, groups: Iterable[PlacementGroupInfo]) -> list[Publication]:
         """Enter the groups that an earlier gcs has stored, after a restart."""
         return [publication for group in groups for publication in self.on_committed(group)]
@@ -69,11 +73,15 @@ class PlacementGroupManager:
     # --- Decisions: each returns the record to store, or None if nothing changes
 
     def refusal(self, group: PlacementGroupInfo) -> str:
-        """Return why a group may not be created; empty if it may, or was."""
+        """Return why a group may not be created, the same at each repetition; empty if it may, or was."""
+        if group.group_id in self._refused:
+            return self._refused[group.group_id]
         holder = self._names.get((group.namespace, group.name)) if group.name else None
         if holder is None or holder == group.group_id:
             return ""
-        return f"there is a placement group {group.name!r} already ({holder.hex()}); remove it first, or use another name"
+        reason = f"there is a placement group {group.name!r} already ({holder.hex()}); remove it first, or use another name"
+        remember(self._refused, group.group_id, reason)
+        return reason
 
     def create(self, group: PlacementGroupInfo) -> PlacementGroupInfo | None:
         if group.group_id in self._groups or group.group_id in self._forgotten:

@@ -149,7 +149,8 @@ class Watch:
         for info in [row.info for row in gcs._actors.rows() if row.info.state == DEAD and row.info.death is not None]:
             if info.death.kind == OWNER_DIED and gcs.worker_death(info.owner) is None:
                 self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its owner, who lives")
-            if info.death.kind == JOB_FINISHED and not gcs.job_is_over(job_of_actor(info.actor_id)):
+            is_known = gcs._jobs.get(job_of_actor(info.actor_id)) is not None  # old ones are forgotten
+            if info.death.kind == JOB_FINISHED and is_known and not gcs.job_is_over(job_of_actor(info.actor_id)):
                 self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its job, which is not over")
 
     def _on_core(self, core: Any) -> None:

@@ -70,7 +70,7 @@ QUIET_SETTLE_S = 30.0
 """Virtual seconds in which every run settles; it goes on only if the cluster is not at rest then."""
 MOST_LATE_S = 4.0
 """Virtual seconds by which quiet faults delay a program at most; most programs are not late by a tenth of a second."""
-EACH_LATE_S = 0.1
+EACH_LATE_S = 0.3
 """Virtual seconds more for each task and call: some programs are long chains, and each message may be late."""
 LOOK_S = 10.0
 """Virtual seconds between two looks of a driver that is done for the verdict."""
