@@ -92,11 +92,11 @@ def test_a_name_belongs_to_one_group_until_that_is_removed() -> None:
     groups = PlacementGroupManager(None)
     first = created(groups, group("a", called="x"))
     assert "already" in groups.refusal(group("b", called="x")) and groups.refusal(group("a", called="x")) == ""
-    assert groups.refusal(msgspec.structs.replace(group("b", called="x"), namespace="elsewhere")) == ""
+    assert groups.refusal(msgspec.structs.replace(group("d", called="x"), namespace="elsewhere")) == ""
     assert groups.named("x", "") == first and groups.named("x", "elsewhere") is None
     commit(groups, groups.remove(first.group_id))
     assert groups.refusal(group("c", called="x")) == "" and groups.named("x", "") is None
-    assert "already" in groups.refusal(group("b", called="x")), "its request may arrive again, and nobody would have the group"
+    assert "already" in groups.refusal(group("b", called="x")), "its request has come again, and nobody would have it"
 
 
 def test_g106_detached_groups_do_not_end_with_their_job() -> None:

@@ -38,7 +38,8 @@ def unheard(cluster: SimCluster, program: Program, gone: Collection[int], blows:
             printed.setdefault((event.process, driver), []).append(line)
     counts = Counter(line for lines in printed.values() for line in lines)
     for (worker, driver), lines in printed.items():
-        if f"raylet/{nodes[worker]}" in alive and nodes[worker] not in blows.lost_nodes and _can_hear(driver, nodes, nodes[worker], blows):
+        is_there = f"raylet/{nodes[worker]}" in alive and nodes[worker] not in blows.lost_nodes
+        if is_there and _can_hear(driver, nodes, nodes[worker], blows):
             yield from _compare(f"{driver} of {worker}", lines, shown.get(driver, {}), counts)
 
 
