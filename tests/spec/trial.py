@@ -243,7 +243,7 @@ def _lateness(cluster: SimCluster, scenario: Scenario, late_s: float) -> list[st
     world, performances = scenario.world, scenario.program.performances()
     has_lost = any(key[0] in LOUD or key[0] in DISK for key in cluster.oracle.answers)
     most_s = MOST_LATE_S + EACH_LATE_S * len(performances) + max(world.arrivals, default=0.0)
-    if has_lost or world.moves or late_s <= most_s:
+    if has_lost or world.moves or world.at_messages or late_s <= most_s:
         return []
     return [f"L1: without any loss, the programs took {late_s:.1f} s more than they sleep"]
 
