@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,20 +23,31 @@ from minray.node.worker_output import LinePrinter
 from minray.platform.base import Platform, PlatformError
 from minray.protocol.gcs import JobConfig
 from minray.protocol.raylet import FlushLogs
+from minray.simulation.faults import Oracle
 from minray.simulation.loop import current_process
 from minray.simulation.user_code import SimUserCode
-
-if TYPE_CHECKING:
-    from minray.simulation.cluster import SimCluster
 
 FLUSH_TIMEOUT_S = 2.0
 """Virtual seconds that a leaving driver waits for the last lines of its workers."""
 
 
+class Surroundings(Protocol):
+    """Port to the simulated cluster that a driver joins."""
+
+    oracle: Oracle
+    cores: dict[str, CoreWorker]
+
+    def show_lines(self, platform: Platform) -> LinePrinter:
+        """Make the printer of a driver's lines."""
+
+    def connect(self, core: CoreWorker) -> None:
+        """Connect the present process to its cluster through this core worker."""
+
+
 class Membership:
     """Joins and leaves the cluster for one driver process."""
 
-    def __init__(self, cluster: SimCluster, platform: Platform, config: WorkerConfig, job: JobConfig) -> None:
+    def __init__(self, cluster: Surroundings, platform: Platform, config: WorkerConfig, job: JobConfig) -> None:
         self._cluster = cluster
         self._platform = platform
         self._config = config
