@@ -31,7 +31,7 @@ FLUSH_TIMEOUT_S = 2.0
 """Virtual seconds that a leaving driver waits for the last lines of its workers."""
 
 
-class Surroundings(Protocol):
+class JoinedCluster(Protocol):
     """Port to the simulated cluster that a driver joins."""
 
     oracle: Oracle
@@ -47,7 +47,7 @@ class Surroundings(Protocol):
 class Membership:
     """Joins and leaves the cluster for one driver process."""
 
-    def __init__(self, cluster: Surroundings, platform: Platform, config: WorkerConfig, job: JobConfig) -> None:
+    def __init__(self, cluster: JoinedCluster, platform: Platform, config: WorkerConfig, job: JobConfig) -> None:
         self._cluster = cluster
         self._platform = platform
         self._config = config

@@ -56,6 +56,9 @@ NO_MEMORY = "OutOfMemoryError"
 """Replaces either of the two if the memory monitor has killed the actor's worker."""
 GROUP_REMOVED = "ActorPlacementGroupRemoved"
 NO_PLACE = "ActorUnschedulableError"
+TASKS_IN_GROUPS = frozenset({"visit", "find_group"})
+"""Names of the tasks that stories run in placement groups."""
+
 
 
 @dataclass
@@ -271,7 +274,7 @@ def _places(args: tuple[str, ...]) -> list[str]:
 
 def _ending_names(program: Program, forced: Collection[str]) -> set[str]:
     """Names of all that may end the worker in which it runs: actors and their calls, and some tasks."""
-    names = {one.called or one.name for one in program.actors()}
+    names = {one.called or one.name for one in program.actors()} | TASKS_IN_GROUPS
     for one in program.performances():
         if isinstance(one, Call) or isinstance(one.body.end, Exit) or one.group or one.name in forced:
             names.add(one.name)

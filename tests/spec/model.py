@@ -45,9 +45,11 @@ from typing import Any
 
 from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
+from tests.spec.bundles import Bundles
 from tests.spec.charges import Charges
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, NO_PLACE, UNAVAILABLE, Fate, Fates, retries_of
+from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, NamedGroup, Remove
 from tests.spec.looks import Look, contradictions, stale
@@ -446,7 +448,8 @@ class Model:
         self.bundles = {operation.name: operation.bundles for operation in program.walk() if isinstance(operation, Group)}
         """Placement group -> the number of its bundles."""
         self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
-        has_groups = any(isinstance(operation, Group) for operation in program.walk())  # all of them end before their jobs
+        makers = Group | Bundles | Founding | Endowment
+        has_groups = any(isinstance(operation, makers) for operation in program.walk())  # all of them end before their jobs
         self.owners_die = losses.deaths > 0 or exits or has_groups or any(self.cancelled.values())
         """Whether processes that run tasks can die."""
         forced = {name for name, is_forced in self.cancelled.items() if is_forced}
