@@ -194,6 +194,17 @@ def test_a_borrower_does_not_hoard_tickets(counter: ReferenceCounter) -> None:
     assert effects.give_back == [(X, OTHER, tickets[:-1])]
 
 
+def test_a_repeated_ticket_replaces_no_other() -> None:
+    """Its owner may have forgotten it; then the borrower would hold an object for which nobody has a ticket."""
+    effects, counter = Effects(), ReferenceCounter(max_held_tickets=2)
+    counter.add_local(X, OTHER)
+    for ticket in (b"1", b"1", b"1", b"2", b"3", b"1", b"2", b"3"):
+        counter.receive_ticket(RefInfo(X, OTHER, ticket), effects)
+    reference = counter.reference_of(X)
+    assert reference is not None and reference.held_tickets == [b"3"]
+    assert effects.give_back == [(X, OTHER, [b"1", b"2"])]
+
+
 def test_a_value_that_nobody_wants_gives_its_tickets_back(counter: ReferenceCounter) -> None:
     effects = Effects()
     assert not counter.on_value(X, [RefInfo(Y, OTHER, b"t")], OWN.worker_id, effects)

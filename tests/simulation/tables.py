@@ -60,7 +60,7 @@ REASONS: dict[str, str] = {
         EndedLeases._ends PlacementGroupResourceManager._over WorkerProcesses._doomed ActorTaskReceiver._over
         ActorTaskReceiver._dead TaskReceiver._past_leases ObjectDirectory._over ObjectDirectory._heard
         ReferenceCounter._spent ObjectTable._freed ObjectTable._aborted ObjectTable._spent NormalTaskSubmitter._leaving
-        PlacementGroupManager._refused
+        PlacementGroupManager._refused ReferenceCounter._replaced
     """,
     "a memory of trouble, which only delays the next attempt": """
         WorkerPool._failures_before WorkerPool._first_tasks LocalObjectManager._pauses

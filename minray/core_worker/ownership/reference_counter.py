@@ -106,6 +106,8 @@ class ReferenceCounter:
         self._references: dict[bytes, Reference] = {}
         self._spent: OrderedDict[bytes, None] = OrderedDict()
         """Tickets that were given back: a late AddBorrower with one of these is void."""
+        self._replaced: OrderedDict[bytes, None] = OrderedDict()
+        """Tickets that this borrower has given back because it had a later one; one that arrives again is void."""
         self._dead: OrderedDict[bytes, None] = OrderedDict()
         """Ids of workers and nodes that are known to be dead: no reference is lent to them, or by them, any more."""
 
@@ -284,13 +286,21 @@ class ReferenceCounter:
             if reference.owner is None:
                 self.take_back(object_id, [ticket], effects)
                 return
-            if reference.held_tickets is None:
-                reference.held_tickets = []
-            elif len(reference.held_tickets) >= self._max_held_tickets:
-                effects.give_back.append((object_id, reference.owner, reference.held_tickets))
-                reference.held_tickets = []
-            reference.held_tickets.append(ticket)
+            if ticket not in self._replaced:  # else a repetition: its owner has forgotten it, and it must not replace others
+                self._keep_ticket(object_id, reference, reference.owner, ticket, effects)
         self._maybe_free(object_id, reference, effects)
+
+    def _keep_ticket(self, object_id: bytes, reference: Reference, owner: Address, ticket: bytes, effects: Effects) -> None:
+        if reference.held_tickets is None:
+            reference.held_tickets = []
+        elif ticket in reference.held_tickets:
+            return
+        elif len(reference.held_tickets) >= self._max_held_tickets:
+            effects.give_back.append((object_id, owner, reference.held_tickets))
+            for replaced in reference.held_tickets:
+                remember(self._replaced, replaced, None)
+            reference.held_tickets = []
+        reference.held_tickets.append(ticket)
 
     def holds_ticket(self, loan: Loan) -> bool:
         """Whether a ticket has arrived here, at the borrower, and was not given back."""
