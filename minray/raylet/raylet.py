@@ -438,7 +438,11 @@ class Raylet:
             self._remove_socket(worker_endpoint(self._config.socket_dir, key))
 
     def _on_job(self, key: bytes, value: bytes | None) -> None:
-        if value is None:
+        if value is None:  # The gcs has forgotten it, so it has finished; this node may have missed that news.
+            driver = self._local_gc.drivers.pop(key, None)
+            self._broker.on_job_finished(key)
+            if driver is not None:
+                self.store.on_death(driver.worker_id)
             self._log_monitor.forget_job(key)
             return
         job = decode(JobInfo, value)
