@@ -195,7 +195,7 @@ def test_a_borrower_does_not_hoard_tickets(counter: ReferenceCounter) -> None:
 
 
 def test_a_repeated_ticket_replaces_no_other() -> None:
-    """Its owner may have forgotten it; then the borrower would hold an object for which nobody has a ticket."""
+    """An owner may have forgotten a ticket that comes again; nobody would have noted that the object is in use."""
     effects, counter = Effects(), ReferenceCounter(max_held_tickets=2)
     counter.add_local(X, OTHER)
     for ticket in (b"1", b"1", b"1", b"2", b"3", b"1", b"2", b"3"):
