@@ -137,9 +137,9 @@ class Endowment(Story, frozen=True):
 
 
 def _state_in_time(group: Any) -> str:
-    """Return the state of a group that should be removed soon."""
+    """Return the state of a group that should be removed soon; the gcs may have forgotten it then."""
     for _ in range(int(LATE_S)):
-        if (state := str(placement_group_table(group)["state"])) == REMOVED:
+        if (state := str(placement_group_table(group).get("state", REMOVED))) == REMOVED:
             break
         time.sleep(1.0)
     return state

@@ -71,7 +71,7 @@ QUIET_SETTLE_S = 30.0
 MOST_LATE_S = 4.0
 """Virtual seconds by which quiet faults delay a program at most; most programs are not late by a tenth of a second."""
 EACH_LATE_S = 0.3
-"""Virtual seconds more for each task and call: some programs are long chains, and each message may be late."""
+"""Virtual seconds more for each operation: some programs are long chains, and each message may be late."""
 LOOK_S = 10.0
 """Virtual seconds between two looks of a driver that is done for the verdict."""
 
@@ -240,9 +240,9 @@ def _lateness(cluster: SimCluster, scenario: Scenario, late_s: float) -> list[st
 
     Then some process has waited for a time-out, because nobody has woken it.
     """
-    world, performances = scenario.world, scenario.program.performances()
+    world, operations = scenario.world, list(scenario.program.walk())
     has_lost = any(key[0] in LOUD or key[0] in DISK for key in cluster.oracle.answers)
-    most_s = MOST_LATE_S + EACH_LATE_S * len(performances) + max(world.arrivals, default=0.0)
+    most_s = MOST_LATE_S + EACH_LATE_S * len(operations) + max(world.arrivals, default=0.0)
     if has_lost or world.moves or world.at_messages or late_s <= most_s:
         return []
     return [f"L1: without any loss, the programs took {late_s:.1f} s more than they sleep"]
