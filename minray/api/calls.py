@@ -63,7 +63,8 @@ def connect_context(api: UserApi | None) -> None:
     current_process_api.set(api)
     current_hooks.set(api)
     of_context.set(MetricRegistry())
-    api.port.begin_reports()
+    if api is not None:
+        api.port.begin_reports()
 
 
 class Answers(Protocol):

@@ -192,7 +192,6 @@ def init(
     argument is unknown; ConnectionError if the cluster cannot be reached or refuses the token; ValueError and TypeError for
     wrong arguments; RuntimeEnvSetupError if a directory cannot be uploaded.
     """
-    global _connection
     _set_aside_inherited()
     check_ignored(ignored)
     if _connection is not None or calls.connected_api() is not None:
