@@ -272,7 +272,7 @@ def test_an_import_of_ray_brings_its_private_modules() -> None:
 
 @pytest.mark.usefixtures("without_ray")
 def test_a_part_is_named_however_it_is_imported() -> None:
-    before = set(vars(minray))
+    before = set(vars(minray)) | set(minray.__all__)  # Names of the porch are loaded when they are first used.
     with minray_as_ray(pretend=["ray.data"]):
         for statement in ("from ray import tune", "from ray.experimental import channel", "import ray.tune as tune"):
             with pytest.raises(ModuleNotFoundError, match=r"ray\.\S+ is not part of minray, which stands in Ray's place"):
@@ -285,7 +285,7 @@ def test_a_part_is_named_however_it_is_imported() -> None:
         assert found["state"].state and found["test_utils"].wait_for_condition and found["internal_kv"]
         with pytest.raises(ImportError, match="no_such_name"):
             exec("from minray.util.queue import no_such_name", {})
-    assert set(vars(minray)) == before and "minray.data" not in sys.modules
+    assert set(vars(minray)) <= before and "minray.data" not in sys.modules
 
 
 @pytest.mark.usefixtures("without_ray")
