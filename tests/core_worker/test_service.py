@@ -56,6 +56,9 @@ class Owner:
         myself: Any = self
         self.service = CoreWorkerService(myself)
 
+    def report_last(self) -> None:
+        self.report()
+
     def report(self) -> None:
         self.said.append("failures reported")
 

@@ -69,6 +69,9 @@ class Nursery:
     def on_started(self, worker_id: bytes, pid: int) -> None:
         self.told.append(("started", pid))
 
+    def task_name(self, worker_id: bytes) -> str:
+        return ""
+
     def on_exit(self, worker_id: bytes) -> None:
         self.told.append("all it has printed is here")
 
