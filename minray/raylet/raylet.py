@@ -438,26 +438,28 @@ class Raylet:
             self._remove_socket(worker_endpoint(self._config.socket_dir, key))
 
     def _on_job(self, key: bytes, value: bytes | None) -> None:
-        if value is None:  # The gcs has forgotten it, so it has finished; this node may have missed that news.
-            driver = self._local_gc.drivers.pop(key, None)
-            self._broker.on_job_finished(key)
-            if driver is not None:
-                self.store.on_death(driver.worker_id)
+        if value is None:
             self._log_monitor.forget_job(key)
+            # It has finished, and this node may have missed that. But a gcs that has lost its tables knows no job at all.
+            self._reporter.when_accepted(lambda: self._on_job_over(key, self._local_gc.drivers.get(key)))
             return
         job = decode(JobInfo, value)
-        is_running = not job.end_time
-        self._log_monitor.on_job(key, job.driver, is_running)
-        if not is_running:
-            self._local_gc.drivers.pop(key, None)
-            self.metrics.drivers.pop(key, None)
-            if not job.kept:
-                self._broker.on_job_finished(key)
-                self.metrics.kept.on_job_finished(key)
-            self.store.on_death(job.driver.worker_id)
+        self._log_monitor.on_job(key, job.driver, not job.end_time)
+        if job.end_time:
+            self._on_job_over(key, job.driver, job.kept)
         elif job.driver.node_id == self._config.node_id:
             self._local_gc.drivers[key] = job.driver
             self.metrics.drivers[key] = job.driver_pid
+
+    def _on_job_over(self, job_id: bytes, driver: Address | None, kept: bool = False) -> None:
+        """End what a finished job has here; ``kept``: detached actors of it live on."""
+        self._local_gc.drivers.pop(job_id, None)
+        self.metrics.drivers.pop(job_id, None)
+        if not kept:
+            self._broker.on_job_finished(job_id)
+            self.metrics.kept.on_job_finished(job_id)
+        if driver is not None:
+            self.store.on_death(driver.worker_id)
 
 
 RAYLET_SERVICES = (NodeManager, BundleService, ObjectStore, ObjectManager, LogService, MetricsService)

@@ -52,6 +52,7 @@ class ResourceReporter:
         self._patience_s = patience_s
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._when_accepted: list[Callable[[], None]] = []
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="report_resources")
@@ -59,6 +60,10 @@ class ResourceReporter:
     def changed(self) -> None:
         """Report soon, because the node's resources may have changed."""
         self._changed.set()
+
+    def when_accepted(self, then: Callable[[], None]) -> None:
+        """Call back when the gcs has accepted a report that is not sent yet: it still has its tables, and this node."""
+        self._when_accepted.append(then)
 
     def close(self) -> None:
         if self._task is not None:
@@ -75,6 +80,7 @@ class ResourceReporter:
             is_news = last is None or _contents(report) != _contents(last)
             if is_news or loop.time() >= answered_at + self._heartbeat_s:
                 version, last = version + 1, report
+                waiting = len(self._when_accepted)
                 try:
                     async with asyncio.timeout_at(answered_at + self._patience_s):
                         reply = await self._gcs.call(ReportResources(report))
@@ -94,6 +100,9 @@ class ResourceReporter:
                     self._on_end(f"refused by the gcs: {reply.refused}")
                     return
                 answered_at = loop.time()
+                accepted, self._when_accepted = self._when_accepted[:waiting], self._when_accepted[waiting:]
+                for then in accepted:
+                    then()
                 await asyncio.sleep(self._period_s)
             await self._wait(answered_at + self._heartbeat_s)
 

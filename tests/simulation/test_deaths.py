@@ -46,10 +46,18 @@ class Publisher:
         """Tell a change."""
 
 
+class Health:
+    """The gcs's health checks, which watch nobody."""
+
+    def watch(self, *node: Any) -> None:
+        """Begin to check a node."""
+
+
 @dataclass
 class Gcs:
     its_node: Living
     _publisher: Publisher = field(default_factory=Publisher)
+    _health: Health = field(default_factory=Health)
 
     def node(self, node_id: bytes) -> Living:
         return self.its_node

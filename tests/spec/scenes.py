@@ -170,7 +170,7 @@ def _carried_everywhere(scenario: Scenario, random: Random) -> Scenario:
     bounds = {"object_manager_max_bytes_in_flight": random.choice((1, 200, 400)), "object_manager_default_chunk_size": 64}
     bounds["object_manager_chunks_at_once"] = random.choice((1, 2, 8))
     world = msgspec.structs.replace(
-        world, rates=rates, inline_limit=1, store_bytes=random.choice((0, 2000, 4000)), lineage=True, bounds=bounds, homes=()
+        world, rates=rates, inline_limit=1, store_bytes=random.choice((0, 4000, 4000)), lineage=True, bounds=bounds, homes=()
     )
     return _write(scenario, operations, world, random)
 

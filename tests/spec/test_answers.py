@@ -30,7 +30,7 @@ WRONG_ANSWERS = {
     ),
     "list_nodes": Mutation(ROWS, "node_state", '"ALIVE" if info.alive else "DEAD"', '"ALIVE"'),
     "list_actors": Mutation(ROWS, "actor_state", "info.state", '"ALIVE" if info.state == "DEAD" else info.state'),
-    "list_workers": Mutation(ROWS, "workers", "found.living", "found.living[1:]"),
+    "list_workers": Mutation(ROWS, "worker_listing", "found.living", "found.living[1:]"),
     "list_jobs": Mutation(ROWS, "job_state", '"SUCCEEDED" if info.end_time else "RUNNING"', '"SUCCEEDED"'),
     "list_tasks": Mutation(ROWS, "task_state", "task.state", '"RUNNING"'),
 }

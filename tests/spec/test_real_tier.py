@@ -107,12 +107,13 @@ def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
     assert not any(fault.is_deadly and fault.role in (RAYLET, ZYGOTE, NODE) and not fault.node for fault in every)
 
 
-IN_SIMULATION_ONLY = ("Look", "Founding", "Grumbling", "Hooked")
+IN_SIMULATION_ONLY = ("Look", "Founding", "Endowment", "Grumbling", "Hooked", "Spoiled", "Homecoming")
 """Operations that only the simulation can judge or afford.
 
 ``Look`` is judged by the virtual times of a run. After the loss of a founder, ``Founding`` sleeps for longer than a real
 program may take. ``Grumbling`` makes Python print tracebacks, which the judge of a real run finds in the logs.
-``Hooked`` needs a job with a setup hook, which the drivers of a real run do not have.
+``Hooked`` and ``Spoiled`` need a job with a setup hook, which the drivers of a real run do not have. ``Homecoming`` joins
+again with an ``init`` that names no cluster. ``Endowment`` has not been tried on a real cluster.
 """
 PLAIN = {"Order": "Submit", "Settle": "Create", "Ask": "Call", "Glance": "Wait"}
 """Operations with rare options -> the operations whose fields they have."""
