@@ -18,8 +18,6 @@ it is in the file, byte by byte. What is said about it goes to standard error.
 from __future__ import annotations
 
 import codecs
-import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ from typing import Any
 import click
 
 from minray.cli.errors import errors_for_people
+from minray.cli.output import FORMAT, formatted
 from minray.cli.state import Connect, cluster_options
 from minray.common.ids import JOB_ID_BYTES, TASK_ID_BYTES, UNIQUE_ID_BYTES
 from minray.node.cluster_client import ClusterClient
@@ -43,9 +42,6 @@ DEFAULT_TAIL = 1000
 """Default number of last lines, as in Ray."""
 ALL = -1
 UNITS = ("B", "kB", "MB", "GB")
-PLAIN_YAML = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
-"""Texts that YAML needs no quotes for."""
-YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 @dataclass(frozen=True)
@@ -189,7 +185,6 @@ def _reading_options(connect: Connect) -> Callable[[Callable[..., None]], Callab
 NODE_ID = click.option("-id", "--node-id", default="", help="Id of a node, or the beginning of one.")
 NODE_IP = click.option("-ip", "--node-ip", default="", help="Address of a node.")
 ERR = click.option("--err", is_flag=True, help="Standard error instead of standard output.")
-FORMAT = click.option("--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 
 
 def _suffix(err: bool) -> str:
@@ -246,7 +241,7 @@ def _print_or_list(reading: _Printing, file: str, node_id: str, node_ip: str, fo
         if len(places) == 1 and form == "table":
             reading.print_place(client, places[0])
             return
-        click.echo(_FORMS[form](listed))
+        click.echo(_as_table(listed) if form == "table" else formatted(form, _facts(listed)))
         for words in silent:
             click.echo(words, err=True)
         if not listed and silent:
@@ -275,28 +270,6 @@ def _facts(listed: list[tuple[NodeInfo, list[LogFile]]]) -> list[dict[str, Any]]
         {"node_id": node.node_id.hex(), "node_name": node.name, "node_ip": node.ip, "logs": grouped(files)}
         for node, files in listed
     ]
-
-
-def _as_yaml(listed: list[tuple[NodeInfo, list[LogFile]]]) -> str:
-    lines: list[str] = []
-    for fact in _facts(listed):
-        lines += [f"- node_id: {_yaml(fact['node_id'])}", f"  node_name: {_yaml(fact['node_name'])}"]
-        lines += [f"  node_ip: {_yaml(fact['node_ip'])}", "  logs:" if fact["logs"] else "  logs: {}"]
-        for group, names in fact["logs"].items():
-            lines += [f"    {group}:", *(f"    - {_yaml(name)}" for name in names)]
-    return "\n".join(lines) or "[]"
-
-
-def _yaml(text: str) -> str:
-    """Return a text as a scalar of YAML, of which JSON's strings are a part."""
-    return text if PLAIN_YAML.fullmatch(text) and text.lower() not in YAML_WORDS else json.dumps(text)
-
-
-_FORMS: dict[str, Callable[[list[tuple[NodeInfo, list[LogFile]]]], str]] = {
-    "table": _as_table,
-    "json": lambda listed: json.dumps(_facts(listed), indent=2),
-    "yaml": _as_yaml,
-}
 
 
 # --- Actors, tasks, workers, jobs --------------------------------------------------------------------------------------
