@@ -5,6 +5,7 @@ import { idLink, KINDS, stateOf } from "./cells.js";
 import { ask, clean, h, heading, LONG, put, say, trouble } from "./dom.js";
 import { number, plain, resources, shortId } from "./format.js";
 import { bundleText, copyText, LISTS } from "./lists.js";
+import { Question } from "./question.js";
 import { link } from "./router.js";
 
 const KIND_OF = {
@@ -71,6 +72,7 @@ class Detail {
     this.tables = [this.table];
     this.title = `${this.thing.one} ${shortId(this.id, this.thing.kind)}`;
     this.trouble = h("div");
+    this.question = new Question(this.trouble);
     this.name = h("p", { class: "note isolate" });
     this.links = h("p", { class: "bar" });
     this.facts = h("dl", { class: "facts-of" });
@@ -96,19 +98,12 @@ class Detail {
   }
 
   async refresh() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    try {
-      const answer = await get(`/api/${this.table}/${encodeURIComponent(this.id)}`, {}, signal);
-      if (signal.aborted) return;
-      this.trouble.replaceChildren();
+    const take = async (answer, signal) => {
       this.show(answer);
       if (this.thing.why?.(answer.row)) await this.explain(signal);
       else this.whySection.hidden = true;
-    } catch (error) {
-      if (!signal.aborted) this.fail(error);
-    }
+    };
+    await this.question.ask((signal) => get(`/api/${this.table}/${encodeURIComponent(this.id)}`, {}, signal), take, (error) => this.fail(error));
   }
 
   fail(error) {
@@ -177,7 +172,7 @@ class Detail {
   }
 
   close() {
-    this.asking?.abort();
+    this.question.stop();
   }
 }
 

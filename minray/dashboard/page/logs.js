@@ -1,8 +1,9 @@
 // The log files of all nodes as a table, and one file: its end, a search in it, and what is written while one looks.
 
 import { address, get } from "./api.js";
-import { clean, h, heading, put, say, trouble } from "./dom.js";
+import { clean, h, heading, put, say } from "./dom.js";
 import { number, plain, shortId } from "./format.js";
+import { Question } from "./question.js";
 import { go, link } from "./router.js";
 import { TableView } from "./table.js";
 
@@ -38,6 +39,7 @@ class LogFile {
     this.lines = [];
     this.title = this.file;
     this.trouble = h("div");
+    this.question = new Question(this.trouble);
     this.search = h("input", { type: "search", class: "search", placeholder: "Lines that contain", "aria-label": "Lines that contain this text", "aria-keyshortcuts": "/", oninput: () => this.onTyping() });
     this.tail = h("select", { "aria-label": "Number of lines", onchange: () => this.write({ tail: this.tail.value }) }, ...TAILS.map((tail) => h("option", { value: tail }, `last ${number(Number(tail))} lines`)));
     this.follow = h("button", { type: "button", "aria-pressed": "false", onclick: () => this.write({ follow: this.isFollowing ? "" : "1" }) }, "Follow");
@@ -85,21 +87,15 @@ class LogFile {
   }
 
   async load() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    try {
-      const answer = await get(this.path, { tail: this.tail.value, search: this.search.value }, signal);
-      if (signal.aborted) return;
-      this.trouble.replaceChildren();
-      this.box.replaceChildren();
-      this.lines = 0;
-      this.add(answer.lines);
-      this.summarize(answer);
-      this.toEnd();
-    } catch (error) {
-      if (!signal.aborted) this.trouble.replaceChildren(trouble(error.message, () => this.load()));
-    }
+    await this.question.ask((signal) => get(this.path, { tail: this.tail.value, search: this.search.value }, signal), (answer) => this.show(answer));
+  }
+
+  show(answer) {
+    this.box.replaceChildren();
+    this.lines = 0;
+    this.add(answer.lines);
+    this.summarize(answer);
+    this.toEnd();
   }
 
   summarize(answer) {
@@ -147,7 +143,7 @@ class LogFile {
 
   close() {
     this.isClosed = true;
-    this.asking?.abort();
+    this.question.stop();
     this.source?.close();
     clearTimeout(this.again);
     clearTimeout(this.typing);

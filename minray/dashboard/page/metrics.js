@@ -1,8 +1,9 @@
 // The last ten minutes in numbers: a line for each series, with its value now, and its least and greatest in words.
 
 import { get } from "./api.js";
-import { clean, h, heading, put, s, trouble } from "./dom.js";
+import { clean, h, heading, put, s } from "./dom.js";
 import { bytes, number } from "./format.js";
+import { Question } from "./question.js";
 
 const WIDTH = 300;
 const HEIGHT = 56;
@@ -21,6 +22,7 @@ class Metrics {
     this.tables = [];
     this.period_ms = PERIOD_MS;
     this.trouble = h("div");
+    this.question = new Question(this.trouble);
     this.note = h("p", { class: "note" }, " ");
     this.cards = new Map();
     this.list = h("ul", { class: "sparks" });
@@ -31,17 +33,7 @@ class Metrics {
   update() {}
 
   async refresh() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    try {
-      const history = await get("/api/metrics/history", {}, signal);
-      if (signal.aborted) return;
-      this.trouble.replaceChildren();
-      this.show(history);
-    } catch (error) {
-      if (!signal.aborted) this.trouble.replaceChildren(trouble(error.message, () => this.refresh()));
-    }
+    await this.question.ask((signal) => get("/api/metrics/history", {}, signal), (history) => this.show(history));
   }
 
   show(history) {
@@ -86,7 +78,7 @@ class Metrics {
   }
 
   close() {
-    this.asking?.abort();
+    this.question.stop();
   }
 }
 

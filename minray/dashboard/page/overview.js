@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { KINDS, meter, stateOf } from "./cells.js";
 import { clean, h, heading, put, trouble } from "./dom.js";
 import { bytes, number, plain } from "./format.js";
+import { Question } from "./question.js";
 import { link } from "./router.js";
 
 const MOST_NAMES = 10;
@@ -29,6 +30,7 @@ class Overview {
       ["waiting", "Waiting for a worker", "waits"], ["tasks", "Tasks", "tasks"], ["actors", "Actors", "actors"], ["jobs", "Jobs", "jobs"],
     ];
     this.trouble = h("div");
+    this.question = new Question(this.trouble);
     this.names = table("Tasks by name", ["Name", "Type", ...LABELS, "Total"], [0, 24, 15, 15, 10, 11, 12, 10, 12], MOST_NAMES);
     this.failed = table("Failed tasks", ["Task", "Name", "Error", "Message"], [13, 0, 36, 0], MOST_FAILED);
     this.more = h("p", { class: "note" }, NO_ROW);
@@ -58,19 +60,16 @@ class Overview {
   update() {}
 
   async refresh() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    const parts = [
+    const parts = (signal) => [
       get("/api/cluster", {}, signal).then((cluster) => this.showCluster(cluster)),
       get("/api/tasks/summary", {}, signal).then((summary) => this.showTasks(summary)),
       this.countOf("actors", ["ALIVE", "DEAD"], signal).then(([all, alive, dead]) => this.fill("actors", number(alive), `alive; ${number(all - alive - dead)} on the way, ${number(dead)} dead`)),
       get("/api/tasks", { filter: "state=FAILED", limit: String(MOST_FAILED) }, signal).then((answer) => this.showFailed(answer)),
     ];
-    const results = await Promise.allSettled(parts);
-    if (signal.aborted) return;
-    const wrong = results.find((result) => result.status === "rejected");
-    this.trouble.replaceChildren(...(wrong ? [trouble(wrong.reason.message)] : []));
+    await this.question.ask((signal) => Promise.allSettled(parts(signal)), (results) => {
+      const wrong = results.find((result) => result.status === "rejected");
+      this.trouble.replaceChildren(...(wrong ? [trouble(wrong.reason.message)] : []));
+    });
   }
 
   /** Count the rows of a table: all, and those in each state. */
@@ -119,7 +118,7 @@ class Overview {
   }
 
   close() {
-    this.asking?.abort();
+    this.question.stop();
   }
 }
 

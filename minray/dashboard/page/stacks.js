@@ -3,12 +3,14 @@
 import { get } from "./api.js";
 import { clean, h, heading, LONG, put, say, trouble } from "./dom.js";
 import { number, plain, shortId } from "./format.js";
+import { Question } from "./question.js";
 import { go, link } from "./router.js";
 
 class Stacks {
   constructor(place, route) {
     this.tables = [];
     this.trouble = h("div");
+    this.question = new Question(this.trouble);
     this.process = h("input", { type: "search", class: "search", name: "process", placeholder: "Process id or pid; empty: all", "aria-label": "Process id or pid; empty for all processes", "aria-keyshortcuts": "/" });
     this.count = h("span", {}, "Press the button, and each process writes down what its threads do.");
     this.missing = h("span", { class: "missing" });
@@ -31,20 +33,12 @@ class Stacks {
   async refresh() {}
 
   async dump() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
     put(this.count, "asking the processes");
-    try {
-      const answer = await get("/api/stacks", { process: this.process.value.trim() }, signal);
-      if (signal.aborted) return;
-      this.trouble.replaceChildren();
-      this.show(answer);
-    } catch (error) {
-      if (signal.aborted) return;
+    const fail = (error) => {
       put(this.count, "");
       this.trouble.replaceChildren(trouble(error.message, () => this.dump()));
-    }
+    };
+    await this.question.ask((signal) => get("/api/stacks", { process: this.process.value.trim() }, signal), (answer) => this.show(answer), fail);
   }
 
   show(answer) {
@@ -62,7 +56,7 @@ class Stacks {
   }
 
   close() {
-    this.asking?.abort();
+    this.question.stop();
   }
 }
 

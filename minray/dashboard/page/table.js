@@ -10,6 +10,7 @@ import { get } from "./api.js";
 import { KINDS } from "./cells.js";
 import { clean, h, heading, put, say } from "./dom.js";
 import { number, plain } from "./format.js";
+import { Question } from "./question.js";
 import { go, link } from "./router.js";
 
 const LIMITS = [25, 50, 100, 250];
@@ -24,6 +25,7 @@ const FLEXIBLE_CHARACTERS = 22;
 export class TableView {
   constructor(spec, place, route) {
     this.spec = spec;
+    this.question = new Question();
     this.place = place;
     this.tables = spec.isStill ? [] : [spec.table];
     this.columns = [];
@@ -133,19 +135,11 @@ export class TableView {
   }
 
   async refresh() {
-    this.asking?.abort();
-    const asking = new AbortController();
-    this.asking = asking;
     const query = new URLSearchParams(this.query);
     query.delete("all");
     if (!query.has("limit")) query.set("limit", String(LIMIT));
     if (!query.has("sort") && this.spec.sort) query.set("sort", this.spec.sort);
-    try {
-      const answer = await get(`/api/${this.spec.table}`, query, asking.signal);
-      if (!asking.signal.aborted) this.show(answer);
-    } catch (error) {
-      if (!asking.signal.aborted) this.fail(error);
-    }
+    await this.question.ask((signal) => get(`/api/${this.spec.table}`, query, signal), (answer) => this.show(answer), (error) => this.fail(error));
   }
 
   fail(error) {
@@ -278,7 +272,7 @@ export class TableView {
   }
 
   close() {
-    this.asking?.abort();
+    this.question.stop();
     clearTimeout(this.typing);
   }
 }

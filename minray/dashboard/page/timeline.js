@@ -4,8 +4,9 @@
 // overlap, so that those in view are found by halving. A line below the controls describes the chosen task.
 
 import { get } from "./api.js";
-import { clean, h, heading, put, trouble } from "./dom.js";
+import { clean, h, heading, put } from "./dom.js";
 import { duration, number } from "./format.js";
+import { Question } from "./question.js";
 import { link } from "./router.js";
 
 const ROW = 20;
@@ -29,6 +30,7 @@ class Timeline {
   build(place) {
     const button = (text, label, what) => h("button", { type: "button", "aria-label": label, title: label, onclick: what }, text);
     this.trouble = h("div");
+    this.question = new Question(this.trouble);
     this.count = h("span", {}, "asking all workers");
     this.chosen = h("p", { class: "chosen" }, " ");
     this.canvas = h("canvas", { "aria-hidden": "true" });
@@ -63,17 +65,7 @@ class Timeline {
   }
 
   async load() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    try {
-      const events = await get("/api/timeline", {}, signal);
-      if (signal.aborted) return;
-      this.trouble.replaceChildren();
-      this.take(events);
-    } catch (error) {
-      if (!signal.aborted) this.trouble.replaceChildren(trouble(error.message, () => this.load()));
-    }
+    await this.question.ask((signal) => get("/api/timeline", {}, signal), (events) => this.take(events));
   }
 
   take(events) {
@@ -356,7 +348,7 @@ class Timeline {
   }
 
   close() {
-    this.asking?.abort();
+    this.question.stop();
     this.resizing.disconnect();
     this.dark.removeEventListener("change", this.onScheme);
     cancelAnimationFrame(this.frame);

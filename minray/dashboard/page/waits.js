@@ -6,9 +6,10 @@
 //   * The drawing is made anew only when the graph has changed.
 
 import { get } from "./api.js";
-import { clean, h, heading, put, s, say, trouble } from "./dom.js";
+import { clean, h, heading, put, s, say } from "./dom.js";
 import { number, plain } from "./format.js";
 import { keyOf, layered } from "./layers.js";
+import { Question } from "./question.js";
 import { link } from "./router.js";
 
 const BOX = { width: 216, height: 46, across: 74, down: 14 };
@@ -22,6 +23,7 @@ class Waits {
   constructor(place) {
     this.tables = ["tasks", "actors", "workers", "placement_groups"];
     this.trouble = h("div");
+    this.question = new Question(this.trouble);
     this.count = h("span", {}, "asking all processes");
     this.missing = h("span", { class: "missing" });
     this.problems = h("div");
@@ -37,17 +39,7 @@ class Waits {
   update() {}
 
   async refresh() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    try {
-      const graph = await get("/api/waits", {}, signal);
-      if (signal.aborted) return;
-      this.trouble.replaceChildren();
-      this.show(graph);
-    } catch (error) {
-      if (!signal.aborted) this.trouble.replaceChildren(trouble(error.message, () => this.refresh()));
-    }
+    await this.question.ask((signal) => get("/api/waits", {}, signal), (graph) => this.show(graph));
   }
 
   show(graph) {
@@ -158,7 +150,7 @@ class Waits {
   }
 
   close() {
-    this.asking?.abort();
+    this.question.stop();
   }
 }
 
