@@ -7,8 +7,8 @@ each reader that could not ask the worker itself.
 
 Rules
   * A reader that sums over all processes must never count a value twice. So a value stays under the id of its worker.
-  * Series and bytes are bounded. When there are too many, those of the workers that ended first are added up by job, without
-    with the node's id in place of the worker's. A report that does not fit even then is counted as left out.
+  * Series and bytes are bounded. When there are too many, those of the workers that ended first are added up by job, with
+    the node's id in place of the worker's. A report that does not fit even then is counted as left out.
   * A repeated or late report changes nothing: reports have numbers, and a worker whose values were added up is remembered.
 """
 

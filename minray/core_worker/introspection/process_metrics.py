@@ -2,8 +2,8 @@
 
 Ray: src/ray/core_worker/core_worker.cc (TaskCounter), src/ray/core_worker/metrics.h
 
-Nothing is counted beside the tables that exist anyway, but for the ended tasks (``EndedTasks``). A question costs a pass
-over the unfinished tasks and the stored values: 0.1 s for a million of them.
+Only ended tasks are counted (``EndedTasks``); the rest is read from tables that exist anyway. A question costs a pass over
+the unfinished tasks and the stored values: an estimated 0.1 s for a million of them.
 
 The owner of a task counts it until it has sent the task. From then on both the owner and the executor know it. As in Ray,
 the executor counts it under its own state and subtracts it from SUBMITTED_TO_WORKER, so that sums by state are right.
