@@ -216,8 +216,10 @@ class Node:
         if self._has_external and self.processes():
             with suppress(PlatformError, OSError):
                 end_gracefully(self.file, self.token, "its program has ended")
-        self.zygote.close()
-        discard_local(self.file)
+        try:
+            self.zygote.close()
+        finally:
+            discard_local(self.file)
 
 
 # --- starting ----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ REASONS: dict[str, str] = {
         LeaseDependencyManager._leases LeaseDependencyManager._waiting LeaseDependencyManager._ahead
         LeaseDependencyManager._users LeaseDependencyManager._pinned LeaseDependencyManager._missing
         LeaseScheduler._revoking LeaseEntry.calls LeaseEntry.waiters SpillBatch.entries WorkerPool._waiting
-        WorkerProcesses._lives WorkerProcesses._asking WorkerProcesses._killed
+        WorkerProcesses._lives WorkerProcesses._asking WorkerProcesses._killed ResourceReporter._when_accepted
         ActorHost._refused UserLoop._inbox UserLoop._tasks
         CallerStream.unbegun GeneratorExecutor._waiting OutgoingStream.queue PushedTasks.tasks TaskExecutor._leaving
         TaskReceiver._waiting BlockedTasks._blocking FutureResolver._asking FutureResolver._probing FutureResolver._looking

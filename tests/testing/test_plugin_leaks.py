@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from minray.node.discovery import local_nodes
 from tests.testing.runs import run, run_apart
 
 pytest_plugins = ["pytester"]
@@ -191,6 +192,7 @@ def test_one(minray_local):
     )
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*thread 'worker/* MainThread' runs, in stuck at *test_inner.py:*"])
+    assert not local_nodes
 
 
 @pytest.mark.parametrize(("how", "errors", "warnings"), [("error", 1, 0), ("warn", 0, 1), ("off", 0, 0)])
