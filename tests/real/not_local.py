@@ -50,6 +50,8 @@ NOT_LOCAL: dict[str, str] = {
     "test_drivers.py::test_actors_for_which_no_worker_can_be_started_fail_and_name_the_limit": LIMITS,
     "test_drivers.py::test_the_context_has_the_addresses_that_ray_has": SOCKETS,
     "test_large_values.py::test_g62_objects_of_other_drivers_go_with_them": DRIVERS,
+    "test_logging_config.py::test_records_are_json_with_the_fields_that_ray_has": OUTPUT,
+    "test_logging_config.py::test_records_are_text_that_ends_in_the_ids": OUTPUT,
     f"{MEMORY}_that_only_garbage_keeps_makes_room_wherever_the_garbage_is[memfd-another driver]": DRIVERS,
     "test_notebook.py": OUTPUT,
     "test_options.py::test_the_title_of_a_worker_says_what_it_runs": PROCESSES,
