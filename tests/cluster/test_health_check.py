@@ -110,6 +110,7 @@ def test_wrong_options_and_machines_without_nodes(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("MINRAY_TRANSPORT") == "grpc", reason="a check of such a node loads gRPC")
 def test_a_check_loads_a_quarter_of_what_rays_loads(nodes: tuple[NodeFile, NodeFile]) -> None:
     program = "import sys; sys.argv[1:] = ['health-check']; from minray.__main__ import main; main(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
