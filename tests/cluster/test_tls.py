@@ -47,9 +47,20 @@ def options(files: TlsFiles) -> list[str]:
     return [f"--tls-cert={files.cert}", f"--tls-key={files.key}", f"--tls-ca={files.ca}"]
 
 
+OVER_GRPC = os.environ.get("MINRAY_TRANSPORT") == "grpc"
+PLAIN_GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""What a gRPC client without TLS sends first: HTTP/2's preface and empty settings. A server answers with its own settings."""
+
+
+def is_refusal_by_tls(answer: bytes) -> bool:
+    """Whether a listener has refused a peer without TLS: gRPC's with an alert or without a word, others in words."""
+    return answer[:1] in (b"", b"\x15") if OVER_GRPC else b"tls" in answer
+
+
 def listeners_without_tls(files: list[NodeFile]) -> list[int]:
-    """Return the TCP ports of the nodes' processes that answer a peer which does not speak TLS otherwise than with words."""
+    """Return the TCP ports of the nodes' processes that serve a peer which does not speak TLS."""
     open_ports = []
+    greeting = PLAIN_GRPC if OVER_GRPC else encode(Hello(bytes(32), b"", bytes(16)))
     processes = {process.pid: process for file in files for process in leaks.processes(Path(file.session_dir))}
     ports = {
         each.laddr.port
@@ -61,8 +72,8 @@ def listeners_without_tls(files: list[NodeFile]) -> list[int]:
     for port in ports:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.settimeout(10)
-            connection.sendall(encode(Hello(bytes(32), b"", bytes(16))))
-            if b"tls" not in connection.recv(1000):
+            connection.sendall(greeting)
+            if not is_refusal_by_tls(connection.recv(1000)):
                 open_ports.append(port)
     return open_ports
 
@@ -85,8 +96,7 @@ def test_nodes_of_a_command_line_talk_over_tls(
 
     monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))  # as on another machine
     refused = minray_command.run("start", at_head, token, "--num-cpus=1")
-    over_grpc = os.environ.get("MINRAY_TRANSPORT") == "grpc"
-    why = "it speaks TLS, and this process does not:" if over_grpc else "this cluster speaks TLS;"
+    why = "it speaks TLS, and this process does not:" if OVER_GRPC else "this cluster speaks TLS;"
     assert refused.returncode == 1 and f"{why} give --tls-cert" in refused.stderr
     foreign = Authority(tmp_path).sign("node")
     refused = minray_command.run("status", at_head, token, *options(foreign))
