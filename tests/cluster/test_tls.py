@@ -49,7 +49,7 @@ def options(files: TlsFiles) -> list[str]:
 
 OVER_GRPC = os.environ.get("MINRAY_TRANSPORT") == "grpc"
 PLAIN_GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""What a gRPC client without TLS sends first: HTTP/2's preface and empty settings. A server answers with its own settings."""
+"""How a gRPC client without TLS begins: HTTP/2's preface and empty settings. A server answers with its own settings."""
 
 
 def is_refusal_by_tls(answer: bytes) -> bool:
