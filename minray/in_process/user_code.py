@@ -39,6 +39,7 @@ from typing import Any
 
 from minray.common.clock import Clock
 from minray.common.environment_variables import update_environment
+from minray.common.thread_frames import frames_of_other_threads
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.in_process.process import LocalLoop, LocalProcess, close
 from minray.platform.base import Buffer, ProcessGone
@@ -125,7 +126,7 @@ def raise_in_thread(ident: int, kind: type[BaseException]) -> None:
         with suppress(RuntimeError):  # It has been released just now.
             lock.release()
         return
-    frame = sys._current_frames().get(ident)
+    frame = frames_of_other_threads().get(ident)
     while frame is not None and frame.f_code is not asyncio.BaseEventLoop._run_once.__code__:  # type: ignore[attr-defined]
         frame = frame.f_back
     if frame is not None:  # It waits for the files of an event loop of user code.
@@ -310,7 +311,7 @@ class LocalUserCode(_InContext):
         self._process.on_signal = on_signal
 
     def threads(self) -> list[tuple[str, FrameType | None]]:
-        frames = sys._current_frames()
+        frames = frames_of_other_threads()
         own = [(MAIN if ident == self._main_ident else "minray-call", frames.get(ident)) for ident in list(self._busy)]
         others = [(thread.name, frames.get(thread.ident or 0)) for thread in self._process.user_threads if thread.is_alive()]
         return own + others or [(MAIN, None)]
@@ -358,7 +359,7 @@ class LocalUserCode(_InContext):
         _sleep(1e-6)
         if not applies():
             return
-        frame = sys._current_frames().get(self._main_ident)
+        frame = frames_of_other_threads().get(self._main_ident)
         if frame is not None and self._main_ident in self._busy and not _refuses_exceptions(frame, self._main_ident):
             raise_in_thread(self._main_ident, kind)
         else:
@@ -377,10 +378,10 @@ class LocalUserCode(_InContext):
             self._loop.call_later(AGAIN_S, self._end_threads)
 
     def _end_threads(self) -> None:
-        frames, idents = sys._current_frames(), self._idents()
+        frames, idents = frames_of_other_threads(), self._idents()
         for ident in idents:
             frame = frames.get(ident)
-            if frame is not None and ident != threading.get_ident() and not _refuses_exceptions(frame, ident):
+            if frame is not None and not _refuses_exceptions(frame, ident):
                 raise_in_thread(ident, ProcessGone)
         if idents and not self._loop.is_closed():
             self._loop.call_later(AGAIN_S, self._end_threads)
@@ -409,7 +410,7 @@ class LocalUserCode(_InContext):
 
     def left_threads(self) -> list[tuple[str, FrameType | None]]:
         """Return the threads that still run although the process has died."""
-        frames = sys._current_frames()
+        frames = frames_of_other_threads()
         return [(self._process.name, frames.get(ident)) for ident in self._idents()]
 
 

@@ -42,6 +42,7 @@ from minray.api import calls
 from minray.common import sequence_ranges
 from minray.common.environment_variables import update_environment
 from minray.common.package import DIRECTORY, HOLDS_LOCKS, has_mark
+from minray.common.thread_frames import frames_of_other_threads
 from minray.platform.base import WOULD_BLOCK, Buffer, ProcessGone
 from minray.simulation.loop import (
     Deadlock,
@@ -159,7 +160,7 @@ class UserThread:
 
     def describe(self) -> str:
         """Return a line that says where the thread waits, for the message of a deadlock; empty if it does not wait."""
-        frame = sys._current_frames().get(self.ident)
+        frame = frames_of_other_threads().get(self.ident)
         if self._idle or self._ended or not self.process.alive or frame is None:
             return ""
         users = users_frame(frame)
@@ -479,7 +480,7 @@ class SimUserCode:
 
     def threads(self) -> list[tuple[str, FrameType | None]]:
         """Return the threads that run user code; each is at a border."""
-        frames = sys._current_frames()
+        frames = frames_of_other_threads()
         here = [thread for thread in _threads.values() if thread.process is self._process]
         names = ["MainThread" if thread is self.thread else "minray-call" for thread in here]
         return list(zip(names, (None if one.has_no_work() else frames.get(one.ident) for one in here), strict=True))

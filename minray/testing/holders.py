@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
+from minray.common.thread_frames import frames_of_other_threads
+
 MOST_STEPS = 6
 """Containers on the way to a name: a longer way tells a reader nothing."""
 MOST_OBJECTS = 2000
@@ -68,7 +70,7 @@ def _in_running_frame(thing: object) -> str:
 
 def _running_frames() -> Iterator[FrameType]:
     """Return the frames of all threads that belong to the program, and not to pytest or to minray."""
-    for innermost in sys._current_frames().values():
+    for innermost in (*frames_of_other_threads().values(), sys._getframe()):
         frame: FrameType | None = innermost
         while frame is not None:
             if _is_of_program(frame):

@@ -11,7 +11,6 @@ The cluster may be what is broken. So a thread asks it, and gets some seconds. W
 
 from __future__ import annotations
 
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from functools import partial
 
 from minray.api.calls import connected_api, state_reader
 from minray.common.ids import return_id
+from minray.common.thread_frames import frames_of_other_threads
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import RaySystemError
@@ -81,11 +81,12 @@ def _explanations(api: UserApi) -> Iterator[str]:
 
 def _own_stacks() -> list[str]:
     """Return the stacks of this process's threads, without the threads of minray, whose stacks the cluster shows."""
-    frames = sys._current_frames()
+    frames = frames_of_other_threads()
     lines: list[str] = []
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
-        if frame is not None and not thread.name.startswith(WORKERS):
+        is_own = thread is threading.current_thread()
+        if (is_own or frame is not None) and not thread.name.startswith(WORKERS):
             lines.append(f"  Thread {thread.name}")
             stack = [place for place in traceback.extract_stack(frame) if not _is_of_pytest(place.filename)]
             lines += [f"    {line}" for text in traceback.format_list(stack) for line in text.rstrip().splitlines()]

@@ -13,7 +13,6 @@ told from a test's own, so shared memory is not counted there.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from minray.common.clock import Clock
+from minray.common.thread_frames import frames_of_other_threads
 
 PATIENCE_S = 2.0
 """Seconds that threads and processes of an ended cluster get to end."""
@@ -85,7 +85,7 @@ def _counts(thread: threading.Thread, counts_workers: bool) -> bool:
 
 
 def _thread_line(thread: threading.Thread) -> str:
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = frames_of_other_threads().get(thread.ident or 0)
     stack = [] if frame is None else traceback.extract_stack(frame)
     places = [place for place in stack if not place.filename.startswith("<") and place.filename != threading.__file__]
     where = f", in {places[-1].name} at {places[-1].filename}:{places[-1].lineno}" if places else ""

@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any
 
 from minray.common.ids import short
+from minray.common.thread_frames import frames_of_other_threads
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.introspection.stacks import awaited_frames, thread_frames, users_part
 from minray.core_worker.records.received_task import ReceivedTask
@@ -214,9 +215,8 @@ def _entry_of(task: ReceivedTask, frames: Sequence[FrameType]) -> FrameType | No
 
 def _entered(process: SimProcess, core: CoreWorker) -> Iterator[FrameType]:
     """Yield the frame of the user's function of each call that has been entered in a process."""
-    current = sys._current_frames()
+    current = frames_of_other_threads()
     stacks = [thread_frames(current.get(ident)) for ident in process.user_thread_idents]
-    current.clear()  # It has this frame too: a cycle that would keep all frames, and so the values of the program.
     actor = core.execution.actor_receiver.actor
     stacks += [awaited_frames(task) for task in (actor.coroutines() if actor is not None else [])]
     for stack in stacks:

@@ -83,14 +83,15 @@ MAY_IMPORT: dict[str, set[str] | None] = {
 BANNED = {
     "open", "os.open", "os.urandom", "os.fork", "random", "secrets", "socket", "subprocess", "threading.Thread",
     "time.monotonic", "time.perf_counter", "time.sleep", "time.time", "time.time_ns", "uuid",
-    "cloudpickle",
+    "cloudpickle", "sys._current_frames",
 }  # fmt: skip
-"""Modules and functions that reach past the seam, and cloudpickle, which forgets files: outside minray/platform/ nobody uses
-them."""
+"""Outside minray/platform/ nobody uses these: what reaches past the seam, cloudpickle, which forgets files, and
+``sys._current_frames``, with which a caller keeps values alive."""
 
 EXCEPTIONS = {
     ("minray/cloudpickle.py", "cloudpickle"): "the others come here, so that functions keep the name of their file",
     ("minray/in_process/definitions.py", "cloudpickle"): "changes how the package reduces functions",
+    ("minray/common/thread_frames.py", "sys._current_frames"): "the others come here",
     ("minray/common/ids.py", "os.urandom"): "`from_random` is part of Ray's API for users; protocol code asks its host",
     ("minray/common/clock.py", "time.monotonic"): "kept for minray/platform/ before user code can replace it",
     ("minray/values/object_ref.py", "os.urandom"): "`from_random`, as above",

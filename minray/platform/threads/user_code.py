@@ -34,6 +34,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from minray.common.clock import Clock
+from minray.common.thread_frames import frames_of_other_threads
 from minray.platform.base import WOULD_BLOCK, Buffer, Threads
 from minray.platform.process.limits import start_thread
 from minray.platform.threads.spinning import Spinner
@@ -214,8 +215,7 @@ class LoopBorder:
 
     def threads(self) -> list[tuple[str, FrameType | None]]:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        frames: dict[int, FrameType | None] = {**sys._current_frames()}
-        frames[threading.get_ident()] = None
+        frames: dict[int, FrameType | None] = {**frames_of_other_threads(), threading.get_ident(): None}
         return [(names.get(ident, f"thread {ident}"), frame) for ident, frame in frames.items()]
 
     def _drain(self) -> None:
