@@ -11,6 +11,7 @@ children that it has waited for. Compare it, where other programs use the machin
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -109,13 +110,15 @@ def measure_tests(system: str, tests: int) -> None:
         path = Path(folder, "test_many.py")
         kind = "local" if system == "processes" else system
         path.write_text(TEXT[kind] + "".join(f"\n\n{TEST[kind].format(n, n + 1)}" for n in range(tests)))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-p",
-                   "no:hypothesispytest", "--rootdir", folder]  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder]
         if kind == "local":
             command += ["-p", "_minray_pytestplugin", f"--minray-world={system}"]
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        ended = subprocess.run([*command, str(path)], capture_output=True, text=True)
+        alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # No peer is measured with the plugins of others.
+        ended = subprocess.run([*command, str(path)], capture_output=True, text=True, env=alone)
         wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if ended.returncode:
+        raise SystemExit(f"the run of pytest has failed:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"{system}: {ended.stdout.strip().splitlines()[-1]}: {wall_s:.1f} s, processor time {cpu_s:.1f} s")
 

@@ -226,3 +226,11 @@ def test_a_system_whose_tasks_cost_a_millisecond_has_that_granularity() -> None:
 
     found = metg_s(run, PATTERNS["trivial"], 1e6, "compute", workers=2, point_s=1.0, seconds=seconds)
     assert found == pytest.approx(2e-3, rel=0.1)
+
+
+@pytest.mark.slow
+def test_the_price_of_a_cluster_for_each_test_is_measured() -> None:
+    command = [sys.executable, "-m", "benchmarks.test_clusters", "--tests", "2", "--clusters", "2"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert not ended.returncode, ended.stderr
+    assert "local: a call that waits: median " in ended.stdout and "local: 2 passed in " in ended.stdout
