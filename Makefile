@@ -36,7 +36,7 @@ help:
 	@echo "make venv            the environment, with the checkout compiled"
 	@echo "make demo            the main job on a local cluster"
 	@echo "make test            lint, types and tests"
-	@echo "make test-seeds      all seeds, bugs and long searches of the simulation; the former takes a third"
+	@echo "make test-seeds      all seeds, bugs and long searches of the simulation, and all transports; make test takes a part"
 	@echo "make test-grpc       the tests of real clusters, over gRPC"
 	@echo "make test-shared-memory  the tests of real clusters, with the object stores in multiprocessing.shared_memory"
 	@echo "make test-local      the tests of real clusters, with the whole cluster inside the test's process"
@@ -99,7 +99,7 @@ unit: $(STAMP)
 test: lint types unit
 
 test-seeds: $(STAMP)
-	MINRAY_TEST_SEEDS=all $(PY) -m pytest $(PYTEST_ARGS) tests/simulation tests/spec tests/zoo
+	MINRAY_TEST_SEEDS=all $(PY) -m pytest $(PYTEST_ARGS) tests/simulation tests/spec tests/zoo tests/platform/test_network_contract.py
 
 # The real clusters once more, with every operation a gRPC call.
 test-grpc: $(STAMP)

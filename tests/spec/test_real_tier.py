@@ -17,6 +17,7 @@ import pytest
 
 from minray.node.discovery import runtime_root
 from tests.helpers import wait_for_condition
+from tests.seeds import long
 from tests.spec.actors import Create
 from tests.spec.programs import Body, Drop, Exit, Get, Leave, Program, Put, Sleep, Submit
 from tests.spec.real_cluster import HARMLESS_S, PROXY, TCP, UNIX, Shape, in_order_of_writing
@@ -70,7 +71,7 @@ def is_quick(scenario: RealScenario) -> bool:
     return len(scenario.program.tasks()) < 15 and all(fault.for_s <= HARMLESS_S for fault in scenario.faults)
 
 
-@pytest.mark.parametrize("wire", [UNIX, PROXY, TCP])
+@pytest.mark.parametrize("wire", [UNIX, pytest.param(PROXY, marks=long), pytest.param(TCP, marks=long)])
 def test_a_few_programs_keep_the_guarantees_under_real_faults(wire: str) -> None:
     first = next(seed for seed in range(0, 1000, SCENARIOS_PER_CLUSTER) if real_scenario_of(seed).shape.wire == wire)
     quick = [scenario for scenario in neighbours(first) if is_quick(scenario)][:3]
@@ -138,6 +139,7 @@ def features(drawn: Iterable[tuple[Program, tuple[int, ...]]]) -> set[str]:
     return found
 
 
+@long
 def test_the_real_tier_draws_every_part_of_programs_that_the_campaign_draws() -> None:
     simulated = [scenario_of(seed) for seed in range(300)]
     real = [real_scenario_of(seed) for seed in range(300)]
@@ -179,6 +181,7 @@ def test_a_reference_that_is_kept_is_seen() -> None:
     assert "L2" in verdict_codes(mistake, Put("a"), Drop("drop", "a"))
 
 
+@long
 def test_a_reference_that_a_worker_keeps_is_seen() -> None:
     mistake = """
 import minray
@@ -191,6 +194,7 @@ programs.execute = keep
     assert "L2" in verdict_codes(mistake, Submit("task", Body()), Get("get", ("task",)))
 
 
+@long
 def test_a_program_that_does_not_end_and_a_traceback_in_a_log_are_seen() -> None:
     mistake = "programs.Sleep.perform = lambda sleep, stage: threading.Event().wait()"
     assert "L1" in verdict_codes(mistake, Sleep("sleep", 0.0))
@@ -198,11 +202,13 @@ def test_a_program_that_does_not_end_and_a_traceback_in_a_log_are_seen() -> None
     assert "escaped" in verdict_codes(mistake, Sleep("sleep", 0.0))
 
 
+@long
 def test_a_driver_that_loses_its_node_without_a_fault_is_seen() -> None:
     mistake = "real_driver.DriverProcess.do_is_homeless = lambda self: True"
     assert "L1" in verdict_codes(mistake, Put("a"))
 
 
+@long
 def test_drivers_that_leave_exit_or_die_with_their_node_are_not_judged() -> None:
     work = Submit("task", Body()), Get("get", ("task",)), Submit("long", Body((Sleep("sleep", 30.0),)))
     named = [tuple(msgspec.structs.replace(one, name=f"{one.name}{n}") for one in work) for n in range(2)]
@@ -215,6 +221,7 @@ def test_drivers_that_leave_exit_or_die_with_their_node_are_not_judged() -> None
         assert tier.close() == []
 
 
+@long
 def test_farewells_wait_for_tasks_that_still_make_detached_actors() -> None:
     """A task that no driver waits for makes an actor when its driver is through."""
     create = Create("actor", called="named", detached=True, num_cpus=0)

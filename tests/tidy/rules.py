@@ -540,7 +540,11 @@ def plain_english(root: Path) -> list[str]:
     folders = [root / name for name in ("minray", "tests", "benchmarks", "examples")]
     files = [*root.glob("*.md"), *(root / "docs").glob("*.md")]
     files += [path for folder in folders for pattern in ("*.py", "*.md") for path in folder.rglob(pattern)]
-    return [f"{path.relative_to(root)}:{line}: {what}" for path in sorted(files) for line, what in english.complaints(path)]
+    found = []
+    for source in (_source(root, path) for path in sorted(files)):
+        tree = source.tree if source.path.endswith(".py") else None
+        found += [f"{source.path}:{line}: {what}" for line, what in english.complaints(source.text, tree)]
+    return found
 
 
 def missing_paths(root: Path) -> list[str]:
