@@ -23,6 +23,7 @@ DASK_ARGS ?=
 ZOO_ARGS ?=
 BROWSER_ARGS ?=
 MUTANTS_ARGS ?=
+LABS_ARGS ?=
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -30,7 +31,7 @@ BROWSER_STAMP := $(VENV)/.installed-test-browser
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client
+.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -58,6 +59,8 @@ help:
 	@echo "make zoo             plant known bugs, and measure how many seeds it takes to catch them"
 	@echo "make mutants         plant small mistakes in protocol files, and show those that nothing catches"
 	@echo "make reach           where in the protocol the campaign's scenarios come, and where they do not"
+	@echo "make labs            the archives of the labs, for students and for Gradescope, into build/labs"
+	@echo "make test-labs       each lab: its archive, its starter, the real file, and wrong solutions; it takes an hour"
 	@echo "make spec            a campaign: programs and faults by seed, judged; a failure becomes a small witness"
 	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
 	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"
@@ -198,6 +201,12 @@ mutants: $(STAMP)
 
 reach: $(STAMP)
 	$(PY) -m tests.zoo.reach --unreached $(REACH_ARGS)
+
+labs: $(STAMP)
+	$(PY) -m labs.archive $(LABS_ARGS)
+
+test-labs: $(STAMP)
+	$(PY) -m pytest tests/labs/in_full.py $(LABS_ARGS)
 
 spec: $(STAMP)
 	$(PY) -m tests.spec.campaign $(SPEC_ARGS)

@@ -1,0 +1,162 @@
+"""Makes what is handed out: ``make labs`` runs this.
+
+Ray: has no counterpart.
+
+    python -m labs.archive [LAB...] [--to FOLDER]
+
+For each lab there are two files in the folder (``build/labs``):
+  * ``LAB.tar.gz`` for students: the package with the lab's holes, the tests that the lab needs, and the grader.
+  * ``LAB-gradescope.zip`` for a course on Gradescope: the same tree, into which the one submitted file is copied.
+
+Rules
+  * An archive has no solution: neither the lab's real functions nor the tests that name them (``tests/zoo``, ``tests/labs``).
+  * Tests are found by their imports. So a lab names test files only, and what these need comes along.
+  * The same checkout gives the same bytes: files are sorted, and have no owner and no time.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from labs import holes, manifest
+from labs.lab import ROOT, Lab, load, names
+
+ROOT_FILES = ("LICENSE", "_minray_pytestplugin.py", "pyproject.toml", "setup.cfg", "setup.py")
+PAGES = ("docs/architecture.md", "docs/reading_order.md", "docs/simulation.md", "docs/specification.md")
+"""Pages to which the pages of the labs send their readers."""
+CAMPAIGN = ("tests/spec/trial.py", "tests/spec/strategies.py", "tests/spec/writer.py")
+"""Modules that ``labs/scenarios.py`` imports."""
+WITHHELD = ("tests/zoo/", "tests/labs/")
+"""Folders whose files quote solutions."""
+GRADER = ("__init__", "contract", "grade", "lab", "manifest", "scenarios", "score")
+"""Modules of ``labs`` that run in an archive."""
+WORKFLOW = ".github/workflows/classroom.yml"
+MODE, MODE_OF_PROGRAMS = 0o644, 0o755
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip file can have."""
+
+
+class SolutionInside(Exception):
+    """A file that an archive needs quotes a solution."""
+
+
+def needed_tests(root: Path, starts: Iterable[str]) -> list[str]:
+    """Return the test files that some need, themselves included: by imports, and with the ``conftest.py`` above each."""
+    found: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        path = root / name
+        above = [folder / "conftest.py" for folder in Path(name).parents]
+        waiting += [conftest.as_posix() for conftest in above if (root / conftest).is_file()]
+        waiting += [other for other in _imported(path) if (root / other).is_file()]
+    quoting = sorted(name for name in found if name.startswith(WITHHELD))
+    if quoting:
+        raise SolutionInside(f"{', '.join(quoting)} may not be handed out: do not import it from tests that a lab names")
+    return sorted(found)
+
+
+def _imported(path: Path) -> Iterable[str]:
+    """Return where the modules of ``tests`` that a file imports would be."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        dotted: list[str] = []
+        if isinstance(node, ast.Import):
+            dotted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            dotted = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        yield from (f"{name.replace('.', '/')}.py" for name in dotted if name.startswith("tests."))
+
+
+def unpack(lab: Lab, to: Path, root: Path = ROOT) -> str:
+    """Write the tree of an archive into an empty folder, and return the digest of its manifest."""
+    files = [path.relative_to(root).as_posix() for path in sorted((root / "minray").rglob("*")) if path.is_file()]
+    files += [*ROOT_FILES, *PAGES, *needed_tests(root, [*lab.test_files, *CAMPAIGN])]
+    files += [f"labs/{name}.py" for name in GRADER]
+    files += [path.relative_to(root).as_posix() for path in sorted((root / "labs" / lab.name).iterdir())]
+    for name in files:
+        if "__pycache__" not in name:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / name, to / name)
+    (to / lab.file).write_text(holes.starter((root / lab.file).read_text(), lab))
+    (to / WORKFLOW).parent.mkdir(parents=True)
+    (to / WORKFLOW).write_text(filled(root, "classroom.yml", lab))
+    (to / "README.md").write_text(filled(root, "README.md", lab))
+    return manifest.write(to, lab.file)
+
+
+def filled(root: Path, template: str, lab: Lab) -> str:
+    """Return a template of ``labs/handout`` with the lab's name and file in it."""
+    text = (root / "labs/handout" / template).read_text()
+    values = {"LAB": lab.name, "TITLE": lab.title, "FILE": lab.file}
+    return re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
+
+
+def pack(lab: Lab, to: Path, root: Path = ROOT) -> tuple[list[Path], str]:
+    """Write both files of a lab; return them, and the digest of the manifest inside."""
+    to.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="minray-labs-") as name:
+        tree = Path(name) / lab.name
+        tree.mkdir()
+        digest = unpack(lab, tree, root)
+        tar, archive = to / f"{lab.name}.tar.gz", to / f"{lab.name}-gradescope.zip"
+        _write_tar(tree, tar)
+        _write_zip(tree, archive, {name: filled(root, name, lab) for name in ("setup.sh", "run_autograder")})
+    return [tar, archive], digest
+
+
+def _files(tree: Path) -> list[Path]:
+    return sorted(path for path in tree.rglob("*") if path.is_file())
+
+
+def _write_tar(tree: Path, to: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in _files(tree):
+            entry = tarfile.TarInfo(f"{tree.name}/{path.relative_to(tree).as_posix()}")
+            entry.size, entry.mode = path.stat().st_size, MODE
+            tar.addfile(entry, io.BytesIO(path.read_bytes()))
+    to.write_bytes(gzip.compress(buffer.getvalue(), mtime=0))
+
+
+def _write_zip(tree: Path, to: Path, programs: dict[str, str]) -> None:
+    """Write Gradescope's archive: its two programs at the top, and the tree in a folder of its own."""
+    with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in programs.items():
+            _add(archive, name, text.encode(), MODE_OF_PROGRAMS)
+        for path in _files(tree):
+            _add(archive, f"{tree.name}/{path.relative_to(tree).as_posix()}", path.read_bytes(), MODE)
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
+    entry = zipfile.ZipInfo(name, EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = mode << 16
+    archive.writestr(entry, data)
+
+
+@click.command()
+@click.argument("chosen", metavar="[LAB]...", nargs=-1)
+@click.option("--to", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "build/labs", help="Folder.")
+def main(chosen: tuple[str, ...], to: Path) -> None:
+    """Write the archives of these labs, or of all."""
+    for name in chosen or names():
+        files, digest = pack(load(name), to)
+        click.echo(f"{name}: {' '.join(str(path) for path in files)}; digest of the manifest: {digest}")
+
+
+if __name__ == "__main__":
+    main()

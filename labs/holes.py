@@ -1,0 +1,88 @@
+"""Makes the starter of a lab: the real file without the functions that the student writes.
+
+Ray: has no counterpart.
+
+A function to write keeps its head, its decorators and its docstring; its body raises ``RuntimeError`` with the name of the lab.
+A function to remove leaves nothing: the student may write helpers of any name. All other lines stay as they are, so that
+the header with its rules, the records and the fields are part of the hand-out. A name that the file does not have is an error:
+a lab notices when the code is renamed.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from labs.lab import Lab
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class NoSuchFunction(Exception):
+    """A lab names a function that its file does not have."""
+
+
+def starter(source: str, lab: Lab) -> str:
+    """Return the source with the lab's holes. Raises NoSuchFunction."""
+    tree = ast.parse(source)
+    lines = source.splitlines()
+    replaced: dict[int, tuple[int, list[str]]] = {}
+    for symbol in lab.write:
+        function = _find(tree, symbol, lab)
+        body = _after_docstring(function)
+        indent = " " * function.body[0].col_offset
+        said = f'{indent}raise RuntimeError("lab {lab.name}: write {symbol}")'
+        replaced[body] = (_last_line(function), [said])
+    for symbol in lab.remove:
+        function = _find(tree, symbol, lab)
+        replaced[_first_line(function)] = (_last_line(function), [])
+    kept: list[str] = []
+    number = 1
+    while number <= len(lines):
+        if number in replaced:
+            last, instead = replaced[number]
+            kept += instead
+            number = last + 1
+            while not instead and number <= len(lines) and not lines[number - 1].strip():
+                number += 1  # blank lines behind a function that is removed
+        else:
+            kept.append(lines[number - 1])
+            number += 1
+    text = "\n".join(kept).rstrip() + "\n"
+    ast.parse(text)
+    return text
+
+
+def lines_to_write(source: str, lab: Lab) -> int:
+    """Return how many lines of the real file the starter lacks: an upper bound of what a student writes."""
+    return len(source.splitlines()) - len(starter(source, lab).splitlines()) + len(lab.write)
+
+
+def _find(tree: ast.Module, symbol: str, lab: Lab) -> Function:
+    scope: ast.AST = tree
+    for name in symbol.split("."):
+        found = [
+            node
+            for node in getattr(scope, "body", [])
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name
+        ]
+        if len(found) != 1:
+            raise NoSuchFunction(f"lab {lab.name}: {lab.file} has {len(found)} functions {symbol}: change its lab.toml")
+        scope = found[0]
+    if not isinstance(scope, Function):
+        raise NoSuchFunction(f"lab {lab.name}: {symbol} of {lab.file} is a class, not a function: change its lab.toml")
+    return scope
+
+
+def _after_docstring(function: Function) -> int:
+    """Return the first line of the body behind the docstring."""
+    first = function.body[0]
+    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return (first.end_lineno or first.lineno) + 1 if has_docstring else first.lineno
+
+
+def _first_line(function: Function) -> int:
+    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+
+
+def _last_line(function: Function) -> int:
+    return function.end_lineno or function.lineno
