@@ -9,7 +9,7 @@ For each lab there are two files in the folder (``build/labs``):
   * ``LAB-gradescope.zip`` for a course on Gradescope: the same tree, into which the one submitted file is copied.
 
 Rules
-  * An archive has no solution: neither the lab's real functions nor the tests that name them (``tests/zoo``, ``tests/labs``).
+  * An archive has no solution: neither the lab's real functions nor tests that quote them (``tests/zoo``, ``tests/labs``).
   * Tests are found by their imports. So a lab names test files only, and what these need comes along.
   * The same checkout gives the same bytes: files are sorted, and have no owner and no time.
 """
@@ -70,15 +70,17 @@ def needed_tests(root: Path, starts: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
-def _imported(path: Path) -> Iterable[str]:
+def _imported(path: Path) -> list[str]:
     """Return where the modules of ``tests`` that a file imports would be."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         dotted: list[str] = []
         if isinstance(node, ast.Import):
             dotted = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             dotted = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        yield from (f"{name.replace('.', '/')}.py" for name in dotted if name.startswith("tests."))
+        found += [f"{name.replace('.', '/')}.py" for name in dotted if name.startswith("tests.")]
+    return found
 
 
 def unpack(lab: Lab, to: Path, root: Path = ROOT) -> str:

@@ -87,7 +87,7 @@ def _part(clause: Clause, outcomes: Outcomes, trouble: str) -> Part:
         if not matching:
             failing.append((test, f"it did not run: {trouble}"))
     if not failing:
-        return Part(clause.name, clause.points, True, f"{count} tests passed")
+        return Part(clause.name, clause.points, True, f"{count} of {count} tests pass")
     told = [f"{name}: {_first_line(message)}" for name, message in failing[:TOLD]]
     more = [f"and {len(failing) - TOLD} more"] if len(failing) > TOLD else []
     again = f"python -m pytest {failing[0][0]}"

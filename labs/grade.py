@@ -40,8 +40,8 @@ def grade(lab: Lab, root: Path, jobs: int = 1, page: Path | None = None) -> Scor
     if all(part.passed for part in parts):
         parts.append(scenarios.check(lab, root, jobs, page))
     else:
-        count = len(lab.scenarios.seeds)
-        parts.append(Part(scenarios.NAME, SCENARIO_POINTS, False, f"not run: {count} scenarios follow when all clauses hold"))
+        reason = f"not run: {len(lab.scenarios.seeds)} scenarios follow when all clauses hold"
+        parts.append(Part(scenarios.NAME, SCENARIO_POINTS, False, reason))
     return Score(lab.name, parts, notes)
 
 

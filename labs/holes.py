@@ -2,10 +2,10 @@
 
 Ray: has no counterpart.
 
-A function to write keeps its head, its decorators and its docstring; its body raises ``RuntimeError`` with the name of the lab.
+A function to write keeps its head, its decorators and its docstring; its body raises ``RuntimeError`` with the lab's name.
 A function to remove leaves nothing: the student may write helpers of any name. All other lines stay as they are, so that
-the header with its rules, the records and the fields are part of the hand-out. A name that the file does not have is an error:
-a lab notices when the code is renamed.
+the header with its rules, the records and the fields are part of the hand-out. A name that the file does not have is an
+error: a lab notices when the code is renamed.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ def _find(tree: ast.Module, symbol: str, lab: Lab) -> Function:
 def _after_docstring(function: Function) -> int:
     """Return the first line of the body behind the docstring."""
     first = function.body[0]
-    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    return (first.end_lineno or first.lineno) + 1 if has_docstring else first.lineno
+    if ast.get_docstring(function, clean=False) is None:
+        return first.lineno
+    return (first.end_lineno or first.lineno) + 1
 
 
 def _first_line(function: Function) -> int:

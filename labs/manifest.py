@@ -3,8 +3,8 @@
 Ray: has no counterpart.
 
 The manifest covers every file but the student's own. Files may be added below ``tests/mine`` alone: another ``conftest.py``
-or a module with the name of a library could change what the tests see. Whoever edits a test could edit the manifest, too. So
-the grader prints the manifest's own digest, which the teacher compares with the one that ``make labs`` has printed.
+or a module with the name of a library could change what the tests see. An edited test may come with an edited
+manifest. So the grader prints the manifest's own digest, and a teacher compares it with what ``make labs`` has printed.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Part:
     """Points that it has if it passes."""
     passed: bool
     reason: str
-    """What was checked or what failed, and what to do."""
+    """Sentences about what was checked or has failed, and what to do."""
 
     @property
     def earned(self) -> int:

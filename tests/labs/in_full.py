@@ -1,0 +1,139 @@
+"""Each lab as it is handed out: the starter, the real file, wrong solutions, edited tests; ``make test-labs`` runs this.
+
+A run takes an hour of one core: the real file of each lab passes 200 scenarios. ``LABS_ARGS="-k wrong"`` is a part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from labs import archive, holes, manifest
+from labs.grade import UNCHANGED, grade
+from labs.lab import ROOT, Lab, load, names
+from tests.labs.wrong import WRONG, Wrong
+from tests.zoo.transplant import mutate
+
+PASSED = 60
+"""Points below which a wrong solution must stay."""
+FEW = 10
+"""Most points of a starter in which nothing was written."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+Submit = Callable[[Lab, str | None], Path]
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Submit:
+    """Unpack the archive of a lab, and write a solution into it; None: none."""
+
+    def unpack(lab: Lab, solution: str | None) -> Path:
+        archive.unpack(lab, tmp_path)
+        if solution is not None:
+            (tmp_path / lab.file).write_text(solution)
+        return tmp_path
+
+    return unpack
+
+
+def real_file(lab: Lab) -> str:
+    return (ROOT / lab.file).read_text()
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_starter_has_few_points(name: str, submit: Submit) -> None:
+    lab = load(name)
+    assert grade(lab, submit(lab, None)).points <= FEW
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_real_file_has_all_points(name: str, submit: Submit) -> None:
+    lab = load(name)
+    score = grade(lab, submit(lab, real_file(lab)))
+    assert score.points == score.most == 100, score.text()
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.lab}: {wrong.thought}")
+def test_a_wrong_solution_has_less_than_sixty_points(wrong: Wrong, submit: Submit) -> None:
+    lab = load(wrong.lab)
+    score = grade(lab, submit(lab, mutate(real_file(lab), wrong.mutation)))
+    assert score.points < PASSED, score.text()
+
+
+def test_each_lab_has_three_wrong_solutions() -> None:
+    for name in names():
+        assert len([wrong for wrong in WRONG if wrong.lab == name]) >= 3, name
+
+
+def test_an_archive_has_the_starter_and_no_solution(tmp_path: Path) -> None:
+    sample = names()[0]
+    lab = load(sample)
+    files, digest = archive.pack(lab, tmp_path)
+    with tarfile.open(files[0]) as tar:
+        members = {member.name.removeprefix(f"{sample}/"): member for member in tar.getmembers()}
+        inside = tar.extractfile(members[lab.file])
+        assert inside is not None and inside.read().decode() == holes.starter(real_file(lab), lab)
+        tar.extractall(tmp_path, filter="data")
+    assert not [name for name in members if name.startswith(archive.WITHHELD)]
+    root = tmp_path / sample
+    assert manifest.digest_of(root / manifest.NAME) == digest and manifest.changes(root) == []
+    (root / lab.file).write_text("")
+    assert manifest.changes(root) == [], "the student's file is the student's"
+    steps = yaml.safe_load((root / archive.WORKFLOW).read_text())["jobs"]["grade"]["steps"]
+    assert any(f"labs.grade {sample}" in step.get("run", "") for step in steps)
+    with zipfile.ZipFile(files[1]) as packed:
+        assert packed.getinfo("run_autograder").external_attr >> 16 == archive.MODE_OF_PROGRAMS
+        assert f"tree=/autograder/source/{sample}" in packed.read("run_autograder").decode()
+    again, _ = archive.pack(lab, tmp_path / "again")
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in files]
+
+
+def test_edited_removed_and_added_files_are_noticed(submit: Submit) -> None:
+    lab = load(names()[0])
+    root = submit(lab, real_file(lab))
+    (root / lab.test_files[0]).write_text("def test_nothing() -> None: ...\n")
+    (root / "minray/scheduling/lease.py").unlink()
+    (root / "conftest.py").write_text("")
+    (root / "tests/mine").mkdir()
+    (root / "tests/mine/test_own.py").write_text("")
+    score = grade(lab, root)
+    assert score.points == 0 and [part.name for part in score.parts] == [UNCHANGED]
+    assert manifest.changes(root) == [
+        "minray/scheduling/lease.py was removed",
+        f"{lab.test_files[0]} was edited",
+        "conftest.py was added",
+    ]
+
+
+def test_a_score_is_the_same_each_time_and_has_a_page(submit: Submit) -> None:
+    """Also with more processes for scenarios; the first scenario that fails becomes a page."""
+    wrong = next(wrong for wrong in WRONG if wrong.is_for_scenarios)
+    lab = load(wrong.lab)
+    root = submit(lab, mutate(real_file(lab), wrong.mutation))
+    pages = [root / "build/one.html", root / "build/two.html"]
+    pages[0].parent.mkdir()
+    scores = [grade(lab, root, jobs, page) for jobs, page in zip((1, 2), pages, strict=True)]
+    assert scores[0].text().replace("one.html", "two.html") == scores[1].text()
+    assert scores[0].points == 55
+    assert pages[0].read_text() == pages[1].read_text()
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_archive_grades_itself(name: str, submit: Submit) -> None:
+    """As a student starts it: from its folder, with the interpreter of an environment."""
+    lab = load(name)
+    root = submit(lab, None)
+    command = [sys.executable, "-m", "labs.grade", name, "--results", "results.json", "--github", "output"]
+    done = subprocess.run(command, cwd=root, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith(f"lab {name}: 0 of 100 points")
+    assert json.loads((root / "results.json").read_text())["score"] == 0
+    assert (root / "output").read_text().startswith("result=")

@@ -1,0 +1,135 @@
+"""The machinery of the labs, by a sample: holes, the contract's tests, scores. ``tests/labs/in_full.py`` has the rest."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from labs import archive, contract, grade, holes, scenarios
+from labs.lab import CLAUSE_POINTS, ROOT, Clause, Lab, NoSuchLab, Scenarios, load, names
+from labs.score import Part, Score
+from tests.labs.wrong import WRONG, Wrong
+from tests.zoo.transplant import mutate
+
+SAMPLE = "04-pull-manager"
+LABS = [load(name) for name in names()]
+
+
+def source_of(lab: Lab) -> str:
+    return (ROOT / lab.file).read_text()
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_a_starter_lacks_what_is_to_be_written_and_nothing_else(lab: Lab) -> None:
+    starter = holes.starter(source_of(lab), lab)
+    for symbol in lab.write:
+        assert starter.count(f'raise RuntimeError("lab {lab.name}: write {symbol}")') == 1
+    removed = {symbol.rpartition(".")[2] for symbol in lab.remove}
+    defined = {node.name for node in ast.walk(ast.parse(starter)) if isinstance(node, ast.FunctionDef)}
+    assert not removed & defined
+    real = {node.name for node in ast.walk(ast.parse(source_of(lab))) if isinstance(node, ast.FunctionDef)}
+    assert real - defined == removed
+    assert ast.get_docstring(ast.parse(starter)) == ast.get_docstring(ast.parse(source_of(lab)))
+    assert 60 <= holes.lines_to_write(source_of(lab), lab) <= 200
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_the_tests_of_each_clause_are_there(lab: Lab) -> None:
+    for clause in lab.clauses:
+        for test in clause.tests:
+            path, _, name = test.partition("::")
+            assert not path.startswith(archive.WITHHELD)
+            assert not name or f"\ndef {name}(" in (ROOT / path).read_text(), test
+    page = (ROOT / "labs" / lab.name / "README.md").read_text()
+    assert lab.file in page and "](hints.md)" in page and (ROOT / "labs" / lab.name / "hints.md").exists()
+    assert lab.name in (ROOT / "labs/TEACHING.md").read_text()
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.lab}: {wrong.thought}")
+def test_wrong_solutions_still_fit_the_code(wrong: Wrong) -> None:
+    lab = load(wrong.lab)
+    assert wrong.symbol in (*lab.write, *lab.remove)
+    assert mutate(source_of(lab), wrong.mutation) != source_of(lab)
+
+
+def test_a_function_that_the_code_does_not_have_is_an_error() -> None:
+    lab = dataclasses.replace(LABS[0], write=("LocalLeaseManager.assing",))
+    with pytest.raises(holes.NoSuchFunction, match="has 0 functions LocalLeaseManager.assing"):
+        holes.starter(source_of(lab), lab)
+
+
+def test_decorators_go_and_blank_lines_do_not_pile_up(tmp_path: Path) -> None:
+    head = '"""Head."""\n\n\nclass A:\n'
+    source = head + '    @property\n    def b(self): return 1\n\n    def c(self):\n        """Do."""\n        return 2\n'
+    lab = dataclasses.replace(LABS[0], name="lab", write=("A.c",), remove=("A.b",))
+    starter = head + '    def c(self):\n        """Do."""\n        raise RuntimeError("lab lab: write A.c")\n'
+    assert holes.starter(source, lab) == starter
+
+
+def test_a_lab_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(NoSuchLab, match="there is no lab '99-none'.* 01-lease-manager"):
+        load("99-none")
+    assert "there is no lab" in CliRunner().invoke(grade.main, ["99-none"]).output
+
+
+def test_a_test_that_imports_a_solution_is_not_handed_out() -> None:
+    with pytest.raises(archive.SolutionInside, match="tests/zoo/mistakes.py"):
+        archive.needed_tests(ROOT, ["tests/zoo/mistakes.py"])
+
+
+def test_a_clause_passes_if_all_its_tests_do(tmp_path: Path) -> None:
+    """The tests run in a tree of their own. A test that is not there, or raises, fails its clause alone."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', [1, 2])\n"
+        "def test_good(n): pass\n"
+        "class TestMany:\n    def test_inside(self): pass\n"
+        "@pytest.mark.parametrize('n', [1, 2])\n"
+        "def test_half(n): assert n == 1\n"
+    )
+    (tmp_path / "setup.cfg").write_text("[tool:pytest]\naddopts = --import-mode=importlib -p no:asyncio\n")
+    tests = {"good": "test_good", "many": "TestMany", "half": "test_half", "no": "test_no"}
+    clauses = tuple(Clause(name, 5, (f"test_it.py::{test}",)) for name, test in tests.items())
+    lab = Lab("x", "x", "x", (), (), Scenarios(0, 1, "small"), clauses)
+    parts = {part.name: part for part in contract.check(lab, tmp_path)}
+    assert {name: part.earned for name, part in parts.items()} == {"good": 5, "many": 5, "half": 0, "no": 0}
+    assert "assert 2 == 1" in parts["half"].reason and "python -m pytest test_it.py::test_half" in parts["half"].reason
+    assert parts["good"].reason == "1 of 1 tests pass" and "did not run" in parts["no"].reason
+
+
+def test_the_failure_of_the_lowest_seed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def block(root: Path, size: str, seeds: range) -> scenarios.Failing | None:
+        return scenarios.Failing(seeds[3], ("L2: a reference is left",)) if seeds[0] >= 40 else None
+
+    monkeypatch.setattr(scenarios, "_run_block", block)
+    for jobs in (1, 2, 5):
+        part = scenarios.check(LABS[0], ROOT, jobs, None)
+        assert not part.passed and "seed 43" in part.reason and "L2: a reference is left" in part.reason
+        assert "python -m labs.scenarios medium 43 1" in part.reason
+
+
+def test_a_score_in_all_its_formats() -> None:
+    parts = [Part("one", CLAUSE_POINTS, True, "3 of 3 tests pass"), Part("two", 45, False, "seed 7\nfails")]
+    score = Score("01-x", parts, ["note"])
+    assert score.points == 55 and score.most == 100
+    assert score.text().startswith("lab 01-x: 55 of 100 points\n") and score.text().endswith("\nnote")
+    assert "FAIL   0 of 45  two\n         seed 7\n         fails" in score.text()
+    table = json.loads(score.gradescope())
+    assert table["score"] == 55 and [test["score"] for test in table["tests"]] == [55, 0]
+    assert [test["status"] for test in table["tests"]] == ["passed", "failed"]
+    classroom = json.loads(base64.b64decode(score.classroom()))
+    assert (classroom["status"], classroom["max_score"]) == ("fail", 100)
+    assert sum(test["score"] for test in classroom["tests"]) == 55
+
+
+def test_scenarios_wait_for_the_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = load(SAMPLE)
+    monkeypatch.setattr(contract, "check", lambda lab, root: [Part("clause", CLAUSE_POINTS, False, "it fails")])
+    score = grade.grade(lab, ROOT)
+    assert score.points == 0 and score.parts[-1].reason.startswith("not run: 200 scenarios")

@@ -1,0 +1,195 @@
+"""Plausible wrong solutions of each lab, as changes of the real file: mistakes that a careful student makes.
+
+``make test-labs`` checks that each scores below 60 of 100 points, and the real file 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labs.lab import load
+from tests.zoo.transplant import Mutation
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One wrong solution."""
+
+    lab: str
+    thought: str
+    """The student's thought that leads to it."""
+    symbol: str
+    fragment: str
+    replacement: str
+    is_for_scenarios: bool = False
+    """Whether no clause is broken, and a scenario alone shows the mistake."""
+
+    @property
+    def mutation(self) -> Mutation:
+        module = load(self.lab).file.removesuffix(".py").replace("/", ".")
+        return Mutation(module, self.symbol, self.fragment, self.replacement)
+
+
+def _lease_manager() -> Iterator[Wrong]:
+    name, of = "01-lease-manager", "LocalLeaseManager"
+    yield Wrong(name, "first come, first served is fair", f"{of}._rank", "self._held_by_owner[request.owner_id]", "0")
+    yield Wrong(
+        name,
+        "if the best request of a shape may not run, its queue waits",
+        f"{of}._best_of",
+        "others = [request for request in queue.values() if request is not best and self._may_run(request)]",
+        "others = []",
+    )
+    yield Wrong(
+        name,
+        "a lease that ends frees all that it holds, blocked or not",
+        f"{of}.end",
+        "self.set_blocked(lease_id, False)",
+        "pass",
+    )
+    yield Wrong(
+        name,
+        "the worker cap holds for every task",
+        f"{of}._best_of",
+        "not best.for_actor and not self._is_deepest(best)",
+        "not best.for_actor",
+    )
+
+
+def _reference_counter() -> Iterator[Wrong]:
+    name, of = "02-reference-counter", "ReferenceCounter"
+    yield Wrong(
+        name,
+        "an object that its owner does not hold is garbage",
+        "Reference.is_in_scope",
+        "bool(self.local or self.lent or self.asked)",
+        "bool(self.local or self.asked)",
+    )
+    yield Wrong(
+        name,
+        "a ticket that never arrived here needs no tombstone",
+        f"{of}.take_back",
+        "remember(self._spent, ticket, None)",
+        "pass",
+    )
+    yield Wrong(
+        name,
+        "a dead lender has sent what it promised",
+        f"{of}.on_death",
+        "effects.doubtful.setdefault((borrower, lender.worker_id), []).append(Loan(object_id, ticket))",
+        "pass",
+    )
+    yield Wrong(
+        name,
+        "each arrival of a value holds what is inside it",
+        f"{of}.on_value",
+        "is_needed and reference is not None and not reference.nested",
+        "is_needed and reference is not None",
+    )
+    yield Wrong(
+        name,
+        "a borrower's question is no use of the object",
+        "Reference.is_held",
+        "self.asked > 0 or self.is_wanted()",
+        "self.is_wanted()",
+    )
+
+
+def _actor_submitter() -> Iterator[Wrong]:
+    name, of = "03-actor-submitter", "ActorTaskSubmitter"
+    yield Wrong(
+        name,
+        "a call that is pushed again keeps its place in the order",
+        f"{of}._push",
+        "client.in_order and not task.sequence",
+        "client.in_order",
+    )
+    yield Wrong(
+        name,
+        "news of the gcs are never older than what is known",
+        f"{of}.on_info",
+        "known is not None and info.restarts < known.restarts and info.state != DEAD",
+        "False",
+    )
+    yield Wrong(
+        name,
+        "a lost call can be decided as soon as the gcs says anything",
+        f"{of}._decide_lost",
+        "pushed_to.restarts < restarts",
+        "pushed_to.restarts <= restarts",
+    )
+    yield Wrong(
+        name,
+        "what a lost call has left behind is gone with its process",
+        f"{of}._retry_lost",
+        "self._actions.discard_attempt(task, pushed_to)",
+        "pass",
+    )
+
+
+def _pull_manager() -> Iterator[Wrong]:
+    name, of = "04-pull-manager", "PullManager"
+    yield Wrong(
+        name,
+        "a bundle begins when it fits, and else it waits",
+        f"{of}._advance",
+        "self._begun_count and not self._has_room(self.due_bytes + bundle.bytes)",
+        "not self._has_room(self.due_bytes + bundle.bytes)",
+    )
+    yield Wrong(
+        name,
+        "the store knows what is taken",
+        f"{of}._advance",
+        "self._has_room(self.due_bytes + bundle.bytes)",
+        "self._has_room(bundle.bytes)",
+    )
+    yield Wrong(
+        name,
+        "an object that is being made again is like one whose size is unknown",
+        f"{of}.stall",
+        "self._set_stalled(one, True)",
+        "pass",
+    )
+    yield Wrong(
+        name,
+        "each bundle pays for all its objects",
+        f"{of}._begin",
+        "self._bundles[order].bytes -= one.size",
+        "pass",
+    )
+
+
+def _spilling_policy() -> Iterator[Wrong]:
+    name, of = "05-spilling-policy", "LocalObjectManager"
+    yield Wrong(
+        name,
+        "memory is short as long as it is full",
+        f"{of}._is_short",
+        "self._table.unspilled_bytes - self._writing_bytes",
+        "self._table.unspilled_bytes",
+    )
+    yield Wrong(
+        name,
+        "a batch that fails has written nothing",
+        f"{of}.on_written",
+        "zip(batch.entries, checksums, strict=False)",
+        "zip(batch.entries, [] if has_failed else checksums, strict=False)",
+    )
+    yield Wrong(
+        name,
+        "a file that was written is kept",
+        f"{of}.on_written",
+        "needed > 0",
+        "True",
+    )
+    yield Wrong(
+        name,
+        "a directory that has failed is full for good",
+        f"{of}.release",
+        "self._pauses.pop(file.directory, None)",
+        "pass",
+    )
+
+
+WRONG = [*_lease_manager(), *_reference_counter(), *_actor_submitter(), *_pull_manager(), *_spilling_policy()]
