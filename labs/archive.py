@@ -29,17 +29,23 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from labs import holes, manifest
-from labs.lab import ROOT, Lab, load, names
+from labs import holes, manifest, mutants
+from labs.lab import ROOT, Hole, Lab, Specification, load, names
+from tests.labs.mutants import MUTANTS
+from tests.zoo.transplant import mutate
 
 ROOT_FILES = ("LICENSE", "_minray_pytestplugin.py", "pyproject.toml", "setup.cfg", "setup.py")
 PAGES = ("docs/architecture.md", "docs/reading_order.md", "docs/simulation.md", "docs/specification.md")
 """Pages to which the pages of the labs send their readers."""
 CAMPAIGN = ("tests/spec/trial.py", "tests/spec/strategies.py", "tests/spec/writer.py")
 """Modules that ``labs/scenarios.py`` imports."""
+FRAME = ("tests/helpers.py",)
+"""Modules of ``tests`` that every run of pytest needs, with the ``conftest.py`` above them."""
+STARTER = "starter.txt"
+"""File with which the student of a specification begins, in the folder of the lab."""
 WITHHELD = ("tests/zoo/", "tests/labs/")
 """Folders whose files quote solutions."""
-GRADER = ("__init__", "contract", "grade", "lab", "manifest", "scenarios", "score")
+GRADER = ("__init__", "contract", "grade", "lab", "manifest", "mutants", "scenarios", "score")
 """Modules of ``labs`` that run in an archive."""
 WORKFLOW = ".github/workflows/classroom.yml"
 MODE, MODE_OF_PROGRAMS = 0o644, 0o755
@@ -86,18 +92,34 @@ def _imported(path: Path) -> list[str]:
 def unpack(lab: Lab, to: Path, root: Path = ROOT) -> str:
     """Write the tree of an archive into an empty folder, and return the digest of its manifest."""
     files = [path.relative_to(root).as_posix() for path in sorted((root / "minray").rglob("*")) if path.is_file()]
-    files += [*ROOT_FILES, *PAGES, *needed_tests(root, [*lab.test_files, *CAMPAIGN])]
+    files += [*ROOT_FILES, *PAGES, *needed_tests(root, [*lab.test_files, *(CAMPAIGN if isinstance(lab, Hole) else FRAME)])]
     files += [f"labs/{name}.py" for name in GRADER]
     files += [path.relative_to(root).as_posix() for path in sorted((root / "labs" / lab.name).iterdir())]
     for name in files:
         if "__pycache__" not in name:
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / name, to / name)
-    (to / lab.file).write_text(holes.starter((root / lab.file).read_text(), lab))
+    (to / lab.file).parent.mkdir(parents=True, exist_ok=True)
+    (to / lab.file).write_text(starter(lab, root))
+    if isinstance(lab, Specification):
+        (to / "labs" / lab.name / mutants.PACKED).write_text(mutants.pack(mutants_of(lab, root)))
     (to / WORKFLOW).parent.mkdir(parents=True)
     (to / WORKFLOW).write_text(filled(root, "classroom.yml", lab))
     (to / "README.md").write_text(filled(root, "README.md", lab))
     return manifest.write(to, lab.file)
+
+
+def starter(lab: Lab, root: Path) -> str:
+    """Return the student's file as it is handed out."""
+    if isinstance(lab, Hole):
+        return holes.starter((root / lab.file).read_text(), lab)
+    return (root / "labs" / lab.name / STARTER).read_text()
+
+
+def mutants_of(lab: Specification, root: Path) -> list[mutants.PackedMutant]:
+    """Return the mutants of a lab, made from the real file."""
+    source = (root / lab.subject).read_text()
+    return [mutants.PackedMutant(mutant.clause, mutate(source, mutant.mutation)) for mutant in MUTANTS]
 
 
 def filled(root: Path, template: str, lab: Lab) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-from labs.lab import Clause, Lab
+from labs.lab import Clause, Hole
 from labs.score import Part
 
 TEST_TIMEOUT_S = 60
@@ -40,18 +40,18 @@ def environment(root: Path) -> dict[str, str]:
     }
 
 
-def check(lab: Lab, root: Path) -> list[Part]:
+def check(lab: Hole, root: Path) -> list[Part]:
     """Return a part of the score for each clause."""
-    outcomes, trouble = _run(lab, root)
+    outcomes, trouble = outcomes_of(lab.test_files, root)
     return [_part(clause, outcomes, trouble) for clause in lab.clauses]
 
 
-def _run(lab: Lab, root: Path) -> tuple[Outcomes, str]:
-    """Run the tests of all clauses; return their outcomes, and what pytest said if there are none."""
+def outcomes_of(paths: Sequence[str], root: Path) -> tuple[Outcomes, str]:
+    """Run the tests of these files or folders; return their outcomes, and what pytest said last."""
     with TemporaryDirectory(prefix="minray-lab-") as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
-        command += ["-o", f"timeout={TEST_TIMEOUT_S}", "--tb=short", "--hypothesis-seed=0", *lab.test_files]
+        command += ["-o", f"timeout={TEST_TIMEOUT_S}", "--tb=short", "--hypothesis-seed=0", *paths]
         try:
             done = subprocess.run(
                 command, cwd=root, env=environment(root), capture_output=True, text=True, timeout=RUN_TIMEOUT_S
@@ -60,13 +60,13 @@ def _run(lab: Lab, root: Path) -> tuple[Outcomes, str]:
             return {}, f"the tests took longer than {RUN_TIMEOUT_S} s: look for an endless loop"
         if not report.exists():
             return {}, _tail(done.stdout + done.stderr)
-        return _read(report, lab.test_files), _tail(done.stdout)
+        return _read(report, paths), _tail(done.stdout)
 
 
-def _read(report: Path, files: Sequence[str]) -> Outcomes:
+def _read(report: Path, paths: Sequence[str]) -> Outcomes:
     """Read pytest's report, which names a test by its module, its class if any, and its function."""
     outcomes: Outcomes = {}
-    modules = {path.removesuffix(".py").replace("/", "."): path for path in files}
+    modules = {path.removesuffix(".py").replace("/", "."): path for path in paths if path.endswith(".py")}
     for case in ElementTree.parse(report).iter("testcase"):
         place = case.get("classname", "")
         module = max((module for module in modules if f"{place}.".startswith(f"{module}.")), key=len, default="")
@@ -88,13 +88,14 @@ def _part(clause: Clause, outcomes: Outcomes, trouble: str) -> Part:
             failing.append((test, f"it did not run: {trouble}"))
     if not failing:
         return Part(clause.name, clause.points, True, f"{count} of {count} tests pass")
-    told = [f"{name}: {_first_line(message)}" for name, message in failing[:TOLD]]
+    told = [f"{name}: {first_line(message)}" for name, message in failing[:TOLD]]
     more = [f"and {len(failing) - TOLD} more"] if len(failing) > TOLD else []
     again = f"python -m pytest {failing[0][0]}"
     return Part(clause.name, clause.points, False, "\n".join([*told, *more, f"run it with: {again}"]))
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """Return the first line that is not blank, cut to 200 characters."""
     return next((line for line in text.splitlines() if line.strip()), "")[:200]
 
 

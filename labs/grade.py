@@ -11,6 +11,7 @@ Rules
   * Files that were edited, removed or added come first: until they are as handed out there are no points.
   * Then the clauses of the contract are checked. Scenarios run only if all clauses hold, since a machine that breaks its
     contract breaks most scenarios, too, and a failing unit test says more.
+  * Tests that a student has written are run on mutants instead (``labs/mutants.py``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pathlib import Path
 
 import click
 
-from labs import contract, manifest, scenarios
-from labs.lab import ROOT, SCENARIO_POINTS, Lab, NoSuchLab, load
+from labs import contract, manifest, mutants, scenarios
+from labs.lab import ROOT, SCENARIO_POINTS, Hole, Lab, NoSuchLab, Specification, load
 from labs.score import Part, Score
 
 UNCHANGED = "the files as they were handed out"
@@ -36,13 +37,20 @@ def grade(lab: Lab, root: Path, jobs: int = 1, page: Path | None = None) -> Scor
         changes = manifest.changes(root)
         if changes:
             return Score(lab.name, _refused(lab, changes), notes)
+    return Score(lab.name, _parts(lab, root, jobs, page), notes)
+
+
+def _parts(lab: Lab, root: Path, jobs: int, page: Path | None) -> list[Part]:
+    if isinstance(lab, Specification):
+        return mutants.check(lab, root)
+    assert isinstance(lab, Hole)
     parts = contract.check(lab, root)
     if all(part.passed for part in parts):
         parts.append(scenarios.check(lab, root, jobs, page))
     else:
         reason = f"not run: {len(lab.scenarios.seeds)} scenarios follow when all clauses hold"
         parts.append(Part(scenarios.NAME, SCENARIO_POINTS, False, reason))
-    return Score(lab.name, parts, notes)
+    return parts
 
 
 def _refused(lab: Lab, changes: list[str]) -> list[Part]:
@@ -60,10 +68,9 @@ def _refused(lab: Lab, changes: list[str]) -> list[Part]:
 def main(name: str, jobs: int, page: Path | None, results: Path | None, github: Path | None) -> None:
     """Grade one lab and print the score with its reasons; exit with 1 if it is not complete."""
     try:
-        lab = load(name)
-    except NoSuchLab as error:
+        score = grade(load(name), ROOT, jobs, page)
+    except (NoSuchLab, mutants.NoMutants) as error:
         raise click.UsageError(str(error)) from None
-    score = grade(lab, ROOT, jobs, page)
     click.echo(score.text())
     if results is not None:
         results.write_text(score.gradescope())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 
-from labs.lab import Lab
+from labs.lab import Hole
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -21,7 +21,7 @@ class NoSuchFunction(Exception):
     """A lab names a function that its file does not have."""
 
 
-def starter(source: str, lab: Lab) -> str:
+def starter(source: str, lab: Hole) -> str:
     """Return the source with the lab's holes. Raises NoSuchFunction."""
     tree = ast.parse(source)
     lines = source.splitlines()
@@ -52,12 +52,12 @@ def starter(source: str, lab: Lab) -> str:
     return text
 
 
-def lines_to_write(source: str, lab: Lab) -> int:
+def lines_to_write(source: str, lab: Hole) -> int:
     """Return how many lines of the real file the starter lacks: an upper bound of what a student writes."""
     return len(source.splitlines()) - len(starter(source, lab).splitlines()) + len(lab.write)
 
 
-def _find(tree: ast.Module, symbol: str, lab: Lab) -> Function:
+def _find(tree: ast.Module, symbol: str, lab: Hole) -> Function:
     scope: ast.AST = tree
     for name in symbol.split("."):
         found = [

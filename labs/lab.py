@@ -2,6 +2,9 @@
 
 Ray: has no counterpart.
 
+There are two kinds. In a *hole* the student writes functions, and tests judge them. In a *specification* the student writes
+tests, and mutants judge them (``labs/mutants.py``); its ``lab.toml`` has a ``subject``, the file that the tests are about.
+
     title = "The lease manager"
     file = "minray/scheduling/local_lease_manager.py"
     write = ["LocalLeaseManager.assign"]        # functions whose bodies the student writes
@@ -58,13 +61,32 @@ class Scenarios:
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab."""
+    """One lab of any kind."""
 
     name: str
     """Name of its folder, such as ``01-lease-manager``."""
     title: str
     file: str
     """The file that the student writes, relative to the root."""
+
+    @property
+    def test_files(self) -> list[str]:
+        """Return the test files that are handed out for this lab."""
+        return []
+
+
+@dataclass(frozen=True)
+class Specification(Lab):
+    """A lab in which the student writes tests."""
+
+    subject: str
+    """The file that the tests are about, of which there are mutants."""
+
+
+@dataclass(frozen=True)
+class Hole(Lab):
+    """A lab in which the student writes functions."""
+
     write: tuple[str, ...]
     """Dotted names of the functions that the student writes."""
     remove: tuple[str, ...]
@@ -74,7 +96,7 @@ class Lab:
 
     @property
     def test_files(self) -> list[str]:
-        """Test files of all clauses, each once."""
+        """Return the test files of all clauses, each once."""
         return list(dict.fromkeys(test.partition("::")[0] for clause in self.clauses for test in clause.tests))
 
 
@@ -92,15 +114,18 @@ def load(name: str, root: Path = ROOT) -> Lab:
     path = root / "labs" / name / "lab.toml"
     if not path.is_file():
         raise NoSuchLab(f"there is no lab {name!r} in {root / 'labs'}; there are: {', '.join(names(root))}")
-    return _lab(name, tomllib.loads(path.read_text(encoding="utf-8")))
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "subject" in table:
+        return Specification(name, table["title"], table["file"], table["subject"])
+    return _hole(name, table)
 
 
-def _lab(name: str, table: dict[str, Any]) -> Lab:
+def _hole(name: str, table: dict[str, Any]) -> Hole:
     clauses = tuple(Clause(entry["name"], entry["points"], tuple(entry["tests"])) for entry in table["clause"])
     total = sum(clause.points for clause in clauses)
     if total != CLAUSE_POINTS:
         raise ValueError(f"lab {name}: its clauses have {total} points together, not {CLAUSE_POINTS}: change lab.toml")
-    return Lab(
+    return Hole(
         name=name,
         title=table["title"],
         file=table["file"],

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labs.contract import environment
-from labs.lab import SCENARIO_POINTS, Lab
+from labs.lab import SCENARIO_POINTS, Hole
 from labs.score import Part
 
 BLOCK = 20
@@ -40,7 +40,7 @@ class Failing:
     problems: tuple[str, ...]
 
 
-def check(lab: Lab, root: Path, jobs: int, page: Path | None) -> Part:
+def check(lab: Hole, root: Path, jobs: int, page: Path | None) -> Part:
     """Return the part of the score that is for the scenarios; a failing one is written to ``page``."""
     seeds, size = lab.scenarios.seeds, lab.scenarios.size
     failing = first_failing(lab, root, jobs)
@@ -54,7 +54,7 @@ def check(lab: Lab, root: Path, jobs: int, page: Path | None) -> Part:
     return Part(NAME, SCENARIO_POINTS, False, "\n".join(lines))
 
 
-def first_failing(lab: Lab, root: Path, jobs: int) -> Failing | None:
+def first_failing(lab: Hole, root: Path, jobs: int) -> Failing | None:
     """Run blocks of scenarios, ``jobs`` at a time, until one fails; None if all pass."""
     seeds = lab.scenarios.seeds
     blocks = [seeds[start : start + BLOCK] for start in range(0, len(seeds), BLOCK)]

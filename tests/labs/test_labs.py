@@ -11,22 +11,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from labs import archive, contract, grade, holes, scenarios
-from labs.lab import CLAUSE_POINTS, ROOT, Clause, Lab, NoSuchLab, Scenarios, load, names
+from labs import archive, contract, grade, holes, mutants, scenarios
+from labs.lab import CLAUSE_POINTS, ROOT, Clause, Hole, NoSuchLab, Scenarios, Specification, load, names
 from labs.score import Part, Score
 from tests.labs.wrong import WRONG, Wrong
 from tests.zoo.transplant import mutate
 
 SAMPLE = "04-pull-manager"
-LABS = [load(name) for name in names()]
+LABS = [lab for lab in map(load, names()) if isinstance(lab, Hole)]
 
 
-def source_of(lab: Lab) -> str:
+def source_of(lab: Hole) -> str:
     return (ROOT / lab.file).read_text()
 
 
+def hole(name: str) -> Hole:
+    lab = load(name)
+    assert isinstance(lab, Hole)
+    return lab
+
+
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
-def test_a_starter_lacks_what_is_to_be_written_and_nothing_else(lab: Lab) -> None:
+def test_a_starter_lacks_what_is_to_be_written_and_nothing_else(lab: Hole) -> None:
     starter = holes.starter(source_of(lab), lab)
     for symbol in lab.write:
         assert starter.count(f'raise RuntimeError("lab {lab.name}: write {symbol}")') == 1
@@ -40,20 +46,25 @@ def test_a_starter_lacks_what_is_to_be_written_and_nothing_else(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
-def test_the_tests_of_each_clause_are_there(lab: Lab) -> None:
+def test_the_tests_of_each_clause_are_there(lab: Hole) -> None:
     for clause in lab.clauses:
         for test in clause.tests:
             path, _, name = test.partition("::")
             assert not path.startswith(archive.WITHHELD)
             assert not name or f"\ndef {name}(" in (ROOT / path).read_text(), test
-    page = (ROOT / "labs" / lab.name / "README.md").read_text()
-    assert lab.file in page and "](hints.md)" in page and (ROOT / "labs" / lab.name / "hints.md").exists()
-    assert lab.name in (ROOT / "labs/TEACHING.md").read_text()
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_lab_has_its_pages(name: str) -> None:
+    folder = ROOT / "labs" / name
+    page = (folder / "README.md").read_text()
+    assert load(name).file in page and "](hints.md)" in page and (folder / "hints.md").exists()
+    assert name in (ROOT / "labs/TEACHING.md").read_text() and f"({name}/README.md)" in (ROOT / "labs/README.md").read_text()
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.lab}: {wrong.thought}")
 def test_wrong_solutions_still_fit_the_code(wrong: Wrong) -> None:
-    lab = load(wrong.lab)
+    lab = hole(wrong.lab)
     assert wrong.symbol in (*lab.write, *lab.remove)
     assert mutate(source_of(lab), wrong.mutation) != source_of(lab)
 
@@ -96,7 +107,7 @@ def test_a_clause_passes_if_all_its_tests_do(tmp_path: Path) -> None:
     (tmp_path / "setup.cfg").write_text("[tool:pytest]\naddopts = --import-mode=importlib -p no:asyncio\n")
     tests = {"good": "test_good", "many": "TestMany", "half": "test_half", "no": "test_no"}
     clauses = tuple(Clause(name, 5, (f"test_it.py::{test}",)) for name, test in tests.items())
-    lab = Lab("x", "x", "x", (), (), Scenarios(0, 1, "small"), clauses)
+    lab = Hole("x", "x", "x", (), (), Scenarios(0, 1, "small"), clauses)
     parts = {part.name: part for part in contract.check(lab, tmp_path)}
     assert {name: part.earned for name, part in parts.items()} == {"good": 5, "many": 5, "half": 0, "no": 0}
     assert "assert 2 == 1" in parts["half"].reason and "python -m pytest test_it.py::test_half" in parts["half"].reason
@@ -126,6 +137,37 @@ def test_a_score_in_all_its_formats() -> None:
     classroom = json.loads(base64.b64decode(score.classroom()))
     assert (classroom["status"], classroom["max_score"]) == ("fail", 100)
     assert sum(test["score"] for test in classroom["tests"]) == 55
+
+
+def test_mutants_are_ten_changes_of_the_real_file_and_are_graded_in_an_archive(tmp_path: Path) -> None:
+    lab = load("06-specification")
+    assert isinstance(lab, Specification)
+    packed = archive.mutants_of(lab, ROOT)
+    sources = {mutant.source for mutant in packed}
+    assert len(sources) == 10 and (ROOT / lab.subject).read_text() not in sources
+    assert mutants.unpack(mutants.pack(packed)) == packed
+    with pytest.raises(mutants.NoMutants, match="unpack the archive"):
+        mutants.check(lab, tmp_path)
+
+
+def test_a_mutant_is_caught_by_any_test_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that fail on the right code catch nothing."""
+    (tmp_path / "labs/x").mkdir(parents=True)
+    two = [mutants.PackedMutant("clause 1", "bad"), mutants.PackedMutant("clause 2", "worse")]
+    (tmp_path / "labs/x" / mutants.PACKED).write_text(mutants.pack(two))
+    (tmp_path / "it.py").write_text("good")
+    bad = {"worse"}
+
+    def outcomes(paths: list[str], root: Path) -> tuple[contract.Outcomes, str]:
+        return {"t.py::one": "fails" if (root / "it.py").read_text() in bad else ""}, ""
+
+    monkeypatch.setattr(mutants, "outcomes_of", outcomes)
+    parts = mutants.check(Specification("x", "x", "x", "it.py"), tmp_path)
+    assert [(part.earned, part.points) for part in parts] == [(10, 10), (0, 45), (45, 45)]
+    assert parts[1].reason == "all tests pass, although it breaks clause 1" and parts[2].reason == "by t.py::one"
+    bad = {"good", "worse"}
+    assert sum(part.earned for part in mutants.check(Specification("x", "x", "x", "it.py"), tmp_path)) == 0
+    assert (tmp_path / "it.py").read_text() == "good"
 
 
 def test_scenarios_wait_for_the_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
