@@ -94,7 +94,7 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 
 types: $(STAMP)
-	$(PY) -m mypy --strict minray _minray_pytestplugin.py tests/typed_program.py
+	$(PY) -m mypy --strict minray labs _minray_pytestplugin.py tests/typed_program.py
 
 unit: $(STAMP)
 	$(PY) -m pytest $(PYTEST_ARGS)

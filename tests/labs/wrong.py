@@ -22,8 +22,6 @@ class Wrong:
     symbol: str
     fragment: str
     replacement: str
-    is_for_scenarios: bool = False
-    """Whether no clause is broken, and a scenario alone shows the mistake."""
 
     @property
     def mutation(self) -> Mutation:
@@ -87,13 +85,6 @@ def _reference_counter() -> Iterator[Wrong]:
         "is_needed and reference is not None and not reference.nested",
         "is_needed and reference is not None",
     )
-    yield Wrong(
-        name,
-        "a borrower's question is no use of the object",
-        "Reference.is_held",
-        "self.asked > 0 or self.is_wanted()",
-        "self.is_wanted()",
-    )
 
 
 def _actor_submitter() -> Iterator[Wrong]:
@@ -114,10 +105,10 @@ def _actor_submitter() -> Iterator[Wrong]:
     )
     yield Wrong(
         name,
-        "a lost call can be decided as soon as the gcs says anything",
-        f"{of}._decide_lost",
-        "pushed_to.restarts < restarts",
-        "pushed_to.restarts <= restarts",
+        "a call whose turn it is not yet is skipped",
+        f"{of}._flush",
+        "return",
+        "queue.popleft()",
     )
     yield Wrong(
         name,

@@ -513,7 +513,7 @@ def shapeless_fakes(root: Path, exceptions: dict[str, str] | None = None) -> lis
 
 def texts(root: Path) -> Iterator[tuple[str, str]]:
     """(path, text) of everything that a reader of the repository sees."""
-    folders = [root / name for name in ("minray", "tests", "docs", "examples", "benchmarks", ".ci", ".github")]
+    folders = [root / name for name in ("minray", "tests", "docs", "examples", "benchmarks", "labs", ".ci", ".github")]
     top = [path for path in root.iterdir() if path.is_file() and path.name != ".git"]
     for path in sorted([*top, *(path for folder in folders for path in folder.rglob("*") if path.is_file())]):
         if "__pycache__" in path.parts or "_build" in path.parts:
@@ -537,7 +537,7 @@ def unwanted_words(root: Path) -> list[str]:
 
 def plain_english(root: Path) -> list[str]:
     """Docstrings, comments and pages name their objects, call a process "it", and have short sentences."""
-    folders = [root / name for name in ("minray", "tests", "benchmarks", "examples")]
+    folders = [root / name for name in ("minray", "tests", "benchmarks", "examples", "labs")]
     files = [*root.glob("*.md"), *(root / "docs").glob("*.md")]
     files += [path for folder in folders for pattern in ("*.py", "*.md") for path in folder.rglob(pattern)]
     found = []
