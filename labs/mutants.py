@@ -65,7 +65,7 @@ def check(lab: Specification, root: Path) -> list[Part]:
     points = (100 - POINTS_FOR_TRUTH) // len(mutants)
     with TemporaryDirectory(prefix="minray-lab-") as name:
         copy = Path(name) / "tree"
-        shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "build", "__pycache__"))
+        shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "venv", "build", "__pycache__"))
         parts = [_truth(copy)]
         for number, mutant in enumerate(mutants, 1):
             title = f"mutant {number} is caught"
