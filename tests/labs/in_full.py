@@ -19,6 +19,7 @@ import yaml
 from labs import archive, holes, manifest, scenarios
 from labs.grade import UNCHANGED, grade
 from labs.lab import ROOT, Hole, Lab, Specification, load, names
+from tests.labs.another_design import pull_manager
 from tests.labs.specifications import WEAK, WHOLE
 from tests.labs.wrong import WRONG, Wrong
 from tests.zoo.transplant import mutate
@@ -62,6 +63,13 @@ def test_the_real_file_has_all_points(name: str, submit: Submit) -> None:
     lab = load(name)
     score = grade(lab, submit(lab, real_file(lab)))
     assert score.points == score.most == 100, score.text()
+
+
+def test_a_solution_of_another_design_has_all_points(submit: Submit) -> None:
+    lab = load("04-pull-manager")
+    assert isinstance(lab, Hole)
+    score = grade(lab, submit(lab, pull_manager(lab)))
+    assert score.points == score.most, score.text()
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.lab}: {wrong.thought}")

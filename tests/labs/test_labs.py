@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from labs import archive, contract, grade, holes, mutants, scenarios
 from labs.lab import CLAUSE_POINTS, ROOT, Clause, Hole, NoSuchLab, Scenarios, Specification, load, names
 from labs.score import Part, Score
+from tests.labs.another_design import pull_manager
 from tests.labs.wrong import WRONG, Wrong
 from tests.zoo.transplant import mutate
 
@@ -67,6 +68,10 @@ def test_wrong_solutions_still_fit_the_code(wrong: Wrong) -> None:
     lab = hole(wrong.lab)
     assert wrong.symbol in (*lab.write, *lab.remove)
     assert mutate(source_of(lab), wrong.mutation) != source_of(lab)
+
+
+def test_the_solution_of_another_design_still_fits_the_starter() -> None:
+    compile(pull_manager(hole(SAMPLE)), "pull_manager", "exec")
 
 
 def test_a_function_that_the_code_does_not_have_is_an_error() -> None:
