@@ -14,6 +14,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.helpers import wait_for_condition
+
 ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -110,6 +112,19 @@ def test_several_nodes(load):
     per_node = result.pop("tasks per node with SPREAD")
     assert len(per_node) == 3 and sum(per_node) == 12
     assert result == {"nodes": 3, "the resource led to its node": True, "affinity led to each node": True}
+
+
+def test_a_users_scheduling_policy_decides_in_a_simulated_cluster(load):
+    lab = load("policy_lab")
+    assert lab.simulated(lab.MINE, tasks=4) == {"1": 4}
+    assert lab.simulated("hybrid", tasks=4) == {"9": 4}, "without it, tasks stay at the driver's node"
+
+
+def test_the_same_policy_decides_in_a_real_cluster(load):
+    lab = load("policy_lab")
+    with lab.real_cluster(lab.MINE):
+        # The head may learn of the other nodes a moment after the gcs.
+        wait_for_condition(lambda: lab.program(2, 0.0) == {"1": 2})
 
 
 def test_broadcast(load):

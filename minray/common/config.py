@@ -56,8 +56,16 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Used share of a node below which the hybrid policy counts all nodes as equally good."""
     scheduler_top_k_fraction: float = 0.2
     """Share of the living nodes among whose best the hybrid policy draws one at random."""
+    scheduling_policy: str = "hybrid"
+    """Policy with which a raylet chooses the node of a lease request.
+
+    This and the other policies are names, as ``minray/policies/names.py`` and docs/policy_lab.md explain them."""
+    lease_requests_per_task: int = 1
+    """Number of lease requests that an owner makes for each waiting task; those that come late are cancelled."""
     locality_aware_leasing_enabled: bool = True
     """Whether an owner asks for a worker on the node that has most bytes of the task's large arguments (G103)."""
+    locality_policy: str = "most_bytes"
+    """Policy with which an owner chooses the node that it asks first for a task with large arguments."""
     max_task_args_memory_fraction: float = 0.7
     """Largest part of a store that the pinned arguments of running tasks may take (G86)."""
     num_prestart_workers: int = -1
@@ -93,6 +101,8 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     gcs_create_placement_group_retry_min_interval_ms: int = 100
     gcs_create_placement_group_retry_max_interval_ms: int = 1000
     """First and longest pause before a placement group that a node refused is tried again; it grows by half each time."""
+    bundle_policy: str = "ray"
+    """Policy with which the gcs chooses the nodes of a placement group's bundles."""
     rpc_reconnect_timeout_s: float = 5.0
     """Time an unreachable peer (that was not seen dead) is retried before calls to it fail."""
     cancellation_retry_ms: int = 2000
@@ -149,6 +159,10 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Size in bytes of the chunks in which objects travel between nodes; large objects use about 32 larger chunks."""
     object_manager_lanes: int = 2
     """Number of connections to each other node for chunks. With 0, and with gRPC, chunks share the ordinary connection."""
+    transfer_policy: str = "pipelined"
+    """Policy with which a raylet chooses the node from which it reads an object first."""
+    eviction_policy: str = "least_recently_used"
+    """Policy with which a raylet chooses the copy whose memory another object gets."""
     oom_grace_period_s: float = 2.0
     """Time a new object waits for a full store before it gets fallback memory, which is on disk (G79)."""
     automatic_object_spilling_enabled: bool = True
@@ -165,6 +179,8 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Least bytes of one spill file: smaller objects are fused."""
     max_fused_object_count: int = 2000
     """Most objects in one spill file."""
+    spill_policy: str = "least_recently_used"
+    """Policy with which a raylet chooses the objects that it spills first."""
     max_io_workers: int = 4
     """Number of spill files that one node writes at once."""
     local_fs_capacity_threshold: float = 0.95
@@ -218,6 +234,7 @@ LEAST = {
     "max_pending_lease_requests_per_scheduling_category": -1,
     "num_prestart_workers": -1,
     "max_tasks_in_flight_per_worker": 1,
+    "lease_requests_per_task": 1,
     "raylet_report_resources_period_milliseconds": 1,
     "kill_idle_workers_interval_ms": 1,
     "health_check_period_ms": 1,
@@ -276,6 +293,8 @@ class GcsConfig(msgspec.Struct, frozen=True):
     """Path of the sqlite file; empty: tables in memory only."""
     session_name: str
     system_config: SystemConfig
+    policy_path: list[str] = []
+    """Further entries of ``sys.path``, where the modules of a program's policies are; only if it has some."""
 
 
 class RayletConfig(msgspec.Struct, frozen=True):
@@ -299,6 +318,8 @@ class RayletConfig(msgspec.Struct, frozen=True):
     spill_directories: list[str]
     """Places for spill files, directories and URLs. They belong to this node alone and are removed with it."""
     gpus: NodeGpus = NodeGpus()
+    policy_path: list[str] = []
+    """As in ``GcsConfig``."""
 
     @property
     def fallback_directory(self) -> str:

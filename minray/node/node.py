@@ -55,6 +55,7 @@ from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.storage.memory import check_arena, most_arena_bytes
 from minray.platform.transport.endpoints import check_unix_sockets, free_port
 from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
+from minray.policies.names import check_policies, has_foreign_policies
 
 CLIENT_SERVER = "client_server"
 """Role and name of the client server's process."""
@@ -288,6 +289,7 @@ def start_node(options: NodeOptions) -> Node:
     """
     _check_texts(options)
     check_transport(options.system_config)
+    check_policies(options.system_config)
     if options.client_server_port is not None:
         check_grpc("a client server", "client")
     is_local = options.system_config.transport == LOCAL
@@ -422,6 +424,7 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, socket_
         system_config=options.system_config,
         spill_directories=_spill_directories(options, session),
         gpus=options.gpus,
+        policy_path=_policy_path(options.system_config),
     )
     encoded = msgspec.msgpack.encode(config)
     restarts = options.head and options.detached
@@ -466,7 +469,13 @@ def _gcs_config(options: NodeOptions, socket_dir: str, session: Path) -> GcsConf
     endpoints = [f"{socket_dir}/gcs"]
     if options.tcp_host:
         endpoints.append(f"tcp:{options.tcp_host}:{options.tcp_port}")
-    return GcsConfig(endpoints, options.storage, session.name, options.system_config)
+    system = options.system_config
+    return GcsConfig(endpoints, options.storage, session.name, system, policy_path=_policy_path(system))
+
+
+def _policy_path(config: SystemConfig) -> list[str]:
+    """Return where gcs and raylet find the modules of the program's policies; nothing if it has none."""
+    return import_path() if has_foreign_policies(config) else []
 
 
 def _start_gcs(config: GcsConfig, zygote: Supervisor) -> None:

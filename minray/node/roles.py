@@ -97,6 +97,7 @@ def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> N
     elif role == "gcs":
         gcs = _gcs_config.decode(config)
         _log_to_file(ends, gcs.system_config)
+        _find_policies(gcs.policy_path)
         _run_loop(_serve_gcs(gcs, heritage, ends))
     elif role == "dashboard":
         from minray.dashboard.process import serve_on_head  # Only nodes with a dashboard need it.
@@ -108,7 +109,13 @@ def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> N
     else:
         raylet = _raylet_config.decode(config)
         _log_to_file(ends, raylet.system_config)
+        _find_policies(raylet.policy_path)
         _run_loop(_serve_raylet(raylet, heritage, ends))
+
+
+def _find_policies(path: list[str]) -> None:
+    """Let this process import the modules of a program's policies; its own ones come first."""
+    sys.path += [entry for entry in path if entry not in sys.path]
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

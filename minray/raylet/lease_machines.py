@@ -16,6 +16,8 @@ from minray.common.labels import labels_of
 from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT
 from minray.common.state_table import StateMachine
 from minray.platform.base import Platform
+from minray.policies.guards import Warn
+from minray.policies.names import scheduling_policy
 from minray.raylet.lease_dependency_manager import LeaseDependencyManager
 from minray.raylet.worker_pool import WORKER_STATES, Worker, WorkerPool
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
@@ -45,8 +47,10 @@ def make_local_leases(
     )
 
 
-def make_cluster_view(platform: Platform, config: RayletConfig, local: LocalLeaseManager) -> ClusterResourceScheduler:
-    """Make the view of all nodes' resources, in which ``local`` is this node."""
+def make_cluster_view(
+    platform: Platform, config: RayletConfig, local: LocalLeaseManager, warn: Warn
+) -> ClusterResourceScheduler:
+    """Make the view of all nodes' resources, in which ``local`` is this node; ``warn`` tells a driver of a failed policy."""
     labels = labels_of(config.node_id, config.labels)
     here = NodeView(config.node_id, config.node_name, known=True, alive=True, labels=labels)
     here.total, here.available = local.total, local.available
@@ -55,6 +59,7 @@ def make_cluster_view(platform: Platform, config: RayletConfig, local: LocalLeas
         spread_threshold=config.system_config.scheduler_spread_threshold,
         top_k_fraction=config.system_config.scheduler_top_k_fraction,
         random=platform.host.random,
+        own_policy=scheduling_policy(config.system_config, platform, warn),
     )
 
 

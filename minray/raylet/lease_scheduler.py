@@ -72,7 +72,7 @@ class LeaseScheduler:
             self.advance,
         )
         self.local = make_local_leases(config, self.states, self.arguments.manager)
-        self.nodes = make_cluster_view(platform, config, self.local)
+        self.nodes = make_cluster_view(platform, config, self.local, log_monitor.warn)
         self.cluster = ClusterLeaseManager(self.nodes, self.local, self.states)
         self.pool = make_worker_pool(platform, config, self._is_kept)
         self.table = LeaseTable(self.arguments.end_lease)

@@ -23,6 +23,7 @@ from minray.common.labels import accepts, describe_selector
 from minray.common.resources import ResourceSet, describe, fits, lack_of
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD, LabelSelector
+from minray.policies import protocols as moments
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.lease import (
     REJECT,
@@ -126,7 +127,7 @@ class ClusterLeaseManager:
                 return Placement(request, UNSCHEDULABLE, reason=_why_not(strategy.node_id, view, demand, labels))
         if request.grant_or_reject:
             return self._grant_or_reject(request, now)
-        best = self._nodes.best_node(demand, spread=strategy.kind == STRATEGY_SPREAD, labels=labels)
+        best = self._nodes.best_node(request, spread=strategy.kind == STRATEGY_SPREAD)
         if best is None:
             self._infeasible[request.lease_id] = request
             return None
@@ -147,9 +148,10 @@ class ClusterLeaseManager:
         local, demand, labels = self._nodes.local, request.resources, request.shape.labels
         if local.could_hold(demand, labels):
             others = [] if fits(demand, local.available) else self._nodes.others_with_room(demand, labels)
-            if not others:
+            chosen = self._nodes.other_node(moments.SPILLED, request, others) if others else local
+            if chosen is local:
                 return self._send(request, local)
-            self._nodes.promise(self._nodes.best_of(others), demand, now)
+            self._nodes.promise(chosen, demand, now)
         return Placement(request, REJECT)
 
     def _offer_queued(self, arrived: dict[bytes, LeaseRequest], now: float, assignment: Assignment) -> None:
@@ -167,7 +169,9 @@ class ClusterLeaseManager:
             if not others:
                 full.add(kind_of_need)
                 continue
-            chosen = self._nodes.best_of(others)
+            chosen = self._nodes.other_node(moments.WAITING, request, others)
+            if chosen is self._nodes.local:
+                continue
             self._nodes.promise(chosen, request.resources, now)
             self._local.unqueue(request.lease_id)
             kind, node_id = (REJECT, b"") if request.grant_or_reject else (SPILLBACK, chosen.node_id)

@@ -18,7 +18,9 @@ from minray.common.ids import short
 from minray.common.labels import accepts, labels_of, matches, preferred
 from minray.common.resources import ResourceSet, fits, subtract
 from minray.common.task_spec import LabelSelector
+from minray.policies.protocols import ARRIVED, SchedulingPolicy, SchedulingQuestion
 from minray.scheduling import policy
+from minray.scheduling.lease import LeaseRequest
 
 ANY_NODE = LabelSelector()
 PROMISE_S = 0.2
@@ -66,13 +68,16 @@ class ClusterResourceScheduler:
         spread_threshold: float,
         top_k_fraction: float,
         random: Callable[[], float],
+        own_policy: SchedulingPolicy | None = None,
     ) -> None:
+        """``own_policy`` is a program's; it decides instead of the hybrid policy, unless it answers None."""
         self.local = local
         """View of this node; its ``available`` is the local lease manager's own dict."""
         self._views: dict[bytes, NodeView] = {local.node_id: local}
         self._spread_threshold = spread_threshold
         self._top_k_fraction = top_k_fraction
         self._random = random
+        self._own_policy = own_policy
         self._last_spread = b""
         """Node that the last SPREAD request went to."""
         self.improved: dict[bytes, None] = {}
@@ -157,10 +162,9 @@ class ClusterResourceScheduler:
 
     # --- Choices -------------------------------------------------------------------------------------------------------
 
-    def best_node(
-        self, demand: Mapping[str, int], *, spread: bool, labels: LabelSelector = ANY_NODE
-    ) -> NodeView | None:
+    def best_node(self, request: LeaseRequest, *, spread: bool) -> NodeView | None:
         """Choose a node for a request: one with room, else one where it can wait; None if no node can ever hold it."""
+        demand, labels = request.resources, request.shape.labels
         feasible: Sequence[NodeView] = self.feasible(demand, labels)
         if not feasible:
             return None
@@ -172,12 +176,28 @@ class ClusterResourceScheduler:
             chosen = policy.spread([view.node_id for view in with_room or feasible], self._last_spread)
             self._last_spread = chosen
             return self._views[chosen]
-        if not with_room and self.local in feasible:
-            return self.local
-        return self.best_of(with_room or feasible)
+        return self._choose(ARRIVED, request, feasible, with_room)
 
-    def best_of(self, views: Sequence[NodeView]) -> NodeView:
-        """Return the node that the hybrid policy chooses."""
+    def other_node(self, moment: str, request: LeaseRequest, others: Sequence[NodeView]) -> NodeView:
+        """Choose a node with room for a request that could wait here; the local one if a policy lets it wait."""
+        return self._choose(moment, request, others, others)
+
+    def _choose(
+        self, moment: str, request: LeaseRequest, nodes: Sequence[NodeView], with_room: Sequence[NodeView]
+    ) -> NodeView:
+        """Return the node that the policy chooses: the program's own one, or the hybrid policy."""
+        if self._own_policy is not None:
+            question = SchedulingQuestion(
+                moment=moment, request=request, local=self.local, nodes=nodes, with_room=with_room
+            )
+            chosen = self._own_policy.choose_node(question)
+            if chosen is not None:
+                return self._views[chosen]
+        if not with_room and self.local in nodes:
+            return self.local
+        return self._hybrid(with_room or nodes)
+
+    def _hybrid(self, views: Sequence[NodeView]) -> NodeView:
         nodes = [(view.node_id, policy.utilisation(view.total, view.available)) for view in views]
         candidates = int(self._top_k_fraction * len(self.alive()))
         return self._views[policy.hybrid(nodes, self.local.node_id, self._spread_threshold, candidates, self._random)]

@@ -81,6 +81,10 @@ class LeaseRequest:
         self.resources = dict(self.shape.resources)
         self.level = self.depth - 0.5 if self.shape.may_be_held_up else self.depth
 
+    @property
+    def job_id(self) -> bytes:
+        return self.shape.job_id
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

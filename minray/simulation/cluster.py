@@ -43,6 +43,7 @@ from minray.gcs.server import GcsServer
 from minray.node.node import NodeOptions, node_resources
 from minray.node.worker_output import LinePrinter, TaskNamedStream
 from minray.platform.base import Platform, PlatformError, ProcessGone
+from minray.policies.names import check_policies
 from minray.protocol.gcs import JobConfig
 from minray.raylet.raylet import Raylet
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
@@ -206,6 +207,7 @@ class SimCluster:
         """The gcs that was started last; None before."""
         self._nodes = node_descriptions(nodes)
         self._system_config = SystemConfig.from_overrides({"memory_monitor_refresh_ms": 0, **(system_config or {})})
+        check_policies(self._system_config)
         self._storage = storage
         self._head = HEAD
         """Name of the machine with the gcs; ``move_head`` changes it."""

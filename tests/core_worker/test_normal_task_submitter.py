@@ -177,6 +177,16 @@ def test_the_bound_of_open_requests_is_configurable() -> None:
     assert len(scene.open_requests()) == 3
 
 
+def test_late_binding_makes_several_requests_for_a_task_and_takes_the_late_ones_back() -> None:
+    scene = Scene(lease_requests_per_task=2)
+    first, second = scene.submit(prepare(), count=2)
+    assert len(scene.open_requests()) == 4
+    assert scene.tasks_of(scene.grant(number=3)) == [first] and len(scene.open_requests()) == 3
+    assert not scene.asked.cancelled, "a task still waits"
+    assert scene.tasks_of(scene.grant(number=1)) == [second], "the task that was not needed elsewhere"
+    assert scene.asked.cancelled == scene.open_requests() and len(scene.asked.cancelled) == 2
+
+
 def test_requests_that_are_not_needed_any_more_are_taken_back_once(scene: Scene) -> None:
     prepared = prepare(mean_us=SHORT_US)
     scene.submit(prepared, count=3)

@@ -16,6 +16,7 @@ from minray.common.task_spec import (
     RuntimeEnvInfo,
     SchedulingStrategy,
 )
+from minray.policies import SchedulingPolicy
 from minray.scheduling.cluster_lease_manager import ClusterLeaseManager
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.lease import LEASE_STATES, Assignment, LeaseRequest
@@ -114,11 +115,15 @@ class Node:
 class Cluster:
     """The view that the node ``here`` has of a cluster."""
 
-    def __init__(self, random: Callable[[], float] = lambda: 0.0, **total: float) -> None:
+    def __init__(
+        self, random: Callable[[], float] = lambda: 0.0, own_policy: SchedulingPolicy | None = None, **total: float
+    ) -> None:
         states = StateMachine("lease", LEASE_STATES, None)
         self.local = LocalLeaseManager(resource_set(total), states, initial_backoff_s=1, max_backoff_s=10)
         here = NodeView(b"here", "here", known=True, alive=True, total=self.local.total, available=self.local.available)
-        self.nodes = ClusterResourceScheduler(here, spread_threshold=0.5, top_k_fraction=0.2, random=random)
+        self.nodes = ClusterResourceScheduler(
+            here, spread_threshold=0.5, top_k_fraction=0.2, random=random, own_policy=own_policy
+        )
         self.machine = ClusterLeaseManager(self.nodes, self.local, states)
         self.version = 0
 

@@ -57,6 +57,7 @@ CONSTANTS: Mapping[str, str] = {
     "minray/protocol/logs.py MOST_LOG_FILES": READ,
     "minray/raylet/log_service.py MOST_SCANNED_BYTES": READ,
     "minray/raylet/log_service.py MOST_ATTEMPTS": "a number of attempts, small already",
+    "minray/policies/guards.py MOST_REPORTS": READ,
     "minray/observability/log_reader.py MOST_DEAD_NAMED": READ,
     "minray/observability/log_reader.py MOST_NAMED": READ,
     "minray/observability/log_reader.py MOST_SEARCHED": READ,

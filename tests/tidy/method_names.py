@@ -17,6 +17,10 @@ PROCESSES = ("gcs", "raylet", "core_worker")
 MOST_CLASSES = 3
 """Most classes of one process that have a public method of the same name."""
 SHARED = {
+    **dict.fromkeys(
+        [("core_worker", "choose_node"), ("gcs", "choose_node"), ("raylet", "choose_node")],
+        "each scheduling policy answers the same question, and a process asks the one that its configuration names",
+    ),
     ("core_worker", "close"): "a part ends as the process does, and only what has made the part calls it",
     ("core_worker", "is_idle"): "a worker is idle if its parts are: each asks those below the same question",
     ("core_worker", "is_wanted"): "an object is wanted if one of its users says so: each asks those below the same question",

@@ -19,7 +19,7 @@ from tests.tidy import english
 
 GROUND = {"common", "protocol", "platform.base", "errors", "exceptions", "cloudpickle", "values"}
 """Rooms whose words every process uses. None of them knows a process."""
-BELOW_PROCESSES = GROUND | {"rpc", "scheduling", "object_store", "object_manager"}
+BELOW_PROCESSES = GROUND | {"rpc", "policies", "scheduling", "object_store", "object_manager"}
 PORCH = {
     "actor", "remote_function", "runtime_context", "logging_config", "runtime_env", "internal", "experimental", "types",
     "_version", "__init__",
@@ -63,9 +63,10 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "gcs": BELOW_PROCESSES | {"_version"},
     "raylet": BELOW_PROCESSES,
     **_rooms_of_core_worker(),
-    "object_manager": {"object_store", "rpc", "protocol", "platform.base", "common"},
-    "object_store": {"rpc", "protocol", "platform.base", "common"},
-    "scheduling": {"common"},
+    "object_manager": {"object_store", "policies", "rpc", "protocol", "platform.base", "common"},
+    "object_store": {"policies", "rpc", "protocol", "platform.base", "common"},
+    "scheduling": {"policies", "common"},
+    "policies": {"platform.base", "common"},
     "rpc": {"protocol", "platform.base", "common"},
     # the ground
     "values": {"errors", "exceptions", "cloudpickle", "common"},

@@ -8,7 +8,8 @@ of large arguments (see ``records.leased_worker``). It has the waiting tasks, th
 
   1. Give waiting tasks to leased workers, to idle ones first. A task is queued behind another only if its function was
      measured to be short (``pipelining``), so that no task waits long.
-  2. Request more workers while more tasks wait than requests are open; cancel the requests when no task waits.
+  2. Request more workers while more tasks wait than requests are open (or several times as many:
+     ``lease_requests_per_task``); cancel the requests when no task waits.
 
 A worker whose queue is empty keeps its lease for ``worker_lease_linger_milliseconds``, so that a loop of
 ``get(f.remote())`` pays no lease round trip. A raylet where other requests wait says so (``on_revoke``). Then idle leases
@@ -102,6 +103,7 @@ class NormalTaskSubmitter:
         self._lease_timeout_s = config.worker_lease_timeout_milliseconds / 1000
         self._pipelining = Pipelining(config)
         self._max_requests = config.max_pending_lease_requests_per_scheduling_category
+        self._requests_per_task = config.lease_requests_per_task
         self.node_count = 1
         """Number of alive nodes, for the limit of open requests."""
         self._timer_is_set = False
@@ -261,7 +263,7 @@ class NormalTaskSubmitter:
                     break
         self._return_idle(key, now)
         if key.queue:
-            wanted = min(len(key.queue), self._request_limit())
+            wanted = min(self._requests_per_task * len(key.queue), self._request_limit())
             while len(key.requests) < wanted:
                 raylet = self._first_raylet(key)
                 if key.dependencies:
@@ -301,8 +303,7 @@ class NormalTaskSubmitter:
 
     def _fill(self, worker: LeasedWorker, most: int, now: float) -> None:
         """Push at most ``most`` tasks from the front of the queue to a worker."""
-        queue = worker.key.queue
-        in_flight = worker.in_flight
+        queue, in_flight = worker.key.queue, worker.in_flight
         limit = self._request_limit()
         while queue and most > 0:
             task = queue[0]

@@ -1,0 +1,181 @@
+"""Asks a policy, and leaves the decision to the default one if the policy has failed.
+
+Ray: none, its policies are part of the raylet
+
+A policy is a program's code inside of a raylet, which other programs need. So an exception or an impossible answer loses no
+task and no object: the answer counts as None, and the default policy decides. The failure is logged with its traceback and
+told to the driver whose task or object it was about. Each text is reported once. A simulated run fails at its end for such a
+failure, because it says nothing about the policy.
+
+None of this runs for a default policy, because the rooms do not ask a policy then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from minray.common.bundles import STRICT_PACK, STRICT_SPREAD
+from minray.common.ids import job_of, short
+from minray.common.resources import fits, subtract
+from minray.common.shown import shown
+from minray.policies.protocols import (
+    ARRIVED,
+    BundlePolicy,
+    BundleQuestion,
+    EvictionPolicy,
+    LocalityPolicy,
+    LocalityQuestion,
+    SchedulingPolicy,
+    SchedulingQuestion,
+    SpillPolicy,
+    StoredCopy,
+    TransferPolicy,
+    TransferQuestion,
+)
+
+logger = logging.getLogger(__name__)
+
+MOST_REPORTS = 100
+"""Most different failures of one policy that a process logs: enough to see what they have in common."""
+
+P = TypeVar("P")
+A = TypeVar("A")
+Warn = Callable[[bytes, str], None]
+"""Tells the driver of a job a text."""
+
+
+class ImpossibleAnswer(ValueError):
+    """The policy has answered something that the question does not allow."""
+
+
+class Guard(Generic[P]):
+    """A policy, and what is known of its failures."""
+
+    def __init__(self, setting: str, name: str, policy: P, warn: Warn | None = None) -> None:
+        """``setting`` and ``name`` are the entry of ``_system_config``; without ``warn`` failures are only logged."""
+        self.policy = policy
+        self._title = f"{setting} {shown(name)}"
+        self._warn = warn
+        self.failures = 0
+        """Number of questions that the policy has failed to answer."""
+        self._reported: set[str] = set()
+
+    def ask(self, answer: Callable[[], A], job_id: bytes) -> A | None:
+        """Return the policy's answer; None if it leaves the decision to the default policy, or has failed."""
+        try:
+            return answer()
+        except Exception as error:
+            self.failures += 1
+            text = f"{self._title} has failed, so the default policy decides: {type(error).__name__}: {error}"
+            if text not in self._reported and len(self._reported) < MOST_REPORTS:
+                self._reported.add(text)
+                logger.exception("%s", text)
+            if self._warn is not None and job_id:
+                self._warn(job_id, text)
+            return None
+
+
+class GuardedScheduling(Guard[SchedulingPolicy]):
+    """A scheduling policy that answers a node of the question, or None."""
+
+    def choose_node(self, question: SchedulingQuestion) -> bytes | None:
+        return self.ask(lambda: self._answer(question), question.request.job_id)
+
+    def _answer(self, question: SchedulingQuestion) -> bytes | None:
+        chosen = self.policy.choose_node(question)
+        if chosen is None or (question.moment != ARRIVED and chosen == question.local.node_id):
+            return chosen
+        for nodes in (question.nodes, question.with_room):
+            if any(node.node_id == chosen for node in nodes):
+                return chosen
+        raise ImpossibleAnswer(f"it answered {_named(chosen)}, which is none of the question's {len(question.nodes)} nodes")
+
+
+class GuardedLocality(Guard[LocalityPolicy]):
+    """A locality policy that answers a node of the question, or None."""
+
+    def choose_first_node(self, question: LocalityQuestion) -> bytes | None:
+        return self.ask(lambda: self._answer(question), b"")
+
+    def _answer(self, question: LocalityQuestion) -> bytes | None:
+        chosen = self.policy.choose_first_node(question)
+        nodes = {question.own_node, *(node for argument in question.arguments for node in argument.nodes)}
+        if chosen is not None and chosen not in nodes:
+            raise ImpossibleAnswer(f"it answered {_named(chosen)}, which has none of the arguments and is not the owner's")
+        return chosen
+
+
+class GuardedEviction(Guard[EvictionPolicy]):
+    """An eviction policy that answers one of the copies, or None."""
+
+    def choose_copy(self, copies: Sequence[StoredCopy]) -> bytes | None:
+        return self.ask(lambda: self._answer(copies), job_of(copies[0].object_id))
+
+    def _answer(self, copies: Sequence[StoredCopy]) -> bytes | None:
+        chosen = self.policy.choose_copy(copies)
+        if chosen is not None and all(copy.object_id != chosen for copy in copies):
+            raise ImpossibleAnswer(f"it answered {_named(chosen)}, which is none of the {len(copies)} copies")
+        return chosen
+
+
+class GuardedSpill(Guard[SpillPolicy]):
+    """A spill policy that answers each copy once, the left out ones last, or None."""
+
+    def order_copies(self, copies: Sequence[StoredCopy]) -> Sequence[bytes] | None:
+        known = [copy.object_id for copy in copies]
+        return self.ask(lambda: _completed(self.policy.order_copies(copies), known, "copies"), job_of(known[0]))
+
+
+class GuardedTransfer(Guard[TransferPolicy]):
+    """A transfer policy that answers each node once, the left out ones last, or None."""
+
+    def order_sources(self, question: TransferQuestion) -> Sequence[bytes] | None:
+        known = [*question.holders, *question.receivers]
+        job_id = job_of(question.object_id)
+        return self.ask(lambda: _completed(self.policy.order_sources(question), known, "nodes of the question"), job_id)
+
+
+class GuardedBundles(Guard[BundlePolicy]):
+    """A bundle policy that answers a possible placement, or None."""
+
+    def place_bundles(self, question: BundleQuestion) -> dict[int, bytes] | None:
+        return self.ask(lambda: self._answer(question), b"")
+
+    def _answer(self, question: BundleQuestion) -> dict[int, bytes] | None:
+        answer = self.policy.place_bundles(question)
+        if answer is None:
+            return None
+        places = dict(answer)
+        if places.keys() != question.bundles.keys():
+            raise ImpossibleAnswer(f"it placed the bundles {sorted(places)} of {sorted(question.bundles)}; all need a node")
+        room = {node_id: dict(free) for node_id, free in question.nodes.items()}
+        for index, node_id in places.items():
+            if node_id not in room:
+                raise ImpossibleAnswer(f"it answered {_named(node_id)} for bundle {index}, which is not among the nodes")
+            if not fits(question.bundles[index], room[node_id]):
+                raise ImpossibleAnswer(f"bundle {index} does not fit on {_named(node_id)} beside the others")
+            subtract(room[node_id], question.bundles[index])
+        used = [*question.beside, *places.values()]
+        if question.strategy == STRICT_PACK and len(set(used)) > 1:
+            raise ImpossibleAnswer(f"it spread the bundles over {len(set(used))} nodes, but STRICT_PACK wants one")
+        if question.strategy == STRICT_SPREAD and len(set(used)) < len(used):
+            raise ImpossibleAnswer("it placed two bundles on one node, but STRICT_SPREAD wants a node for each")
+        return places
+
+
+def _named(answer: object) -> str:
+    """Return an answer for people: the beginning of an id in hexadecimal digits, or anything else as it is."""
+    return short(answer) if isinstance(answer, bytes) and answer else shown(answer)
+
+
+def _completed(answer: Sequence[bytes] | None, known: Sequence[bytes], what: str) -> Sequence[bytes] | None:
+    """Return a policy's order of known ids, with those that it has left out at the end. Raises ImpossibleAnswer."""
+    if answer is None:
+        return None
+    order = dict.fromkeys(answer)
+    unknown = order.keys() - set(known)
+    if unknown:
+        raise ImpossibleAnswer(f"it answered {_named(min(unknown))}, which is none of the {len(known)} {what}")
+    return list(order | dict.fromkeys(known))
