@@ -46,6 +46,8 @@ from minray.gcs.gcs_node_manager import GcsNodeManager
 from minray.gcs.persistent_caller import PersistentCaller
 from minray.gcs.placement_group_manager import CREATED, REMOVED, PlacementGroupManager
 from minray.platform.base import Platform, PlatformError, StorageFailed
+from minray.policies.names import bundle_policy
+from minray.policies.protocols import BundleQuestion
 from minray.protocol.base import DONE, Done, R, Request
 from minray.protocol.placement_group import (
     GENERATION_SHIFT,
@@ -107,6 +109,8 @@ class PlacementGroupScheduler:
         is_detached_actor: Callable[[bytes], bool],
     ) -> None:
         """``is_detached_actor``: tells whether an id is that of a living detached actor."""
+        self._own_policy = bundle_policy(config, platform)
+        """Policy of a program; None: there is none."""
         self._manager = manager
         self._nodes = nodes
         self._is_job_over = is_job_over
@@ -313,13 +317,22 @@ class PlacementGroupScheduler:
             if retry is not None and now < retry.at:
                 wake_at.append(retry.at)
                 continue
-            places = place(group.strategy, *self._with_labels(group, nodes), _beside(group))
+            places = self._choose_places(group, nodes)
             if places is not None:
                 for index, node_id in places.items():
                     subtract(nodes[node_id], group.bundles[index].resources)
                 self._begin(group, places)
         if wake_at:
             self._timer = asyncio.get_running_loop().call_at(min(wake_at), self._assign)
+
+    def _choose_places(self, group: PlacementGroupInfo, nodes: Nodes) -> Places | None:
+        """Choose the nodes of a group's bundles, as the program's policy says, or else as Ray does; None: no room."""
+        bundles, offers = self._with_labels(group, nodes)
+        if self._own_policy is not None:
+            places = self._own_policy.place_bundles(BundleQuestion(group.strategy, bundles, offers, _beside(group)))
+            if places is not None:
+                return dict(places)
+        return place(group.strategy, bundles, offers, _beside(group))
 
     def _free(self) -> dict[bytes, ResourceSet]:
         """Return the free resources of the nodes that take new work, less those promised to attempts."""

@@ -30,6 +30,7 @@ from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.question import Order
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Platform
+from minray.policies.protocols import TransferPolicy
 from minray.protocol.base import Address
 from minray.protocol.core_worker import LocationChange, UpdateObjectLocations
 from minray.protocol.object_store import ChunkReply, OpenLanes, OpenLanesReply, ReadChunk
@@ -51,6 +52,7 @@ class ObjectManager:
         store: Callable[[], ObjectStore],
         address: Callable[[], Address],
         read_spilled: Callable[[ObjectEntry, int, int], Awaitable[memoryview | None]],
+        transfer_policy: TransferPolicy | None = None,
     ) -> None:
         """``read_spilled`` returns some bytes of a copy on disk; None: the copy is lost, or there is no memory now."""
         self._post = platform.user_code.post
@@ -58,6 +60,7 @@ class ObjectManager:
         self._dispatcher = Dispatcher(self)
         """Dispatcher of requests that arrive on the lanes."""
         self.patient = patient
+        self.transfer_policy = transfer_policy
         self._store_of = store
         self._address_of = address
         self.chunk_bytes = config.system_config.object_manager_default_chunk_size

@@ -39,6 +39,8 @@ from minray.object_store.create_request_queue import Creation
 from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, PlatformError
+from minray.policies.asking import sorted_sources
+from minray.policies.protocols import TransferPolicy
 from minray.protocol.base import Address
 from minray.protocol.core_worker import KNOWN, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
 from minray.protocol.object_store import CHANGED, FREED, NO_ROOM, OWNER_DIED, ChunkReply, Pinned, ReadChunk
@@ -64,6 +66,8 @@ class Port(Protocol):
     """Most chunks of one object that are on their way at a time."""
     received_bytes: int
     """Bytes of objects that have come from other nodes completely."""
+    transfer_policy: TransferPolicy | None
+    """Policy of a program, which sorts the sources of each pull; None: there is none."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -227,8 +231,9 @@ class Pull:
 
     async def _receive(self, known: ObjectLocations) -> bool:
         """Receive chunks until no more can arrive; return whether all are here."""
-        self._sources = sources(known, self._manager.address.node_id)
-        if any(raylet.node_id == self._manager.address.node_id for raylet in known.raylets):  # The owner is mistaken.
+        policy, own_node = self._manager.transfer_policy, self._manager.address.node_id
+        self._sources = sorted_sources(policy, own_node, self.object_id, known.raylets, known.receivers)
+        if any(raylet.node_id == own_node for raylet in known.raylets):  # The owner is mistaken.
             self._manager.report(self.owner, self.object_id, known.attempt, False)
         self._on_rest = asyncio.get_running_loop().create_future()
         self._read_more()
@@ -262,8 +267,3 @@ class Pull:
             self.chunks.give_back(start)
             self._sources = [other for other in self._sources if other is not source]
         self._read_more()
-
-
-def sources(known: ObjectLocations, own_node: bytes) -> list[Address]:
-    """Return the raylets to ask, the last one first: receivers before holders of copies, and later ones before earlier."""
-    return [raylet for raylet in [*known.raylets, *known.receivers] if raylet.node_id != own_node]

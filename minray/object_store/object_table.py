@@ -33,6 +33,8 @@ from minray.common.tombstones import remember
 from minray.object_store.allocator import Allocator
 from minray.object_store.fallback import Fallback
 from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
+from minray.policies.asking import evicted_copy
+from minray.policies.protocols import EvictionPolicy
 from minray.protocol.base import Address
 
 CREATED, SEALED, SPILLED, RESTORING, DOOMED = "CREATED", "SEALED", "SPILLED", "RESTORING", "DOOMED"
@@ -60,12 +62,15 @@ class ObjectTable:
         allocator: Allocator,
         record: Callable[[str, str, str, str], None] | None,
         on_evicted: Callable[[ObjectEntry], None],
+        own_policy: EvictionPolicy | None = None,
     ) -> None:
+        """``own_policy`` is a program's; it chooses the copies to evict, unless it answers None."""
         self.allocator = allocator
         self.fallback = Fallback(allocator.capacity)
         self.states = StateMachine("copy", COPY_STATES, record, _name)
         self._on_evicted = on_evicted
         """Called for each evicted copy, because its owner must learn that it is gone."""
+        self._own_policy = own_policy
         self._entries: dict[bytes, ObjectEntry] = {}
         """Copies that are available to requests, by object id."""
         self._doomed: dict[int, ObjectEntry] = {}
@@ -191,7 +196,8 @@ class ObjectTable:
             return None
         offset = allocate(size)
         while offset is None and spare:
-            object_id, _ = spare.popitem(last=False)
+            object_id = evicted_copy(self._own_policy, map(self._entries.__getitem__, spare)) or next(iter(spare))
+            del spare[object_id]
             self._reclaim(self._entries[object_id])
             offset = allocate(size)
         return offset

@@ -25,6 +25,7 @@ from minray.object_store.object_entry import ObjectEntry, SpillFile
 from minray.object_store.object_table import ObjectTable
 from minray.object_store.question import Order, Question
 from minray.platform.base import Arena, DiskFailed, DiskFull, MemoryFailed, Platform
+from minray.policies.protocols import EvictionPolicy
 from minray.protocol.base import DONE, Address, Done
 from minray.protocol.object_store import (
     CHANGED,
@@ -102,6 +103,7 @@ class ObjectStore:
         fetch: Callable[[bytes, Address, Order], None],
         on_evicted: Callable[[ObjectEntry], None],
         spilling: Callable[[], Spilling],
+        eviction_policy: EvictionPolicy | None = None,
     ) -> None:
         """``fetch(object_id, owner, order)`` begins to pull an object, unless it has begun; it then seals or fails it."""
         self._platform = platform
@@ -109,7 +111,7 @@ class ObjectStore:
         self._fetch = fetch
         self._on_evicted = on_evicted
         self._spilling = spilling
-        self.table = ObjectTable(Allocator(capacity), platform.record, on_evicted)
+        self.table = ObjectTable(Allocator(capacity), platform.record, on_evicted, eviction_policy)
         self._queue = CreateRequestQueue(self.table, grace_s)
         self._waiting: dict[bytes, list[tuple[Question, int, Wanted]]] = {}
         """Requests that wait for an object that is not here or not complete, each with the object's index in it."""

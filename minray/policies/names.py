@@ -33,7 +33,7 @@ from minray.policies.guards import (
 )
 from minray.policies.orders import EVICTIONS, LOCALITIES, SPILLS, TRANSFERS
 from minray.policies.placements import PLACEMENTS
-from minray.policies.protocols import PolicyHost
+from minray.policies.protocols import LocalityPolicy, LocalityQuestion, PolicyHost
 from minray.policies.schedulers import SCHEDULERS
 
 G = TypeVar("G")
@@ -68,9 +68,29 @@ def scheduling_policy(config: SystemConfig, platform: Platform, warn: Warn | Non
     return _guarded("scheduling_policy", GuardedScheduling, config, platform, warn)
 
 
-def locality_policy(config: SystemConfig, platform: Platform, warn: Warn | None = None) -> GuardedLocality | None:
-    """Make the locality policy of an owner; return None for the default. Raises ValueError as ``check_policies``."""
-    return _guarded("locality_policy", GuardedLocality, config, platform, warn)
+def locality_policy(config: SystemConfig, platform: Platform) -> GuardedLocality | None:
+    """Make the locality policy of an owner; return None for the default.
+
+    It is imported at the first question: a worker learns where a program's modules are with its first task. If it cannot be
+    imported then, the questions count as failed ones.
+    """
+    name = config.locality_policy
+    if name == DEFAULTS["locality_policy"]:
+        return None
+    return GuardedLocality("locality_policy", name, _Late(lambda: _made("locality_policy", name, _host_of(platform))))
+
+
+class _Late:
+    """A locality policy that is made when it is asked for the first time."""
+
+    def __init__(self, make: Callable[[], LocalityPolicy]) -> None:
+        self._make = make
+        self._policy: LocalityPolicy | None = None
+
+    def choose_first_node(self, question: LocalityQuestion) -> bytes | None:
+        if self._policy is None:
+            self._policy = self._make()
+        return self._policy.choose_first_node(question)
 
 
 def eviction_policy(config: SystemConfig, platform: Platform, warn: Warn | None = None) -> GuardedEviction | None:
@@ -112,8 +132,12 @@ def _guarded(
     setting: str, guard: Callable[..., G], config: SystemConfig, platform: Platform, warn: Warn | None
 ) -> G | None:
     name = getattr(config, setting)
-    policy = _made(setting, name, PolicyHost(platform.host.random, lambda: asyncio.get_running_loop().time()))
+    policy = _made(setting, name, _host_of(platform))
     return None if policy is None else guard(setting, name, policy, warn)
+
+
+def _host_of(platform: Platform) -> PolicyHost:
+    return PolicyHost(platform.host.random, lambda: asyncio.get_running_loop().time())
 
 
 def _made(setting: str, name: str, host: PolicyHost) -> Any:

@@ -26,6 +26,7 @@ from minray.common.task_set import TaskSet
 from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Disk, DiskBusy, DiskFailed, Platform
+from minray.policies.protocols import SpillPolicy
 from minray.protocol.object_store import SpillStats
 from minray.raylet.local_object_manager import LocalObjectManager, SpillBatch
 
@@ -39,11 +40,16 @@ class IoWorkers:
     """Spills and restores the objects of one node; see ``object_store.store.Spilling``."""
 
     def __init__(
-        self, platform: Platform, config: RayletConfig, store: ObjectStore, on_shortage: Callable[[], None]
+        self,
+        platform: Platform,
+        config: RayletConfig,
+        store: ObjectStore,
+        on_shortage: Callable[[], None],
+        policy: SpillPolicy | None = None,
     ) -> None:
         """``on_shortage`` is called, perhaps often, while requests wait for memory."""
         self._disks = [platform.open_disk(directory) for directory in config.spill_directories]
-        self._manager = LocalObjectManager(store.table, len(self._disks), config.system_config)
+        self._manager = LocalObjectManager(store.table, len(self._disks), config.system_config, policy)
         self._piece_bytes = config.system_config.spill_checksum_bytes
         """Bytes of a piece. Each has a checksum, so that a chunk of an object can be read and trusted without the rest."""
         self._store = store

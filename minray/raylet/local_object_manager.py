@@ -25,6 +25,8 @@ from typing import NamedTuple
 from minray.common.config import SystemConfig
 from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from minray.object_store.object_table import ObjectTable
+from minray.policies.asking import sorted_copies
+from minray.policies.protocols import SpillPolicy
 
 PAUSE_S = 10.0
 """Seconds that a failed directory is not used. It exceeds ``oom_grace_period_s``, so no request waits for it repeatedly."""
@@ -40,10 +42,14 @@ class SpillBatch(NamedTuple):
 class LocalObjectManager:
     """Decides about the spilling of one node."""
 
-    def __init__(self, table: ObjectTable, directories: int, config: SystemConfig) -> None:
+    def __init__(
+        self, table: ObjectTable, directories: int, config: SystemConfig, own_policy: SpillPolicy | None = None
+    ) -> None:
+        """``own_policy`` is a program's; it sorts the copies to spill, unless it answers None."""
         self._table = table
         self._directories = directories
         self._config = config
+        self._own_policy = own_policy
         self._threshold_bytes = config.object_spilling_threshold * table.allocator.capacity
         self._files: dict[SpillFile, int] = {}
         """Number of objects in each file that are still needed."""
@@ -87,7 +93,7 @@ class LocalObjectManager:
         if self.writing and self._table.spillable_bytes < enough and self._table.spillable_count() < most:
             return entries
         size = 0
-        for entry in self._table.spillable():
+        for entry in sorted_copies(self._own_policy, self._table.spillable()):
             entries.append(entry)
             size += entry.size
             if size >= enough or len(entries) >= most:

@@ -20,6 +20,7 @@ from minray.common.resources import OBJECT_STORE_MEMORY, UNIT
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, Listener, Platform, PlatformError
+from minray.policies.names import eviction_policy, spill_policy, transfer_policy
 from minray.protocol.base import Address, decode
 from minray.protocol.core_worker import LocalGC, RayletEnds
 from minray.protocol.gcs import (
@@ -94,7 +95,8 @@ class Raylet:
         self._patient = PatientCaller(self._peers, self._gcs)
         self.objects = self._make_objects()
         self.store = self._make_store()
-        self.io_workers = IoWorkers(platform, config, self.store, self._on_shortage)
+        spilling = spill_policy(system, platform, self._log_monitor.warn)
+        self.io_workers = IoWorkers(platform, config, self.store, self._on_shortage, spilling)
         self._departure = self._make_departure()
         self._local_gc = LocalGc(system.local_gc_min_interval_s)
         self.metrics = MetricsService(platform, config, self._broker, self.store, self.objects, self.io_workers)
@@ -156,6 +158,7 @@ class Raylet:
             lambda: self.store,
             lambda: self.address,
             lambda entry, start, size: self.io_workers.read(entry, start, size),
+            transfer_policy(self._config.system_config, self._platform, self._log_monitor.warn),
         )
 
     def _make_store(self) -> ObjectStore:
@@ -167,6 +170,7 @@ class Raylet:
             self.objects.fetch,
             self.objects.on_evicted,
             lambda: self.io_workers,
+            eviction_policy(self._config.system_config, self._platform, self._log_monitor.warn),
         )
 
     def _make_departure(self) -> Departure:

@@ -148,7 +148,7 @@ class ClusterLeaseManager:
         local, demand, labels = self._nodes.local, request.resources, request.shape.labels
         if local.could_hold(demand, labels):
             others = [] if fits(demand, local.available) else self._nodes.others_with_room(demand, labels)
-            chosen = self._nodes.other_node(moments.SPILLED, request, others) if others else local
+            chosen = self._nodes.choose(moments.SPILLED, request, others, others) if others else local
             if chosen is local:
                 return self._send(request, local)
             self._nodes.promise(chosen, demand, now)
@@ -169,7 +169,7 @@ class ClusterLeaseManager:
             if not others:
                 full.add(kind_of_need)
                 continue
-            chosen = self._nodes.other_node(moments.WAITING, request, others)
+            chosen = self._nodes.choose(moments.WAITING, request, others, others)
             if chosen is self._nodes.local:
                 continue
             self._nodes.promise(chosen, request.resources, now)

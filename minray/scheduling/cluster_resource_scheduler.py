@@ -18,7 +18,8 @@ from minray.common.ids import short
 from minray.common.labels import accepts, labels_of, matches, preferred
 from minray.common.resources import ResourceSet, fits, subtract
 from minray.common.task_spec import LabelSelector
-from minray.policies.protocols import ARRIVED, SchedulingPolicy, SchedulingQuestion
+from minray.policies.asking import node_for
+from minray.policies.protocols import ARRIVED, SchedulingPolicy
 from minray.scheduling import policy
 from minray.scheduling.lease import LeaseRequest
 
@@ -176,31 +177,22 @@ class ClusterResourceScheduler:
             chosen = policy.spread([view.node_id for view in with_room or feasible], self._last_spread)
             self._last_spread = chosen
             return self._views[chosen]
-        return self._choose(ARRIVED, request, feasible, with_room)
+        return self.choose(ARRIVED, request, feasible, with_room)
 
-    def other_node(self, moment: str, request: LeaseRequest, others: Sequence[NodeView]) -> NodeView:
-        """Choose a node with room for a request that could wait here; the local one if a policy lets it wait."""
-        return self._choose(moment, request, others, others)
-
-    def _choose(
+    def choose(
         self, moment: str, request: LeaseRequest, nodes: Sequence[NodeView], with_room: Sequence[NodeView]
     ) -> NodeView:
-        """Return the node that the policy chooses: the program's own one, or the hybrid policy."""
-        if self._own_policy is not None:
-            question = SchedulingQuestion(
-                moment=moment, request=request, local=self.local, nodes=nodes, with_room=with_room
-            )
-            chosen = self._own_policy.choose_node(question)
-            if chosen is not None:
-                return self._views[chosen]
+        """Return the node that a program's policy chooses, or else the hybrid policy.
+
+        The local node is an answer even if it is not among ``nodes``: the request waits here."""
+        chosen = node_for(self._own_policy, moment, request, self.local, nodes, with_room)
+        if chosen is not None:
+            return self._views[chosen]
         if not with_room and self.local in nodes:
             return self.local
-        return self._hybrid(with_room or nodes)
-
-    def _hybrid(self, views: Sequence[NodeView]) -> NodeView:
-        nodes = [(view.node_id, policy.utilisation(view.total, view.available)) for view in views]
+        scores = [(view.node_id, policy.utilisation(view.total, view.available)) for view in with_room or nodes]
         candidates = int(self._top_k_fraction * len(self.alive()))
-        return self._views[policy.hybrid(nodes, self.local.node_id, self._spread_threshold, candidates, self._random)]
+        return self._views[policy.hybrid(scores, self.local.node_id, self._spread_threshold, candidates, self._random)]
 
     def promise(self, view: NodeView, demand: Mapping[str, int], now: float) -> None:
         """Count a request's resources as taken on the node it was sent to, until that node reports."""

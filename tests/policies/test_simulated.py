@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import minray
+from minray.policies.names import HOOKS
 from minray.simulation.cluster import SimCluster, SimulationFailed
 from minray.simulation.trace import OUTPUT
+from minray.util.placement_group import placement_group, remove_placement_group
 
 FOLDER = "tests.policies.questions"
 
@@ -26,7 +28,7 @@ def places(count: int = 12) -> Counter[str]:
     return Counter(minray.get([where.remote() for _ in range(count)]))
 
 
-def run(program: Any = places, seed: int = 3, nodes: int = 3, **system_config: Any) -> tuple[Any, str]:
+def run(program: Any = places, seed: int = 3, nodes: Any = 3, **system_config: Any) -> tuple[Any, str]:
     """Run a program; return its result and the digest of the trace."""
     with SimCluster(nodes, seed, system_config=system_config, show_output=False) as cluster:
         return cluster.run(program), cluster.trace.digest()
@@ -44,15 +46,64 @@ def test_a_policy_that_answers_none_changes_no_message() -> None:
     assert run(scheduling_policy=f"{FOLDER}:Undecided") == run()
 
 
-@pytest.mark.parametrize(
-    ("policy", "complaint"), [("Broken", "ZeroDivisionError: there is no good node"), ("Lost", "it answered 6e6f7768")]
-)
-def test_a_failed_scheduling_policy_loses_nothing_and_the_driver_is_told(policy: str, complaint: str) -> None:
-    with pytest.raises(SimulationFailed, match=complaint):
-        with SimCluster(3, seed=3, system_config={"scheduling_policy": f"{FOLDER}:{policy}"}, show_output=False) as cluster:
+@minray.remote
+def make(number: int) -> Any:
+    return np.full(400_000 + 100_000 * (number % 5), number)
+
+
+@minray.remote
+def total(first: Any, second: Any) -> int:
+    time.sleep(0.2)
+    return int(first[0] + second[0])
+
+
+def work() -> tuple[int, ...]:
+    """Move, evict, spill and restore objects in small stores, and reserve bundles; return what does not depend on places."""
+    large = [make.options(scheduling_strategy="SPREAD").remote(number) for number in range(16)]
+    group = placement_group([{"CPU": 0.5}] * 3, strategy="PACK")
+    minray.get(group.ready())
+    sums = [total.remote(large[number], large[(number * 7 + 5) % 16]) for number in range(16)]
+    result = minray.get(sums)
+    remove_placement_group(group)
+    return tuple(result)
+
+
+WORKED = tuple(number + (number * 7 + 5) % 16 for number in range(16))
+STORES = [{"num_cpus": 2, "object_store_memory": 20 << 20}] * 3
+OTHERS = {
+    "locality_policy": "largest_argument",
+    "eviction_policy": "largest",
+    "spill_policy": "largest",
+    "transfer_policy": "holders",
+    "bundle_policy": "emptiest_first",
+}
+
+
+@pytest.mark.slow
+def test_failed_policies_lose_nothing_and_fail_a_simulated_run() -> None:
+    broken = {"min_spilling_size": 1, **dict.fromkeys(HOOKS, f"{FOLDER}:Broken")}
+    with pytest.raises(SimulationFailed) as caught:
+        with SimCluster(STORES, seed=3, system_config=broken, show_output=False) as cluster:
+            assert cluster.run(work) == WORKED
+    for setting in HOOKS:
+        said = f"{setting} '{FOLDER}:Broken' has failed, so the default policy decides: ZeroDivisionError"
+        assert said in str(caught.value)
+
+
+@pytest.mark.slow
+def test_programs_work_with_other_policies_and_runs_repeat() -> None:
+    first, again = (run(work, nodes=STORES, min_spilling_size=1, **OTHERS) for _ in range(2))
+    assert first == again and first[0] == WORKED
+    assert first[1] != run(work, nodes=STORES, min_spilling_size=1)[1]
+
+
+def test_the_driver_is_told_of_a_failed_policy() -> None:
+    config = {"scheduling_policy": f"{FOLDER}:Lost"}
+    with pytest.raises(SimulationFailed, match="it answered 6e6f7768, which is none of the question's 3 nodes"):
+        with SimCluster(3, seed=3, system_config=config, show_output=False) as cluster:
             assert sum(cluster.run(places).values()) == 12
             printed = [event for event in cluster.trace.events if event.kind == OUTPUT]
-            assert any(complaint in " ".join(event.details) for event in printed)
+            assert any("it answered 6e6f7768" in " ".join(event.details) for event in printed)
 
 
 def test_data_locality_waits_for_the_node_that_has_the_argument() -> None:

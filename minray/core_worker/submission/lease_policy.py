@@ -18,10 +18,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from minray.policies.asking import first_node
+from minray.policies.protocols import LocalityPolicy
 from minray.protocol.base import Address
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import Dependency
 
+OwnPolicy = LocalityPolicy | None
 BestRaylet = Callable[[tuple[Dependency, ...]], Address | None]
 """Finds the raylet of the node that has most of these arguments; None: the local one, or no node has any."""
 PlaceOf = Callable[[bytes], Place | None]
@@ -33,13 +36,17 @@ CopiesOf = Callable[[bytes], tuple[int, Sequence[Address]]]
 class LocalityAwareLeasePolicy:
     """Chooses the first raylet for the lease requests of one process."""
 
-    def __init__(self, own_node: bytes, own_copies: CopiesOf, place_of: PlaceOf, is_enabled: bool = True) -> None:
+    def __init__(
+        self, own_node: bytes, own_copies: CopiesOf, place_of: PlaceOf, is_enabled: bool = True, policy: OwnPolicy = None
+    ) -> None:
+        """``policy`` is a program's; it decides instead of this one, unless it answers None."""
         self._own_node = own_node
         self._own_copies = own_copies
         """Looks up the copies of objects that this process owns."""
         self._place_of = place_of
         """Looks up the place of an object, also of one that this process has borrowed."""
         self._is_enabled = is_enabled
+        self._own_policy = policy
 
     def best_raylet(self, dependencies: Sequence[Dependency]) -> Address | None:
         """Return the raylet to ask first; None if that is the local one, or if no node is known to have an argument."""
@@ -52,7 +59,8 @@ class LocalityAwareLeasePolicy:
                 here[raylet.node_id] += size
         if not here:
             return None
-        best = min(here, key=lambda node_id: (-here[node_id], node_id != self._own_node, node_id))
+        best = first_node(self._own_policy, self._own_node, dependencies, self.copies_of)
+        best = best or min(here, key=lambda node_id: (-here[node_id], node_id != self._own_node, node_id))
         return None if best == self._own_node else raylets[best]
 
     def copies_of(self, object_id: bytes) -> tuple[int, Sequence[Address]]:

@@ -33,6 +33,7 @@ from minray.core_worker.submission.object_recovery_manager import ObjectRecovery
 from minray.core_worker.submission.outcomes import TaskOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
 from minray.exceptions import RaySystemError
+from minray.policies.names import locality_policy
 from minray.protocol.base import Address
 from minray.protocol.core_worker import CancelObject
 from minray.rpc.connection import ignore
@@ -89,6 +90,7 @@ class TaskSubmission:
             directory.copies_of,
             self.resolver.place_of,
             config.system_config.locality_aware_leasing_enabled,
+            locality_policy(config.system_config, process.platform),
         )
         lease_ids, best_raylet = LeaseIdFactory(config.worker_id), self.lease_policy.best_raylet
         self.lease_client = LeaseClient(process, self.tasks, self.outcomes, lease_ids, best_raylet)
