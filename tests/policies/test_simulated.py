@@ -12,7 +12,7 @@ import pytest
 import minray
 from minray.policies.names import HOOKS
 from minray.simulation.cluster import SimCluster, SimulationFailed
-from minray.simulation.trace import OUTPUT
+from minray.simulation.trace import OUTPUT, SEND
 from minray.util.placement_group import placement_group, remove_placement_group
 
 FOLDER = "tests.policies.questions"
@@ -40,6 +40,14 @@ def test_the_same_seed_gives_the_same_run(name: str) -> None:
     assert first == again
     assert sum(first[0].values()) == 12
     assert first[1] != run()[1], "the policy has decided something"
+
+
+def test_sparrow_makes_two_requests_for_each_task_and_cancels_the_late_ones() -> None:
+    config = {"scheduling_policy": "sparrow", "lease_requests_per_task": 2}
+    with SimCluster(4, seed=3, system_config=config, show_output=False) as cluster:
+        assert sum(cluster.run(lambda: places(4)).values()) == 4
+        sent = Counter(event.details[0] for event in cluster.trace.events if event.kind == SEND)
+    assert sent["RequestWorkerLease"] >= 8 and sent["CancelWorkerLease"] >= 1
 
 
 def test_a_policy_that_answers_none_changes_no_message() -> None:
