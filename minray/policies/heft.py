@@ -9,9 +9,9 @@ Topcuoglu, Hariri, Wu: Performance-Effective and Low-Complexity Task Scheduling 
      tasks that were placed before.
 
 This is no policy of a raylet, and cannot be one. A raylet is asked about lease requests. Such a request stands for any
-waiting task of its shape, and the graph behind it is not known. But a program that knows its graph can carry out the *places*
+waiting task of its shape, and the graph behind it is not known. But a program that knows its graph can carry out the places
 of a schedule: it gives each task a ``NodeAffinitySchedulingStrategy``, and submits tasks in the order of their starts.
-Order and gaps are not carried out: a node runs what is ready, first come, first served. ``docs/policy_lab.md`` says more.
+Order and gaps are not carried out: a node runs what is ready, first come, first served. docs/policy_lab.md says more.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def heft(
 
 
 def _first_gap(busy: Sequence[tuple[float, float]], ready: float, duration: float) -> float:
-    """Return the earliest time from ``ready`` at which a processor is free for so long."""
+    """Return the earliest time from ``ready`` on at which a processor is free for that duration."""
     start = ready
     for begin, end in busy:
         if start + duration <= begin:

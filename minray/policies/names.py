@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple, TypeVar
 
 from minray.common.config import SystemConfig
@@ -167,6 +166,8 @@ def _imported(setting: str, name: str) -> Callable[[PolicyHost], Any]:
             for part in attribute.split("."):
                 found = getattr(found, part)
         else:
+            from importlib.metadata import entry_points  # It brings forty modules, and few programs need it.
+
             matching = list(entry_points(group=ENTRY_POINTS, name=name))
             if not matching:
                 known = ", ".join(map(repr, [DEFAULTS[setting], *HOOKS[setting].built_in]))

@@ -58,6 +58,10 @@ class CandidateNode(Protocol):
     def available(self) -> Mapping[str, int]:
         """Free resources of the node, less those of requests that were just sent there."""
 
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait there, by the node's last report."""
+
 
 class RequestState(Protocol):
     """A request for a worker. It belongs to tasks with equal needs, not to one task: the worker runs the owner's next."""

@@ -80,7 +80,10 @@ class DataLocalityScheduling:
 
 
 class PowerOfTwoScheduling:
-    """Draws two nodes and takes the one that has the smaller used share; a task waits there if it is full."""
+    """Draws two nodes and takes the less loaded one; a task waits there if it is full.
+
+    The load is the used share, and among nodes that are equally full the number of requests that wait.
+    """
 
     def __init__(self, host: PolicyHost) -> None:
         self._host = host
@@ -94,7 +97,7 @@ class PowerOfTwoScheduling:
         first = drawn(nodes, self._host)
         rest = [node for node in nodes if node is not first]
         probed = [first, drawn(rest, self._host)] if rest else [first]
-        return min(probed, key=lambda node: load(node, question.request)).node_id
+        return min(probed, key=lambda node: (load(node, question.request), node.waiting)).node_id
 
 
 class SparrowScheduling:

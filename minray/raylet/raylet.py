@@ -350,12 +350,14 @@ class Raylet:
 
     def _read_resources(self, version: int) -> NodeResources:
         broker = self._broker
+        pending = needs_of([*broker.local.queued(), *broker.cluster.infeasible()])
+        broker.nodes.local.waiting = sum(count for _, count in pending)
         return NodeResources(
             node_id=self._config.node_id,
             version=version,
             total=dict(broker.local.total),
             available=broker.local.resources.spare(),
-            pending=needs_of([*broker.local.queued(), *broker.cluster.infeasible()]),
+            pending=pending,
             shortages=self._local_gc.shortages,
         )
 
@@ -417,7 +419,8 @@ class Raylet:
     def _on_resources(self, key: bytes, value: bytes | None) -> None:
         report = decode(NodeResources, value) if value is not None else None
         if report is not None:
-            self._broker.nodes.on_resources(key, report.version, report.total, report.available)
+            waiting = sum(count for _, count in report.pending)
+            self._broker.nodes.on_resources(key, report.version, report.total, report.available, waiting)
             self._broker.scheduler.advance()
         if self._local_gc.on_report(key, report, asyncio.get_running_loop().time()):
             self._collect_garbage()

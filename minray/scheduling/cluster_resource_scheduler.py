@@ -46,6 +46,8 @@ class NodeView:
     """Free resources of the last report, less those promised since."""
     reported: ResourceSet | None = None
     """Free resources of the last report; None before the first, when all of the node counts as free."""
+    waiting: int = 0
+    """Number of requests that wait there, by the last report."""
     version: int = -1
     """Version of the last report; an older one is ignored."""
     promised_until: float | None = None
@@ -113,7 +115,7 @@ class ClusterResourceScheduler:
             self._views.pop(node_id, None)
 
     def on_resources(
-        self, node_id: bytes, version: int, total: Mapping[str, int], available: Mapping[str, int]
+        self, node_id: bytes, version: int, total: Mapping[str, int], available: Mapping[str, int], waiting: int = 0
     ) -> None:
         view = self._views.setdefault(node_id, NodeView(node_id))
         if view is self.local or version <= view.version:
@@ -122,7 +124,7 @@ class ClusterResourceScheduler:
             view.total = dict(total)
             self.must_retry_infeasible = True
         view.version, view.reported, view.available = version, dict(available), dict(available)
-        view.promised_until = None
+        view.promised_until, view.waiting = None, waiting
         self.improved[node_id] = None
 
     def expire_promises(self, now: float) -> None:

@@ -18,6 +18,7 @@ from minray.policies.schedulers import (
     SparrowScheduling,
     load,
 )
+from minray.scheduling.cluster_resource_scheduler import NodeView
 from tests.policies.questions import host, node, question
 from tests.scheduling.machines import request
 
@@ -75,6 +76,14 @@ def test_power_of_two_takes_the_better_of_two() -> None:
     for chances, chosen in (((0.0, 0.0), b"b"), ((0.0, 0.9), b"c"), ((0.4, 0.9), b"c"), ((0.9, 0.0), b"c")):
         assert PowerOfTwoScheduling(host(*chances)).choose_node(question(free)) == chosen
     assert PowerOfTwoScheduling(host()).choose_node(question({"a": 0})) == b"a"
+
+
+def test_power_of_two_takes_the_shorter_queue_of_two_full_nodes() -> None:
+    full = question({"a": 0, "b": 0})
+    (one, other) = full.nodes
+    assert isinstance(one, NodeView) and isinstance(other, NodeView)
+    one.waiting, other.waiting = 3, 2
+    assert {PowerOfTwoScheduling(host(*draws)).choose_node(full) for draws in ((0, 0), (0.9, 0))} == {b"b"}
 
 
 def test_power_of_two_is_far_more_even_than_one_choice() -> None:

@@ -133,10 +133,10 @@ class News:
     def _watch_views(self, name: str, nodes: Any) -> None:
         on_resources, promise = nodes.on_resources, nodes.promise
 
-        def watched_resources(node_id: bytes, version: int, total: Any, available: Any) -> None:
+        def watched_resources(node_id: bytes, version: int, total: Any, available: Any, waiting: int = 0) -> None:
             view = nodes._views.get(node_id)
             newest, before = (-1, None) if view is None else (view.version, dict(view.available))
-            on_resources(node_id, version, total, available)
+            on_resources(node_id, version, total, available, waiting)
             if view is not None and version <= newest and view.available != before:
                 self._on_broken("S3", f"{name} takes report {version} of {view}, and had number {newest}")
 

@@ -196,7 +196,7 @@ def note_a_place(self: Any, _raylet: Any, _number: int, _changes: Any) -> None:
     self._objects[b"object"] = _Copies(0, 1, {}, {})
 
 
-def set_report(self: Any, node_id: bytes, version: int, total: Any, available: Any) -> None:
+def set_report(self: Any, node_id: bytes, version: int, total: Any, available: Any, waiting: int) -> None:
     self._views[node_id].available = dict(available)
 
 

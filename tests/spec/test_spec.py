@@ -727,12 +727,12 @@ def cancels_only_what_was_pushed(self: Any, task: Any, force: bool, recursive: b
 
 
 def believes_bad_news_only(
-    self: Any, node_id: bytes, version: int, total: dict[str, int], available: dict[str, int]
+    self: Any, node_id: bytes, version: int, total: dict[str, int], available: dict[str, int], waiting: int
 ) -> None:
     """Ignore reports of a node that has more resources than before: a planted bug."""
     view = self.get(node_id)
     if view is None or all(count <= view.available.get(key, 0) for key, count in available.items()):
-        HEAR(self, node_id, version, total, available)
+        HEAR(self, node_id, version, total, available, waiting)
 
 
 CANCEL, HEAR = TaskOutcomes.cancel_task, ClusterResourceScheduler.on_resources
