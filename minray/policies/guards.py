@@ -93,14 +93,14 @@ class GuardedScheduling(Guard[SchedulingPolicy]):
         raise ImpossibleAnswer(f"it answered {_named(chosen)}, which is none of the question's {len(question.nodes)} nodes")
 
 
-class GuardedLocality(Guard[LocalityPolicy]):
-    """A locality policy that answers a node of the question, or None."""
+class GuardedLocality(Guard[Callable[[], LocalityPolicy]]):
+    """A locality policy that answers a node of the question, or None. It is made at the first question."""
 
     def choose_first_node(self, question: LocalityQuestion) -> bytes | None:
         return self.ask(lambda: self._answer(question), b"")
 
     def _answer(self, question: LocalityQuestion) -> bytes | None:
-        chosen = self.policy.choose_first_node(question)
+        chosen = self.policy().choose_first_node(question)
         nodes = {question.own_node, *(node for argument in question.arguments for node in argument.nodes)}
         if chosen is not None and chosen not in nodes:
             raise ImpossibleAnswer(f"it answered {_named(chosen)}, which has none of the arguments and is not the owner's")

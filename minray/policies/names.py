@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from minray.common.config import SystemConfig
@@ -32,7 +33,7 @@ from minray.policies.guards import (
 )
 from minray.policies.orders import EVICTIONS, LOCALITIES, SPILLS, TRANSFERS
 from minray.policies.placements import PLACEMENTS
-from minray.policies.protocols import LocalityPolicy, LocalityQuestion, PolicyHost
+from minray.policies.protocols import PolicyHost
 from minray.policies.schedulers import SCHEDULERS
 
 G = TypeVar("G")
@@ -76,20 +77,7 @@ def locality_policy(config: SystemConfig, platform: Platform) -> GuardedLocality
     name = config.locality_policy
     if name == DEFAULTS["locality_policy"]:
         return None
-    return GuardedLocality("locality_policy", name, _Late(lambda: _made("locality_policy", name, _host_of(platform))))
-
-
-class _Late:
-    """A locality policy that is made when it is asked for the first time."""
-
-    def __init__(self, make: Callable[[], LocalityPolicy]) -> None:
-        self._make = make
-        self._policy: LocalityPolicy | None = None
-
-    def choose_first_node(self, question: LocalityQuestion) -> bytes | None:
-        if self._policy is None:
-            self._policy = self._make()
-        return self._policy.choose_first_node(question)
+    return GuardedLocality("locality_policy", name, cache(lambda: _made("locality_policy", name, _host_of(platform))))
 
 
 def eviction_policy(config: SystemConfig, platform: Platform, warn: Warn | None = None) -> GuardedEviction | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from minray.common.resources import resource_set
 from minray.policies import ARRIVED, PolicyHost, SchedulingQuestion
+from minray.policies.guards import Guard, GuardedLocality
 from minray.scheduling.cluster_resource_scheduler import NodeView
 from minray.scheduling.lease import LeaseRequest
 from tests.scheduling.machines import request
@@ -34,6 +35,12 @@ def question(
     if moment != ARRIVED:
         asked = with_room
     return SchedulingQuestion(moment, needs or request(1), here, asked, with_room)
+
+
+def guarded(kind: type[Guard[Any]], policy: Callable[[PolicyHost], Any]) -> Any:
+    """Make a policy and its guard; that of a locality policy makes it at the first question."""
+    made = policy(host())
+    return kind("some_policy", "mine", (lambda: made) if kind is GuardedLocality else made)
 
 
 class Broken:

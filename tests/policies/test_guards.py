@@ -20,7 +20,7 @@ from minray.policies.guards import (
     GuardedTransfer,
     ImpossibleAnswer,
 )
-from tests.policies.questions import Broken, Lost, Undecided, copies, host, question
+from tests.policies.questions import Broken, Lost, Undecided, copies, guarded, host, question
 from tests.scheduling.machines import JOB
 
 LOCALITY = LocalityQuestion(b"home", [LargeArgument(b"x", 9, [b"away"])])
@@ -42,7 +42,7 @@ ASK: dict[type[Guard[Any]], Callable[[Any], object]] = {
 def test_a_failed_policy_decides_nothing_and_is_reported(
     kind: type[Guard[Any]], policy: type, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = kind("some_policy", "mine", policy(host()), None)
+    guard = guarded(kind, policy)
     assert [ASK[kind](guard) for _ in range(3)] == [None] * 3
     assert guard.failures == 3
     (record,) = caplog.records
@@ -53,7 +53,7 @@ def test_a_failed_policy_decides_nothing_and_is_reported(
 
 @pytest.mark.parametrize("kind", ASK)
 def test_none_leaves_the_decision_and_is_no_failure(kind: type[Guard[Any]], caplog: pytest.LogCaptureFixture) -> None:
-    guard = kind("some_policy", "mine", Undecided(host()), None)
+    guard = guarded(kind, Undecided)
     assert ASK[kind](guard) is None
     assert guard.failures == 0 and not caplog.records
 

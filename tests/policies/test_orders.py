@@ -13,7 +13,7 @@ from minray.object_store.allocator import ALIGNMENT, Allocator
 from minray.object_store.object_table import ObjectTable
 from minray.policies import BundleQuestion, LargeArgument, LocalityQuestion
 from minray.policies.asking import sorted_sources
-from minray.policies.guards import Guard, GuardedEviction, GuardedLocality, GuardedSpill, GuardedTransfer
+from minray.policies.guards import GuardedEviction, GuardedLocality, GuardedSpill, GuardedTransfer
 from minray.policies.orders import (
     HoldersTransfer,
     LargestArgumentLocality,
@@ -28,14 +28,10 @@ from minray.protocol.base import Address
 from minray.protocol.raylet import Dependency
 from minray.raylet.local_object_manager import LocalObjectManager
 from tests.core_worker.parts import OWN, address, object_id
-from tests.policies.questions import Broken, Lost, Undecided, copies, host
+from tests.policies.questions import Broken, Lost, Undecided, copies, guarded, host
 from tests.raylet.test_local_object_manager import CONFIG, OWNER
 
 UNDECIDED = [None, Broken, Lost, Undecided]
-
-
-def guarded(kind: type[Guard[Any]], policy: Any) -> Any:
-    return None if policy is None else kind("some_policy", "mine", policy(host()))
 
 
 # --- Where an owner asks first -----------------------------------------------------------------------------------------
@@ -60,7 +56,7 @@ def first_asked(policy: Any) -> str:
         size, names = places[key]
         return size, [nodes[name] for name in names]
 
-    own = guarded(GuardedLocality, policy)
+    own = policy and guarded(GuardedLocality, policy)
     chooser = LocalityAwareLeasePolicy(nodes["home"].node_id, copies_of, lambda key: None, policy=own)
     raylet = chooser.best_raylet([Dependency(key, OWN, 0) for key in places])
     return next((name for name, node in nodes.items() if node is raylet), "home")
@@ -85,9 +81,8 @@ def test_evictions() -> None:
 def evicted(policy: Any, wanted_blocks: int) -> list[str]:
     """Name the copies that are evicted from a full table, whose copies a, b and c have 1, 2 and 1 blocks."""
     gone: list[str] = []
-    table = ObjectTable(
-        Allocator(4 * ALIGNMENT), None, lambda entry: gone.append(chr(entry.object_id[0])), guarded(GuardedEviction, policy)
-    )
+    own = policy and guarded(GuardedEviction, policy)
+    table = ObjectTable(Allocator(4 * ALIGNMENT), None, lambda entry: gone.append(chr(entry.object_id[0])), own)
     for name, blocks in (("a", 1), ("b", 2), ("c", 1), ("new", wanted_blocks)):
         entry = table.create(object_id(name), 0, blocks * ALIGNMENT, OWNER, b"", is_primary=name == "new")
         assert entry is not None
@@ -106,7 +101,7 @@ def test_a_store_evicts_what_its_policy_says() -> None:
 def spilled(policy: Any) -> list[int]:
     """Return the sizes, in blocks, of objects in the order in which they are spilled until none is left."""
     table = ObjectTable(Allocator(10 * ALIGNMENT), None, lambda entry: None)
-    manager = LocalObjectManager(table, 1, CONFIG, guarded(GuardedSpill, policy))
+    manager = LocalObjectManager(table, 1, CONFIG, policy and guarded(GuardedSpill, policy))
     for number, blocks in enumerate((2, 1, 4, 3)):
         entry = table.create(object_id(str(number)), 0, blocks * ALIGNMENT, OWNER, b"", is_primary=True)
         assert entry is not None
@@ -131,7 +126,7 @@ def test_a_raylet_spills_in_the_order_of_its_policy() -> None:
 def asked_in_turn(policy: Any, holders: str, receivers: str) -> str:
     nodes = {name: address(name) for name in holders + receivers}
     sources = sorted_sources(
-        guarded(GuardedTransfer, policy),
+        policy and guarded(GuardedTransfer, policy),
         address("h").node_id,
         object_id("x"),
         [nodes[name] for name in holders],

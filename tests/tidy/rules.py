@@ -148,10 +148,15 @@ IMPORTED_BY = {
 WITHOUT_COUNTERPART = {"simulation": "Ray has no simulated world"}
 """Rooms whose headers need no ``Ray:`` line."""
 
-FOR_USERS = {"cluster_utils", "testing", "util", "in_rays_place"}
+FOR_USERS = {"cluster_utils", "policies", "testing", "util", "in_rays_place"}
 """Rooms whose files users import, so that nothing in minray has to."""
 
-VIRTUAL_TIME = ("tests/testing/test_faults.py", "tests/testing/test_strikes.py")
+VIRTUAL_TIME = (
+    "tests/policies/test_heft.py",
+    "tests/policies/test_simulated.py",
+    "tests/testing/test_faults.py",
+    "tests/testing/test_strikes.py",
+)
 """Test files whose programs sleep in the simulation only."""
 
 HEADER_LINES = 5
