@@ -15,9 +15,6 @@ from minray.platform.transport.queued_channel import BREAK, CLOSE, ChannelEnd, M
 from minray.simulation.loop import TICKS_PER_SECOND, SimLoop, SimProcess, to_ticks
 from minray.simulation.trace import Trace
 
-BANDWIDTH_UNIT_BYTES = 1024 * 1024
-BANDWIDTH_UNIT_S = 0.000_5
-"""Seconds by which each full unit of a message's buffers delays it; other messages may overtake it meanwhile."""
 SILENCE = "silence"
 """The ``method`` of a BREAK that the receiver notices by itself, so that no cut can hold it."""
 
@@ -31,7 +28,10 @@ class Wire(Protocol):
     """Whether faults strike at messages, so that they must be named in time."""
 
     def latency_s(self, source: SimProcess, target: SimProcess) -> float:
-        """Seconds that a message takes."""
+        """Seconds until the beginning of a message arrives."""
+
+    def carry_s(self, source: SimProcess, target: SimProcess, message: Message) -> float:
+        """Further seconds that the buffers of a message take; other messages may overtake it meanwhile."""
 
     def is_cut(self, source: SimProcess, target: SimProcess) -> bool:
         """Whether messages from ``source`` to ``target`` are held back."""
@@ -78,13 +78,12 @@ class Pipe:
     def put(self, message: Message, delay_s: float = 0.0) -> None:
         if self._shut or not self.source.alive:
             return
-        size_bytes = sum(buffer.nbytes for buffer in message.buffers)
         latency_s = self._wire.latency_s(self.source, self.target) + delay_s
         tick = max(self._wire.loop.ticks + to_ticks(latency_s), self._last_tick)
         if message.kind == CLOSE:
             tick = self._after_all(tick)
         self._last_tick = tick
-        self._add(tick + to_ticks(size_bytes // BANDWIDTH_UNIT_BYTES * BANDWIDTH_UNIT_S), message)
+        self._add(tick + to_ticks(self._wire.carry_s(self.source, self.target, message)), message)
 
     def shut(self, lose: int = 0, delay_s: float = 0.0) -> None:
         """End the pipe: the last ``lose`` messages on the way are lost. The target learns of the end after the others."""

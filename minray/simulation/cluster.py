@@ -46,6 +46,7 @@ from minray.platform.base import Platform, PlatformError, ProcessGone
 from minray.policies.names import check_policies
 from minray.protocol.gcs import JobConfig
 from minray.raylet.raylet import Raylet
+from minray.simulation.costs import Costs
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.logs import SimLogs
@@ -185,6 +186,7 @@ class SimCluster:
         system_config: Mapping[str, Any] | None = None,
         storage: str = "",
         show_output: bool = True,
+        costs: Costs | None = None,
     ) -> None:
         """``nodes``: a description of each node, the head first, with the keys ``num_cpus``, ``resources``, ``labels``, ...
         of ``NodeOptions``; or the number of nodes, with two CPUs each.
@@ -192,7 +194,8 @@ class SimCluster:
         There may be at most ``MAX_NODES``; ``add_node`` adds more later.
 
         ``storage`` is a path on the head's disk for the gcs, which can then be restarted. Without ``show_output`` the output
-        of drivers (which includes their workers' lines) goes to the trace only.
+        of drivers (which includes their workers' lines) goes to the trace only. ``costs``: how long messages, disks and
+        starts of workers take.
         """
         self.seed = seed
         self.oracle = Oracle(seed, faults, overrides)
@@ -214,6 +217,7 @@ class SimCluster:
         self._gcs_endpoint = GCS_ENDPOINT
         """Endpoint of the gcs, to which the name ``GCS_ENDPOINT`` leads."""
         self._show_output = show_output
+        self._costs = costs
         self._gcs_count = 0
         """Number of gcs processes started so far: each is an incarnation of its own."""
         self._node_count = 0
@@ -241,7 +245,7 @@ class SimCluster:
                 "driver": Role(self._run_driver, lambda config: _decode(config, WorkerConfig).worker_id),
             }
             stack.enter_context(simulated_meanings(self.seed))
-            self.world = SimWorld(self.oracle, roles)
+            self.world = SimWorld(self.oracle, roles, costs=self._costs)
             stack.callback(self._forget_tasks)
             stack.callback(self.world.close)
             stack.enter_context(_journal(self.world))

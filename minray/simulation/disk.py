@@ -18,18 +18,19 @@ import zlib
 from collections.abc import Sequence
 
 from minray.platform.base import Buffer, DiskBusy, DiskFailed, DiskFull
+from minray.simulation.costs import READ, WRITE, Costs
 from minray.simulation.faults import SLOW_DISK_S, Oracle
 from minray.simulation.loop import SimProcess
 from minray.simulation.node import SimNode
-
-SEEK_S = 0.000_1
-BYTES_PER_S = 1 << 30
 
 
 class SimDisk:
     """Implements ``base.Disk`` with a directory on a simulated node."""
 
-    def __init__(self, node: SimNode, path: str, process: SimProcess, oracle: Oracle) -> None:
+    def __init__(
+        self, node: SimNode, path: str, process: SimProcess, oracle: Oracle, costs: Costs | None = None
+    ) -> None:
+        self._costs = costs or Costs()
         self._node = node
         self._path = path
         self._process = process
@@ -43,7 +44,7 @@ class SimDisk:
         assert place not in self._node.files and place not in self._writing, f"{place} is written twice"
         self._writing.add(place)
         checksums = [zlib.crc32(piece) for piece in pieces]
-        await self._take_time("write", name, sum(len(piece) for piece in pieces))
+        await self._take_time(WRITE, name, sum(len(piece) for piece in pieces))
         self._writing.discard(place)
         assert checksums == [zlib.crc32(piece) for piece in pieces], f"{place}: memory changed while it was written"
         if self._node.disk_broken or self._is_struck("disk_error", "write", name):
@@ -64,7 +65,7 @@ class SimDisk:
     async def read(self, name: str, start: int, pieces: Sequence[memoryview]) -> list[int]:
         place = self._place(name)
         size = sum(len(piece) for piece in pieces)
-        await self._take_time("read", name, size)
+        await self._take_time(READ, name, size)
         if self._node.disk_broken or self._is_struck("disk_error", "read", name):
             raise DiskFailed(f"{place} could not be read: input/output error")
         if self._is_struck("disk_busy", "read", name):
@@ -96,7 +97,7 @@ class SimDisk:
     async def _take_time(self, what: str, name: str, size: int) -> None:
         key = ("slow_disk", self._process.name, f"{what} {name}", self._process.next_ordinal(f"slow {what} {name}"))
         extra_s = SLOW_DISK_S[self._oracle.choose(key, len(SLOW_DISK_S))]
-        await asyncio.sleep(SEEK_S + size / BYTES_PER_S + extra_s)
+        await asyncio.sleep(self._costs.disk_s(self._process, what, size) + extra_s)
 
     def _is_struck(self, kind: str, what: str, name: str) -> bool:
         ordinal = self._process.next_ordinal(f"{kind} {what} {name}")

@@ -22,6 +22,7 @@ from typing import Any
 
 from minray.common.machine_usage import MachineUsage, ProcessUsage
 from minray.platform.base import JOURNAL_BYTES, ExitStatus, OnOutput, Platform, ProcessGone, SpawnFailed, StorageFailed
+from minray.simulation.costs import Costs
 from minray.simulation.disk import SimDisk
 from minray.simulation.faults import ORPHAN_DELAYS_S, REAPS_S, SPAWNS, SWITCH, SWITCHES_S, Oracle, StepFaults
 from minray.simulation.interpreter import wall_time
@@ -33,7 +34,6 @@ from minray.simulation.trace import FAULT, LIFE, OUTPUT, Trace
 from minray.simulation.user_code import SimUserCode, this_thread
 
 MARK_BYTES = 64
-SPAWN_S = 0.004
 STILL_S = 1000.0
 """Seconds that a process with the spawn fault "stands still" is stalled: longer than any process waits for it."""
 REPORT_S = 0.000_1
@@ -103,7 +103,7 @@ class SimProcesses:
         self.children: list[SimProcess] = []
 
     async def spawn(self, role: str, name: str, config: bytes, on_output: OnOutput) -> SimChild:
-        await asyncio.sleep(SPAWN_S)
+        await asyncio.sleep(self._world.costs.spawn_s(self._process))
         fault = SPAWNS[self._world.oracle.choose(("spawn", name), len(SPAWNS))]
         if fault:
             self._world.trace.add(self._process.name, FAULT, f"spawn: {fault}", name)
@@ -264,11 +264,14 @@ class SimStorage:
 class SimWorld:
     """The shared parts of a simulated world: its loop, wire, oracle, trace and machines."""
 
-    def __init__(self, oracle: Oracle, roles: Mapping[str, Role], token: bytes = b"token") -> None:
+    def __init__(
+        self, oracle: Oracle, roles: Mapping[str, Role], token: bytes = b"token", costs: Costs | None = None
+    ) -> None:
         self.loop = SimLoop()
+        self.costs = costs or Costs()
         self.oracle = oracle
         self.trace = Trace(self.loop)
-        self.wire = SimWire(self.loop, oracle, self.trace)
+        self.wire = SimWire(self.loop, oracle, self.trace, self.costs)
         self.nodes: dict[str, SimNode] = {}
         self.step_faults = StepFaults(self.loop, oracle, self.trace, self.lose_node)
         self._roles = roles
@@ -363,7 +366,7 @@ class SimWorld:
             host=host,
             open_storage=lambda path: SimStorage(node, path, process, oracle),
             memory=SimMemory(self._arenas, process, node, oracle),
-            open_disk=lambda path: SimDisk(node, path, process, oracle),
+            open_disk=lambda path: SimDisk(node, path, process, oracle, self.costs),
             record=self.trace.recorder(process.name),
             bulk=(network, network),
         )

@@ -17,7 +17,9 @@ What can go wrong, beside delays (the keys of ``faults`` name the link, the meth
 
 An endpoint may be a name (``SimWire.names``), as in a cluster's name service. It is resolved at each attempt to connect.
 
-Left out: links that fill up (each message has the whole bandwidth), and more than one path between two nodes.
+``minray.simulation.costs`` says how long a message takes.
+
+Left out: more than one path between two nodes.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from minray.platform.base import (
 )
 from minray.platform.transport.queued_channel import CALL, CLOSE, Message
 from minray.simulation.channel import Pipe, SimChannelEnd
+from minray.simulation.costs import LOCAL_LATENCY_S, REMOTE_LATENCY_S, Costs
 from minray.simulation.faults import (
     BREAKS,
     CUTS_S,
@@ -50,8 +53,6 @@ from minray.simulation.faults import (
 from minray.simulation.loop import SimLoop, SimProcess
 from minray.simulation.trace import FAULT, LIFE, RECEIVE, SEND, Trace
 
-LOCAL_LATENCY_S = 0.000_05
-REMOTE_LATENCY_S = 0.000_2
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 30.0
 """Seconds without an acknowledgement after which a channel breaks, as with the keepalive of real channels."""
@@ -166,9 +167,11 @@ class SimNetwork:
 class SimWire:
     """Connects all processes of a world, and strikes their messages with faults."""
 
-    def __init__(self, loop: SimLoop, oracle: Oracle, trace: Trace) -> None:
+    def __init__(self, loop: SimLoop, oracle: Oracle, trace: Trace, costs: Costs | None = None) -> None:
+        costs = costs or Costs()
         self.loop = loop
         self.trace = trace
+        self.latency_s, self.carry_s = costs.latency_s, costs.carry_s
         self.listeners: dict[str, SimListener] = {}
         self.names: dict[str, str] = {}
         """Names of endpoints -> the endpoint to which each leads now."""
@@ -365,9 +368,6 @@ class SimWire:
         return delay_s
 
     # --- Faults of the wire ---
-
-    def latency_s(self, source: SimProcess, target: SimProcess) -> float:
-        return LOCAL_LATENCY_S if source.node == target.node else REMOTE_LATENCY_S
 
     def is_cut(self, source: SimProcess, target: SimProcess) -> bool:
         """Whether a cut holds back messages from ``source`` to ``target``."""

@@ -174,6 +174,6 @@ def struck_by_a_crash() -> Verdict:
 
 def test_a_scenario_that_depends_on_the_hash_seed_is_named_with_the_first_event_that_differs() -> None:
     assert compare(0, 1) == []
-    plant = "import os, minray.simulation.machine as it; it.SPAWN_S *= 1 + (os.environ['PYTHONHASHSEED'] == '2')"
+    plant = "import os, minray.simulation.costs as it; it.SPAWN_S *= 1 + (os.environ['PYTHONHASHSEED'] == '2')"
     (problem,) = compare(0, 1, plant)
     assert re.match(r"the scenario of seed 0 depends on the hash seed: event \d+ is Event\(.*\) or Event\(", problem)
