@@ -15,6 +15,7 @@ Ray: python/ray/scripts/scripts.py
     minray debug [ID]                                          attaches to a breakpoint of a task: see ``debug``
     minray dashboard                                           a web page about a cluster: see ``dashboard``
     minray microbenchmark                                      speed of this machine: see ``microbenchmark``
+    minray lab                                                 workload traces on simulated clusters: see ``laboratory``
     minray client-server                                       serves remote clients: see ``client_server``
     minray drain-node --node-id=...                            make a node leave after its tasks have ended: see ``drain``
     minray health-check                                        whether a node or a cluster answers: see ``health_check``
@@ -46,6 +47,7 @@ from minray.cli.dashboard import dashboard_command
 from minray.cli.debug import debug_command
 from minray.cli.drain import drain_command
 from minray.cli.errors import errors_for_people
+from minray.cli.laboratory import laboratory_commands
 from minray.cli.logs import logs_command
 from minray.cli.metrics import metrics_command
 from minray.cli.output import FORMAT, formatted
@@ -515,3 +517,4 @@ for _command in [
 ]:
     main.add_command(_command)
 main.add_command(client_server)
+main.add_command(laboratory_commands)

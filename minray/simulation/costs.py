@@ -29,11 +29,11 @@ SEEK_S = 0.000_1
 BYTES_PER_S = 1 << 30
 """Speed of a disk: seconds until its first byte, and bytes per second from then on."""
 READ, WRITE = "read", "write"
-"""What is done with a disk."""
+"""Operations of a disk."""
 
 
 class Costs:
-    """What things take, with a link for each pair of machines and a disk for each access."""
+    """The plain costs, with a link for each pair of machines and a disk for each access."""
 
     def latency_s(self, source: SimProcess, target: SimProcess) -> float:
         """Return the seconds from the sending of a message until its beginning arrives."""
@@ -45,7 +45,7 @@ class Costs:
         return size_bytes // BANDWIDTH_UNIT_BYTES * BANDWIDTH_UNIT_S
 
     def disk_s(self, process: SimProcess, operation: str, size_bytes: int) -> float:
-        """Return the seconds that a process's node takes to read or write (``operation``) so much of its disk."""
+        """Return the seconds that a process's node takes to read or write (``operation``) bytes of its disk."""
         return SEEK_S + size_bytes / BYTES_PER_S
 
     def spawn_s(self, parent: SimProcess) -> float:

@@ -17,6 +17,7 @@ NAME = re.compile(rf"^_?(?:{WORDS})(?:_[A-Z_]*)?(?: *: *[^=]+)? = (?!\")", re.M)
 """The head of a line that gives a module a constant, not a string, whose name is that of a bound."""
 ROOMS = (
     "simulation", "in_process", "testing", "util", "in_rays_place", "cli", "platform", "node", "dashboard", "remote_client",
+    "laboratory",
 )  # fmt: skip
 ELSEWHERE = tuple(f"minray/{room}/" for room in ROOMS)
 """Folders without protocol: the other sides of the seam, and what uses minray's API. A simulation has no real side,

@@ -31,7 +31,7 @@ BEHIND_THE_PORCH = GROUND | {
 """How the porch reaches its process: through the port for user threads, its records, and what can be asked of it."""
 COMPOSE = {
     "__main__", "cli", "dashboard", "simulation", "in_process", "testing", "cluster_utils", "node", "in_rays_place",
-    "run_as_ray", "remote_client", "client_builder",
+    "laboratory", "run_as_ray", "remote_client", "client_builder",
     "__init__",
 }  # fmt: skip
 """Rooms that put processes together."""
@@ -114,6 +114,8 @@ EXCEPTIONS = {
     ("minray/testing/pending.py", "threading.Thread"): "the cluster that is asked may be what is broken",
     ("minray/testing/process_leaks.py", "open"): "reads the pids of the children of the test's process",
     ("minray/testing/process_leaks.py", "threading.Thread"): "names threads, and starts none",
+    ("minray/laboratory/program.py", "time.sleep"): "tasks like a user's, which sleep for as long as they are busy",
+    ("minray/laboratory/program.py", "time.time"): "a program like a user's, which notes when its tasks run",
     ("minray/node/cluster_client.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/remote_client/connect.py", "secrets"): "names an incarnation before there is a platform",
     ("minray/node/driver_connection.py", "secrets"): "names an incarnation before there is a platform",

@@ -1,0 +1,185 @@
+"""A workload: tasks with given durations, sizes of results, inputs and resources, and the failures of nodes.
+
+Ray: has no counterpart
+
+All readers of traces and the generator make this record, and the experiments run it. ``encode`` and ``decode`` are its own
+file format: JSON with the word ``minray-workload`` in it.
+
+Rules
+  * Tasks are in an order in which each comes after all tasks whose results it uses. ``ordered`` makes such an order.
+  * A task takes ``duration_s`` wherever it runs. A result of ``outputs`` has a size and no content.
+  * A task arrives (is submitted) at ``arrival_s`` whether or not earlier ones have ended: the load is open-loop. Work that
+    is submitted all at once arrives at 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+FORMAT = "minray-workload"
+VERSION = 1
+CPU, GPU, MEMORY = "CPU", "GPU", "memory"
+
+
+class TraceError(ValueError):
+    """A trace cannot be used. The message says what is wrong, in which file and place, and what to do."""
+
+
+class TraceTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One task of a workload."""
+
+    id: str
+    duration_s: float
+    """Seconds that it runs for, without the costs of its inputs and outputs."""
+    inputs: tuple[tuple[str, int], ...] = ()
+    """(task, number of its output): the results that it takes as arguments."""
+    outputs: tuple[int, ...] = (0,)
+    """Sizes of its results in bytes; it has at least one."""
+    resources: dict[str, float] = {}
+    """Resources that it needs beside or instead of one CPU: ``{"CPU": 2, "GPU": 1, "memory": 1e9, "disk": 1}``."""
+    arrival_s: float = 0.0
+    group: str = ""
+    """The user, job or workflow to which it belongs: fairness is measured between groups."""
+    kind: str = ""
+    """The program that it runs, such as ``align``; tasks of one kind are one remote function. Empty: all are one."""
+
+
+class NodeFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The loss of a node, which is silent as that of a machine without power."""
+
+    node: int
+    """Number of the node. Node 0 is the head, with the driver, and cannot be lost."""
+    down_s: float
+    """When it is lost, in seconds after the beginning."""
+    up_s: float | None = None
+    """When an empty machine takes its place; None: never."""
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Tasks in an order in which each can be submitted."""
+
+    name: str
+    tasks: tuple[TraceTask, ...]
+    failures: tuple[NodeFailure, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences about what the reader of the trace has left out."""
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of a file in minray's own format."""
+
+    format: str
+    version: int
+    workload: Workload
+
+
+def encode(workload: Workload) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(_File(FORMAT, VERSION, workload)), indent=1) + b"\n"
+
+
+def decode(content: bytes, where: str) -> Workload:
+    """Read what ``encode`` has written, or somebody like it. Raises TraceError."""
+    try:
+        file = msgspec.json.decode(content, type=_File)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{where} is no workload of minray: {error}. `minray lab generate` writes such files") from None
+    if file.version != VERSION:
+        raise TraceError(f"{where} has version {file.version} of the format {FORMAT}; this minray reads version {VERSION}")
+    return checked(file.workload, where)
+
+
+def checked(workload: Workload, where: str) -> Workload:
+    """Return the workload with its tasks in a possible order. Raises TraceError for one that no cluster can run."""
+    if not workload.tasks:
+        raise TraceError(f"{where} has no tasks; a workload has at least one")
+    known: dict[str, TraceTask] = {}
+    for task in workload.tasks:
+        if task.id in known:
+            raise TraceError(f"{where}: two tasks have the id {task.id!r}; give each its own")
+        known[task.id] = task
+        _check_numbers(task, where)
+    for task in workload.tasks:
+        for source, number in task.inputs:
+            if source not in known:
+                raise TraceError(f"{where}: task {task.id!r} takes a result of {source!r}, but there is no such task")
+            if not 0 <= number < len(known[source].outputs):
+                has = len(known[source].outputs)
+                raise TraceError(f"{where}: task {task.id!r} takes output {number} of {source!r}; it has {has}, from 0")
+    for failure in workload.failures:
+        _check_failure(failure, where)
+    return msgspec.structs.replace(workload, tasks=tuple(ordered(workload.tasks, where)))
+
+
+def _check_numbers(task: TraceTask, where: str) -> None:
+    numbers = {"duration_s": task.duration_s, "arrival_s": task.arrival_s}
+    numbers |= {f"output {index}": size for index, size in enumerate(task.outputs)}
+    numbers |= {f"resource {name}": amount for name, amount in task.resources.items()}
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf:
+            raise TraceError(f"{where}: task {task.id!r} has {name} = {value}; it must be a finite number from 0")
+    if not task.outputs:
+        raise TraceError(f"{where}: task {task.id!r} has no outputs; write one of 0 bytes")
+
+
+def _check_failure(failure: NodeFailure, where: str) -> None:
+    if failure.node < 1:
+        raise TraceError(f"{where}: node {failure.node} cannot fail; give a number from 1, since node 0 has the driver")
+    if not 0 <= failure.down_s < math.inf or (failure.up_s is not None and not failure.down_s < failure.up_s < math.inf):
+        raise TraceError(
+            f"{where}: node {failure.node} goes down at {failure.down_s} and up at {failure.up_s};"
+            " give seconds from 0, the second after the first"
+        )
+
+
+def ordered(tasks: Sequence[TraceTask], where: str) -> list[TraceTask]:
+    """Return tasks by arrival, each after those whose results it uses; a task arrives no earlier than these.
+
+    Raises TraceError for a circle.
+    """
+    by_id = {task.id: task for task in tasks}
+    waits_for = {task.id: {source for source, _ in task.inputs} for task in tasks}
+    users: dict[str, list[str]] = {task.id: [] for task in tasks}
+    for user, sources in waits_for.items():
+        for source in sources:
+            users[source].append(user)
+    arrivals = {task.id: task.arrival_s for task in tasks}
+    free = [task.id for task in tasks if not waits_for[task.id]]
+    order: list[str] = []
+    for id in free:  # grows meanwhile
+        order.append(id)
+        for user in users[id]:
+            arrivals[user] = max(arrivals[user], arrivals[id])
+            waits_for[user].discard(id)
+            if not waits_for[user]:
+                free.append(user)
+    if len(order) < len(tasks):
+        circle = _a_circle(waits_for)
+        raise TraceError(f"{where}: tasks wait for each other, {' <- '.join(circle)}; remove one of these inputs")
+    order.sort(key=lambda id: arrivals[id])  # stable, and no task arrives before its inputs
+    return [msgspec.structs.replace(by_id[id], arrival_s=arrivals[id]) for id in order]
+
+
+def _a_circle(waits_for: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the ids of one circle among tasks that wait, the first one again at the end."""
+    id = next(id for id, sources in waits_for.items() if sources)
+    way: list[str] = []
+    while id not in way:
+        way.append(id)
+        id = min(waits_for[id])
+    return [*way[way.index(id) :], id]
+
+
+def work_s(tasks: Iterable[TraceTask]) -> float:
+    """Return the CPU seconds of tasks."""
+    return math.fsum(task.duration_s * task.resources.get(CPU, 1.0) for task in tasks)
+
+
+def critical_path_s(tasks: Iterable[TraceTask]) -> float:
+    """Return the length of the longest chain of inputs, counting durations alone. Tasks must be in order."""
+    ends: dict[str, float] = {}
+    for task in tasks:
+        ends[task.id] = task.duration_s + max((ends[source] for source, _ in task.inputs), default=0.0)
+    return max(ends.values())
