@@ -100,12 +100,9 @@ def errors_of_traces() -> Iterator[None]:
 
 
 def _setup(options: dict[str, Any]) -> Setup:
-    from minray.common.config import SystemConfig
     from minray.laboratory.cost_model import CostModel, read_costs
     from minray.laboratory.experiment import Setup
 
-    config = {name: value for entries in options["entries"] for name, value in entries.items()}
-    SystemConfig.from_overrides(config)
     resources = value_of(options["resources"])
     if not isinstance(resources, dict) or not all(isinstance(amount, int | float) for amount in resources.values()):
         raise ValueError(f"--resources must be a JSON object of numbers, got {options['resources']}")
@@ -115,9 +112,17 @@ def _setup(options: dict[str, Any]) -> Setup:
         resources=resources,
         store_bytes=options["store_bytes"],
         costs=read_costs(options["costs"]) if options["costs"] else CostModel(),
-        system_config=config,
+        system_config=checked_config({name: value for entries in options["entries"] for name, value in entries.items()}),
         shrink=options["shrink"],
     )
+
+
+def checked_config(entries: dict[str, Any]) -> dict[str, Any]:
+    """Return entries of the system config. Raises ValueError or TypeError for those that no cluster accepts."""
+    from minray.common.config import SystemConfig
+
+    SystemConfig.from_overrides(entries)
+    return entries
 
 
 def _workload(trace: str, failures: Path | None, seed: int) -> Workload:
@@ -143,9 +148,13 @@ def laboratory_commands() -> None:
 @SEED
 @click.option("--json", "json_file", type=OUTPUT, help="Write all figures to this file.")
 @click.option("--csv", "csv_file", type=OUTPUT, help="Write a table of all tasks to this file.")
-def run_command(trace: str, seed: int, json_file: Path | None, csv_file: Path | None, **options: Any) -> None:
+@click.option("--html", "page", type=OUTPUT, help="Write a page with plots to this file.")
+def run_command(
+    trace: str, seed: int, json_file: Path | None, csv_file: Path | None, page: Path | None, **options: Any
+) -> None:
     """Run TRACE, a file or a load such as fft:width=16, on a simulated cluster."""
     from minray.laboratory.experiment import simulate
+    from minray.laboratory.page import run_page
     from minray.laboratory.report import summarise, task_rows, text, to_csv, to_json
 
     with errors_of_traces():
@@ -155,7 +164,9 @@ def run_command(trace: str, seed: int, json_file: Path | None, csv_file: Path | 
         if json_file is not None:
             json_file.write_bytes(to_json(figures))
         if csv_file is not None:
-            csv_file.write_text(to_csv(task_rows(record)))
+            csv_file.write_text(to_csv(task_rows(record)), encoding="utf-8")
+        if page is not None:
+            page.write_text(run_page(record, figures), encoding="utf-8")
 
 
 @laboratory_commands.command("generate")
@@ -174,3 +185,49 @@ def generate_command(load: str, seed: int, output: Path) -> None:
         click.echo(f"{len(workload.tasks)} tasks of {work:.1f} CPU seconds, critical path {path:.1f} s, are in {output}")
         for note in workload.notes:
             click.echo(f"left out: {note}", err=True)
+
+
+@laboratory_commands.command("compare")
+@click.argument("trace")
+@setup_options
+@click.option("--variant", "variants", type=Variant(), multiple=True, required=True, help="A configuration; give several.")
+@click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Number of seeds: 0, 1, 2, ...")
+@click.option("--json", "json_file", type=OUTPUT, help="Write means, intervals and values to this file.")
+@click.option("--csv", "csv_file", type=OUTPUT, help="Write a table of all runs to this file.")
+@click.option("--html", "page", type=OUTPUT, help="Write a page with plots to this file.")
+def compare_command(
+    trace: str,
+    variants: tuple[tuple[str, dict[str, Any]], ...],
+    seeds: int,
+    json_file: Path | None,
+    csv_file: Path | None,
+    page: Path | None,
+    **options: Any,
+) -> None:
+    """Run TRACE with each configuration and seed, and compare them with confidence intervals."""
+    import msgspec
+
+    from minray.laboratory.comparison import ComparedRow, compare, comparison_text, summarise_comparison
+    from minray.laboratory.page import comparison_page
+    from minray.laboratory.report import to_csv, to_json
+
+    def tell(row: ComparedRow) -> None:
+        click.echo(f"{row.configuration}, seed {row.seed}: {row.makespan_s:.3f} s", err=True)
+
+    with errors_of_traces():
+        plain = _setup(options)
+        if len(dict(variants)) < len(variants):
+            raise ValueError("two variants have the same name; give each its own")
+        setups = {
+            name: msgspec.structs.replace(plain, system_config=checked_config({**plain.system_config, **entries}))
+            for name, entries in variants
+        }
+        rows = compare(lambda seed: _workload(trace, options["failures"], seed), setups, range(seeds), tell)
+        figures = summarise_comparison(trace, rows, setups)
+        click.echo(comparison_text(figures))
+        if json_file is not None:
+            json_file.write_bytes(to_json(figures))
+        if csv_file is not None:
+            csv_file.write_text(to_csv(rows), encoding="utf-8")
+        if page is not None:
+            page.write_text(comparison_page(figures), encoding="utf-8")

@@ -6,7 +6,7 @@ Ray: has no counterpart
     draws.exponential(mean=2.0)
 
 A stream is named by the seed and words, so that one more draw in one place does not change the numbers of another. The
-generator of workloads and the bootstrap use it. Python's ``random`` is not used because simulated code has it replaced.
+generator of workloads uses it. Python's ``random`` is not used because simulated code has it replaced.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ class Draws:
         self._count += 1
         digest = hashlib.blake2b(self._count.to_bytes(8, "big"), digest_size=8, key=self._key[:64]).digest()
         return low + (high - low) * ((int.from_bytes(digest, "big") >> 11) / (1 << 53))
-
-    def below(self, n: int) -> int:
-        return int(self.uniform() * n)
 
     def exponential(self, mean: float) -> float:
         return -mean * math.log(1.0 - self.uniform())

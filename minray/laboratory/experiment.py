@@ -101,8 +101,7 @@ class RunRecord(msgspec.Struct):
 def simulate(workload: Workload, setup: Setup, seed: int) -> RunRecord:
     """Run a workload. Raises TraceError for one that does not fit the setup, ValueError for a wrong system config."""
     check(workload, setup)
-    names = [HEAD, *(f"n{number}" for number in range(1, setup.nodes))]
-    costs = ModelledCosts(setup.costs, {name: number for number, name in enumerate(names)}, setup.shrink)
+    costs = ModelledCosts(setup.costs, {name: number for number, name in enumerate(node_names(setup))}, setup.shrink)
     record = RunRecord(workload, setup, seed)
     nodes = [setup.node()] * setup.nodes
     with SimCluster(nodes, seed, system_config=setup.shrunk_config(), show_output=False, costs=costs) as cluster:
@@ -135,6 +134,11 @@ def _drive(cluster: SimCluster, costs: ModelledCosts, record: RunRecord) -> None
     finally:
         program.OBSERVERS.remove(observe)
     record.messages = dict(costs.messages - before)
+
+
+def node_names(setup: Setup) -> list[str]:
+    """Return the names of the nodes by their numbers: the head is node 0."""
+    return [HEAD, *(f"n{number}" for number in range(1, setup.nodes))]
 
 
 def busy_times(tasks: tuple[TraceTask, ...], costs: CostModel) -> dict[str, float]:

@@ -26,9 +26,9 @@ from typing import Any
 
 import msgspec
 
-from minray.laboratory.experiment import RunRecord, TaskRun
+from minray.laboratory.experiment import RunRecord, TaskRun, node_names
 from minray.laboratory.figures import jain, percentile
-from minray.laboratory.workload import CPU, TraceTask, critical_path_s, work_s
+from minray.laboratory.workload import CPU, TraceTask, critical_path_s, earliest_end_s, work_s
 from minray.simulation.costs import READ, WRITE
 
 VERSION = 1
@@ -92,12 +92,12 @@ def _row(task: TraceTask, record: RunRecord, runs: Mapping[str, list[TaskRun]]) 
 def summarise(record: RunRecord) -> Figures:
     """Return all figures of a run, as plain data."""
     rows, setup, tasks = task_rows(record), record.setup, record.workload.tasks
-    cpus = {task.id: task.resources.get(CPU, 1.0) for task in tasks}
+    cpus = cpus_of(record)
     busy: Counter[str] = Counter()
     for run in record.executions:
         busy[run.node] += cpus[run.task] * (run.end_s - run.start_s)  # type: ignore[assignment]
-    nodes = ["head", *(f"n{number}" for number in range(1, setup.nodes))]
-    bound_s = max(critical_path_s(tasks), work_s(tasks) / (setup.nodes * setup.cpus))
+    nodes = node_names(setup)
+    bound_s = max(earliest_end_s(tasks), work_s(tasks) / (setup.nodes * setup.cpus))
     delays = [row.queueing_delay_s for row in rows if row.queueing_delay_s is not None]
     figures: Figures = _plain(
         {
@@ -132,7 +132,7 @@ def summarise(record: RunRecord) -> Figures:
             "workers_started": record.workers,
             "hot_spots": _hot_spots(record, rows, {node: busy[node] for node in nodes}),
             "nodes": {node: {"busy_cpu_s": busy[node]} for node in nodes},
-            "busy_cpus": _busy_cpus(record, cpus),
+            "busy_cpus": {"slice_s": record.makespan_s / SLICES, "cpus": busy_curve(record)},
         }
     )
     return figures
@@ -187,16 +187,22 @@ def _hot_spots(record: RunRecord, rows: Iterable[ReportRow], busy: Mapping[str, 
     }
 
 
-def _busy_cpus(record: RunRecord, cpus: Mapping[str, float]) -> Figures:
-    """Return the curve of busy CPUs: the mean number of CPUs in use in each slice of time."""
+def busy_curve(record: RunRecord, node: str | None = None) -> list[float]:
+    """Return the mean number of CPUs in use, of one node or of all, in each of ``SLICES`` equal slices of the run."""
+    cpus = cpus_of(record)
     width_s = record.makespan_s / SLICES
     totals = [0.0] * SLICES
     for run in record.executions:
-        first, last = int(run.start_s / width_s), min(SLICES - 1, int(run.end_s / width_s))
-        for index in range(first, last + 1):
-            overlap_s = min(run.end_s, (index + 1) * width_s) - max(run.start_s, index * width_s)
-            totals[index] += cpus[run.task] * max(0.0, overlap_s)
-    return {"slice_s": width_s, "cpus": [total / width_s for total in totals]}
+        if node in (None, run.node):
+            for index in range(int(run.start_s / width_s), min(SLICES - 1, int(run.end_s / width_s)) + 1):
+                overlap_s = min(run.end_s, (index + 1) * width_s) - max(run.start_s, index * width_s)
+                totals[index] += cpus[run.task] * max(0.0, overlap_s)
+    return [total / width_s for total in totals]
+
+
+def cpus_of(record: RunRecord) -> dict[str, float]:
+    """Return the CPUs of each task."""
+    return {task.id: task.resources.get(CPU, 1.0) for task in record.workload.tasks}
 
 
 def _rounded(number: float) -> float:

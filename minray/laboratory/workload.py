@@ -179,7 +179,12 @@ def work_s(tasks: Iterable[TraceTask]) -> float:
 
 def critical_path_s(tasks: Iterable[TraceTask]) -> float:
     """Return the length of the longest chain of inputs, counting durations alone. Tasks must be in order."""
+    return earliest_end_s([msgspec.structs.replace(task, arrival_s=0.0) for task in tasks])
+
+
+def earliest_end_s(tasks: Iterable[TraceTask]) -> float:
+    """Return when the last task would end if none ever waited for a CPU or for bytes. Tasks must be in order."""
     ends: dict[str, float] = {}
     for task in tasks:
-        ends[task.id] = task.duration_s + max((ends[source] for source, _ in task.inputs), default=0.0)
+        ends[task.id] = task.duration_s + max([task.arrival_s, *(ends[source] for source, _ in task.inputs)])
     return max(ends.values())

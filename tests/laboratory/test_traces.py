@@ -1,0 +1,129 @@
+"""Readers of traces: what they take from a file, what they say they left out, and what they say of a wrong file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minray.laboratory.traces.reading import failures_in, read, workload_of
+from minray.laboratory.workload import NodeFailure, TraceError, TraceTask, encode
+
+SAMPLES = Path(__file__).with_name("samples")
+
+
+def sample(name: str) -> Any:
+    return json.loads((SAMPLES / name).read_text())
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "trace.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_a_workflow_of_wfcommons() -> None:
+    workload = read(SAMPLES / "wfcommons.json")
+    assert workload.name == "three-steps"
+    assert workload.notes == ("1 input files of 9000 bytes, which no task writes, are not read",)
+    split, one, two, report = workload.tasks
+    assert split == TraceTask("split_1", 1.5, (), (4000, 5000, 0), kind="split")
+    assert one == TraceTask("count_1", 4, (("split_1", 0),), (10, 0), {"CPU": 2}, kind="count")
+    assert two.inputs == (("split_1", 1),)
+    # The report reads no file of the first task, but waits for it.
+    assert report.inputs == (("count_1", 0), ("count_2", 0), ("split_1", 2))
+
+
+def test_a_graph_of_dagbench_has_a_size_for_each_edge() -> None:
+    workload = read(SAMPLES / "dagbench.json")
+    assert {task.id: (task.duration_s, task.inputs, task.outputs) for task in workload.tasks} == {
+        "top": (2.0, (), (100, 7)),
+        "left": (3.5, (("top", 0),), (5,)),
+        "right": (1, (("top", 1),), (6,)),
+        "end": (0.5, (("left", 0), ("right", 0)), (0,)),
+    }
+    assert workload.notes[1] == "the network in the file is not used; the cost model takes its place"
+
+
+def test_a_timeline_has_the_tasks_at_the_times_of_their_start(tmp_path: Path) -> None:
+    events = sample("timeline.json")
+    expected = (TraceTask("0", 1.0, kind="cube"), TraceTask("1", 0.25, arrival_s=0.5, kind="square"))
+    assert read(SAMPLES / "timeline.json").tasks == expected
+    assert read(written(tmp_path, {"traceEvents": events})).tasks == expected
+
+
+def test_a_converted_trace_is_the_same_workload(tmp_path: Path) -> None:
+    workload = read(SAMPLES / "wfcommons.json")
+    assert read(written(tmp_path, encode(workload).decode())) == workload
+
+
+WRONG: list[tuple[str, str, Any, str]] = [
+    ("wfcommons.json", "workflow/specification/tasks/1/id", 7, "workflow.specification.tasks[1].id is 7; it must be a text"),
+    ("wfcommons.json", "workflow/specification/tasks/1/parents", ["nobody"], "tasks[1].parents is 'nobody'; it must be"),
+    ("wfcommons.json", "workflow/specification/tasks/0/outputFiles", ["gone"], "outputFiles is 'gone'; it must be the id"),
+    ("wfcommons.json", "workflow/specification/files/0/sizeInBytes", -1, "files[0].sizeInBytes is -1; it must be a finite"),
+    ("wfcommons.json", "workflow/execution/tasks/2/runtimeInSeconds", None, "tasks[2].runtimeInSeconds is missing"),
+    ("wfcommons.json", "workflow/execution/tasks/2/id", "other", "'count_2'; it must be that of a task in workflow"),
+    ("wfcommons.json", "workflow/execution", None, "the workflow has no execution, and so no run times"),
+    ("wfcommons.json", "workflow/specification", None, "workflow has no specification, as in versions of WfFormat"),
+    ("wfcommons.json", "workflow", [], "workflow is []; it must be an object"),
+    ("dagbench.json", "task_graph/tasks/0/cost", "much", "task_graph.tasks[0].cost is 'much'"),
+    ("dagbench.json", "task_graph/tasks/0/name", "end", "task_graph.dependencies[0].source is 'top'; it must be the name"),
+    ("dagbench.json", "task_graph/dependencies/3/target", "top", "wait for each other, top <- right <- top"),
+    ("dagbench.json", "task_graph/tasks", {}, "task_graph.tasks is {}; it must be a list"),
+    ("timeline.json", "0/dur", None, "traceEvents[0].dur is missing; it must be a number: the duration"),
+    ("timeline.json", "0/ts", True, "traceEvents[0].ts is True"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "value", "reason"), WRONG, ids=[f"{name}-{place}" for name, place, *_ in WRONG])
+def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, name: str, place: str, value: Any, reason: str) -> None:
+    content = sample(name)
+    *way, last = [int(word) if word.isdigit() else word for word in place.split("/")]
+    inner = content
+    for word in way:
+        inner = inner[word]
+    inner[last] = value
+    path = written(tmp_path, content)
+    with pytest.raises(TraceError) as error:
+        read(path)
+    assert str(error.value).startswith(str(path)) and reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"workflow": {"spec', "is no JSON: Input data was truncated. It may be cut off"),
+        ("", "is no JSON"),
+        ("\x00\x01", "is no JSON"),
+        ({"steps": []}, "has no known format. Known are: minray's own"),
+        ("7", "has no known format"),
+        ("[]", "has no events of the category task::NAME"),
+        ({"format": "minray-workload", "version": 1}, "is no workload of minray"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: Any, reason: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(TraceError) as error:
+        read(path)
+    assert str(path) in str(error.value) and reason in str(error.value)
+
+
+def test_a_word_that_is_neither_file_nor_load_is_refused() -> None:
+    with pytest.raises(TraceError, match="ring:width=3 is neither a file nor a load; loads begin with single, chain"):
+        workload_of("ring:width=3", 0)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot read .*: Is a directory"):
+        workload_of(str(tmp_path), 0)
+
+
+def test_failures_of_nodes(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"node": 2, "down_s": 10, "up_s": 60}, {"node": 1, "down_s": 3.5}])
+    assert failures_in(path) == (NodeFailure(2, 10, 60), NodeFailure(1, 3.5))
+    path.write_text('[{"node": "n2", "down_s": 10}]')
+    with pytest.raises(TraceError, match=r"no list of node failures: Expected `int`, got `str` - at `\$\[0\]\.node`. Write"):
+        failures_in(path)
