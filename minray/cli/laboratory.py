@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 INPUT = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 SEED = click.option("--seed", type=click.IntRange(0, 2**32), default=0, show_default=True, help="Decides all chance.")
 
 
@@ -81,6 +82,7 @@ def setup_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--costs", type=INPUT, help="Cost model of links, disks and starts: JSON or TOML. Default: 10 Gb/s."),
         click.option("--failures", type=INPUT, help='Node failures: JSON such as [{"node": 2, "down_s": 10, "up_s": 60}].'),
         click.option("--set", "entries", type=Entries(), multiple=True, help="Entries of the cluster's _system_config."),
+        click.option("--warm", is_flag=True, help="Start all workers before the time begins."),
         click.option("--shrink", type=click.IntRange(1), default=1, show_default=True, help="Divide values by this."),
     ]
     for option in reversed(options):
@@ -113,6 +115,7 @@ def _setup(options: dict[str, Any]) -> Setup:
         store_bytes=options["store_bytes"],
         costs=read_costs(options["costs"]) if options["costs"] else CostModel(),
         system_config=checked_config({name: value for entries in options["entries"] for name, value in entries.items()}),
+        warm=options["warm"],
         shrink=options["shrink"],
     )
 
@@ -231,3 +234,41 @@ def compare_command(
             csv_file.write_text(to_csv(rows), encoding="utf-8")
         if page is not None:
             page.write_text(comparison_page(figures), encoding="utf-8")
+
+
+@laboratory_commands.command("calibrate")
+@click.option("-o", "--output", type=OUTPUT, required=True, help="File to write: JSON for --costs.")
+@click.option("--folder", type=FOLDER, help="Folder whose disk to measure.")
+@click.option("--values", type=click.Choice(["arrays", "objects"]), default="arrays", show_default=True, help="To pickle.")
+def calibrate_command(output: Path, folder: Path | None, values: str) -> None:
+    """Measure this machine's memory, pickling, disk, latency and starts of workers, and write a cost model."""
+    import tempfile
+
+    import msgspec
+
+    from minray.laboratory.calibration import NOT_MEASURED, calibrate
+
+    with errors_of_traces():
+        costs = calibrate(folder or Path(tempfile.gettempdir()), values)
+        output.write_bytes(msgspec.json.format(msgspec.json.encode(costs), indent=1) + b"\n")
+    for name, value in msgspec.structs.asdict(costs).items():
+        click.echo(f"{name:<24}{value:>14g}" + ("   (kept: one machine cannot show it)" if name in NOT_MEASURED else ""))
+
+
+@laboratory_commands.command("validate")
+@click.argument("trace")
+@setup_options
+@SEED
+@click.option("--json", "json_file", type=OUTPUT, help="Write both runs' figures to this file.")
+def validate_command(trace: str, seed: int, json_file: Path | None, **options: Any) -> None:
+    """Run TRACE on a real cluster of this machine, whose tasks sleep, and simulated; show both."""
+    from minray.laboratory.experiment import simulate
+    from minray.laboratory.report import to_json
+    from minray.laboratory.validation import compared, run_for_real, validation_lines
+
+    with errors_of_traces():
+        workload, setup = _workload(trace, options["failures"], seed), _setup(options)
+        rows = compared(run_for_real(workload, setup), simulate(workload, setup, seed))
+        click.echo("\n".join(validation_lines(rows)))
+        if json_file is not None:
+            json_file.write_bytes(to_json({"minray_validation": 1, "rows": rows}))

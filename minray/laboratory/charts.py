@@ -31,7 +31,7 @@ MAX_ROWS = 64
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return round numbers from ``low`` to ``high``, about so many."""
+    """Return round numbers from ``low`` to ``high``, about as many as ``about`` says."""
     if not high > low:
         return [low]
     raw = (high - low) / about

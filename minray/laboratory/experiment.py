@@ -47,6 +47,8 @@ class Setup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of each node's object store."""
     costs: CostModel = CostModel()
     system_config: dict[str, Any] = {}
+    warm: bool = False
+    """Whether a task has run on each CPU before the time begins, so that workers need not be started."""
     shrink: int = 1
     """Factor by which values are smaller in the memory of the simulation than they are meant to be."""
 
@@ -115,6 +117,8 @@ def _drive(cluster: SimCluster, costs: ModelledCosts, record: RunRecord) -> None
     """Be the simulated driver: begin the failures and the records, and run the program."""
     driver = current_process.get()
     assert driver is not None and driver.name.startswith(DRIVER)
+    if record.setup.warm:
+        program.warm_up(record.setup.nodes, record.setup.cpus)
     begin_s = wall_time(driver)
     before = Counter(costs.messages)
     costs.forget_bytes()

@@ -28,6 +28,9 @@ Observer = Callable[[str, float, float], None]
 OBSERVERS: list[Observer] = []
 """Called as (task, start, end) at the end of each task, with the times of ``time.time``."""
 
+WARM_S = 1.0
+"""Duration of a task of the warm-up in seconds: long enough that each CPU must take one."""
+
 
 def perform(task: str, busy_s: float, sizes: Sequence[int], *inputs: Any) -> Any:
     """Be a task: sleep, and return values of these sizes."""
@@ -37,6 +40,13 @@ def perform(task: str, busy_s: float, sizes: Sequence[int], *inputs: Any) -> Any
     for observe in OBSERVERS:
         observe(task, start_s, time.time())
     return values[0] if len(values) == 1 else values
+
+
+def warm_up(nodes: int, cpus: float) -> None:
+    """Run a task on each CPU of each node, so that all workers have started and imported what they need."""
+    function = minray.remote(perform).options(scheduling_strategy="SPREAD", max_retries=-1)
+    minray.get([function.remote("warm-up", WARM_S, [0]) for _ in range(nodes * int(cpus))])
+    time.sleep(WARM_S / 2)  # until all nodes have heard that all others are idle again
 
 
 def options_of(task: TraceTask) -> dict[str, Any]:

@@ -19,6 +19,13 @@ def test_a_chain_takes_the_sum_of_its_durations_and_a_start() -> None:
     assert [each.task for each in record.executions] == ["0.0", "0.1", "0.2"]
 
 
+def test_workers_of_a_warm_cluster_need_not_be_started() -> None:
+    costs = CostModel(worker_start_s=5.0)
+    cold, warm = (run(load("single:count=4"), costs=costs, warm=is_warm) for is_warm in (False, True))
+    assert cold.makespan_s > 5.9 and warm.makespan_s < 1.1
+    assert len(warm.executions) == 4, "the tasks of the warm-up are not counted"
+
+
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
     text = "map-reduce:width=4,depth=2,output=200e3,arrivals=poisson,durations=exponential,count=2"
     reports = []

@@ -114,6 +114,7 @@ EXCEPTIONS = {
     ("minray/testing/pending.py", "threading.Thread"): "the cluster that is asked may be what is broken",
     ("minray/testing/process_leaks.py", "open"): "reads the pids of the children of the test's process",
     ("minray/testing/process_leaks.py", "threading.Thread"): "names threads, and starts none",
+    ("minray/laboratory/calibration.py", "time.perf_counter"): "measures the machine, without a loop",
     ("minray/laboratory/program.py", "time.sleep"): "tasks like a user's, which sleep for as long as they are busy",
     ("minray/laboratory/program.py", "time.time"): "a program like a user's, which notes when its tasks run",
     ("minray/node/cluster_client.py", "secrets"): "names an incarnation before there is a platform",
