@@ -8,6 +8,7 @@ long as it is busy, and returns arrays of zeros with the sizes of its results.
 Rules
   * The driver submits each task when it arrives. It drops a reference after the last task that uses it, and one that no task
     uses when that task has ended.
+  * Tasks of one kind are one remote function, as far as minray knows: it learns how long its tasks take.
   * Tasks are retried for ever when their node or worker is lost.
   * In a simulation ``OBSERVERS`` hear of each task that has ended. On a real cluster the timeline tells the same.
 """
@@ -72,7 +73,7 @@ def drive(
     since the call.
     """
     begin_s = time.time()
-    function = minray.remote(perform)
+    functions = {kind: minray.remote(perform) for kind in dict.fromkeys(task.kind for task in tasks)}
     uses = Counter(source for task in tasks for source in dict.fromkeys(source for source, _ in task.inputs))
     refs: dict[str, list[Any]] = {}
     last: deque[Any] = deque()
@@ -83,7 +84,7 @@ def drive(
         arguments = [refs[source][number] for source, number in task.inputs]
         on_submit(task.id, time.time() - begin_s)
         sizes = [size // shrink for size in task.outputs]
-        returned = function.options(**options_of(task)).remote(task.id, busy_s[task.id], sizes, *arguments)
+        returned = functions[task.kind].options(**options_of(task)).remote(task.id, busy_s[task.id], sizes, *arguments)
         results = returned if len(sizes) > 1 else [returned]
         if uses[task.id]:
             refs[task.id] = results

@@ -36,6 +36,24 @@ def test_a_workflow_of_wfcommons() -> None:
     assert report.inputs == (("count_1", 0), ("count_2", 0), ("split_1", 2))
 
 
+def test_a_workflow_of_an_older_version_is_the_same(tmp_path: Path) -> None:
+    whole = sample("wfcommons.json")
+    specification, runs = whole["workflow"]["specification"], whole["workflow"]["execution"]["tasks"]
+    sizes = {file["id"]: file["sizeInBytes"] for file in specification["files"]}
+    flat = []
+    for task, run in zip(specification["tasks"], runs, strict=True):
+        files = [("input", name) for name in task["inputFiles"]] + [("output", name) for name in task["outputFiles"]]
+        listed = [{"link": link, "name": name, "sizeInBytes": sizes[name]} for link, name in files]
+        times = {"runtimeInSeconds": run["runtimeInSeconds"], "cores": run.get("coreCount", 1)}
+        flat.append({"name": task["id"], "category": task["name"], "parents": task["parents"], "files": listed, **times})
+    older = written(tmp_path, {"name": "three-steps", "schemaVersion": "1.4", "workflow": {"tasks": flat}})
+    assert read(older) == read(SAMPLES / "wfcommons.json")
+    flat[0]["files"][0]["link"] = "both"
+    written(tmp_path, {"name": "three-steps", "workflow": {"tasks": flat}})
+    with pytest.raises(TraceError, match=r"workflow.tasks\[0\].files\[0\].link is 'both'; it must be input or output"):
+        read(older)
+
+
 def test_a_graph_of_dagbench_has_a_size_for_each_edge() -> None:
     workload = read(SAMPLES / "dagbench.json")
     assert {task.id: (task.duration_s, task.inputs, task.outputs) for task in workload.tasks} == {
@@ -67,7 +85,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("wfcommons.json", "workflow/execution/tasks/2/runtimeInSeconds", None, "tasks[2].runtimeInSeconds is missing"),
     ("wfcommons.json", "workflow/execution/tasks/2/id", "other", "'count_2'; it must be that of a task in workflow"),
     ("wfcommons.json", "workflow/execution", None, "the workflow has no execution, and so no run times"),
-    ("wfcommons.json", "workflow/specification", None, "workflow has no specification, as in versions of WfFormat"),
+    ("wfcommons.json", "workflow/specification", None, "workflow has neither specification nor tasks"),
     ("wfcommons.json", "workflow", [], "workflow is []; it must be an object"),
     ("dagbench.json", "task_graph/tasks/0/cost", "much", "task_graph.tasks[0].cost is 'much'"),
     ("dagbench.json", "task_graph/tasks/0/name", "end", "task_graph.dependencies[0].source is 'top'; it must be the name"),
