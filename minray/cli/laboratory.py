@@ -97,6 +97,8 @@ def errors_of_traces() -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from None
+    except ConnectionError as error:
+        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from None
 
@@ -259,16 +261,17 @@ def calibrate_command(output: Path, folder: Path | None, values: str) -> None:
 @click.argument("trace")
 @setup_options
 @SEED
+@click.option("--address", metavar="HOST:PORT", help="Cluster to run on, with a node here. Default: a new one, here.")
 @click.option("--json", "json_file", type=OUTPUT, help="Write both runs' figures to this file.")
-def validate_command(trace: str, seed: int, json_file: Path | None, **options: Any) -> None:
-    """Run TRACE on a real cluster of this machine, whose tasks sleep, and simulated; show both."""
+def validate_command(trace: str, seed: int, address: str | None, json_file: Path | None, **options: Any) -> None:
+    """Run TRACE on a real cluster, whose tasks sleep, and simulated; show both."""
     from minray.laboratory.experiment import simulate
     from minray.laboratory.report import to_json
     from minray.laboratory.validation import compared, run_for_real, validation_lines
 
     with errors_of_traces():
         workload, setup = _workload(trace, options["failures"], seed), _setup(options)
-        rows = compared(run_for_real(workload, setup), simulate(workload, setup, seed))
+        rows = compared(run_for_real(workload, setup, address), simulate(workload, setup, seed))
         click.echo("\n".join(validation_lines(rows)))
         if json_file is not None:
             json_file.write_bytes(to_json({"minray_validation": 1, "rows": rows}))

@@ -5,15 +5,17 @@ Ray: has no counterpart
     measured = run_for_real(workload, setup)
     rows = compared(measured, simulate(workload, setup, seed))
 
-The real cluster has as many nodes as the simulated one, each with processes of its own, on this machine. Tasks sleep, and so
-a node may have more CPUs than the machine. Makespans are those that the driver sees. Bytes are those that the nodes count
+A new real cluster has as many nodes as the simulated one, each with processes of its own, on this machine. Tasks sleep, and
+so a node may have more CPUs than the machine. An existing cluster, perhaps of several machines, is taken by its address; the
+setup must describe it. Makespans are those that the driver sees. Bytes are those that the nodes count
 themselves (the metrics ``object_manager_bytes`` and ``spill_manager_bytes_total``).
 
 Rules
   * The workload is run as it is: nothing is shrunk, and no node fails.
+  * Of an existing cluster only what was counted meanwhile counts. Nobody else should use it.
   * A difference is relative to the real run.
 
-Left out: shaped links. Nodes of one machine talk over unix sockets, as fast as its memory.
+Left out: shaped links. Nodes of a new cluster talk over unix sockets, as fast as the machine's memory.
 """
 
 from __future__ import annotations
@@ -60,22 +62,29 @@ class ValidationRow(msgspec.Struct, frozen=True):
     is_close: bool
 
 
-def run_for_real(workload: Workload, setup: Setup) -> Measured:
-    """Run a workload on a new cluster of this machine, and end the cluster. Raises TraceError."""
+def run_for_real(workload: Workload, setup: Setup, address: str | None = None) -> Measured:
+    """Run a workload on the cluster at ``address``, or on a new one of this machine, which then ends. Raises TraceError."""
     check(workload, setup)
     if setup.shrink != 1 or workload.failures:
         raise TraceError("a real run has whole values and no failures of nodes; leave out --shrink and --failures")
     durations = {task.id: task.duration_s for task in workload.tasks}
-    with _cluster(setup):
+    with _connected(address) if address else _cluster(setup):
         if setup.warm:
             program.warm_up(setup.nodes, setup.cpus)
+        before = _counters()
         makespan_s = program.drive(workload.tasks, durations, 1, lambda task, now_s: None)
-        figures = ask_cluster(lambda reader: reader.figures(TIMEOUT_S), "its bytes are not counted")
-    return Measured(
-        makespan_s,
-        moved_bytes=_total(figures, "object_manager_bytes", "Received"),
-        spilled_bytes=_total(figures, "spill_manager_bytes_total", "Spilled"),
-    )
+        moved_bytes, spilled_bytes = (now - then for now, then in zip(_counters(), before, strict=True))
+    return Measured(makespan_s, moved_bytes=moved_bytes, spilled_bytes=spilled_bytes)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """Make this process a driver of a cluster."""
+    minray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield
+    finally:
+        minray.shutdown()
 
 
 @contextmanager
@@ -86,13 +95,18 @@ def _cluster(setup: Setup) -> Iterator[None]:
     try:
         for _ in range(setup.nodes - 1):
             cluster.add_node(**node)
-        minray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-        try:
+        assert cluster.address is not None
+        with _connected(cluster.address):
             yield
-        finally:
-            minray.shutdown()
     finally:
         cluster.shutdown()
+
+
+def _counters() -> tuple[int, int]:
+    """Return the bytes that all nodes of the cluster have received from others and spilled so far."""
+    figures = ask_cluster(lambda reader: reader.figures(TIMEOUT_S), "its bytes are not counted")
+    moved = _total(figures, "object_manager_bytes", "Received")
+    return moved, _total(figures, "spill_manager_bytes_total", "Spilled")
 
 
 def _total(figures: ClusterFigures, name: str, kind: str) -> int:

@@ -59,7 +59,8 @@ def test_a_lost_node_costs_the_runs_that_were_on_it() -> None:
     figures = summarise(struck)
     assert figures["tasks"] == {"ended": 8, "lost": 0, "runs_again": 0}
     assert struck.makespan_s > calm.makespan_s + 10
-    assert not any(each.node == "n1" and each.start_s < 5 for each in struck.executions)
+    there = [each.start_s for each in struck.executions if each.node == "n1"]
+    assert there and min(there) >= 30, "what it had begun before was lost, and the new machine has work"
 
 
 def test_values_can_be_shrunk_without_another_result() -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+import minray
+from minray import simulation
+from minray.laboratory.program import perform
 from minray.laboratory.traces.reading import failures_in, read, workload_of
 from minray.laboratory.workload import NodeFailure, TraceError, TraceTask, encode
 
@@ -70,6 +73,17 @@ def test_a_timeline_has_the_tasks_at_the_times_of_their_start(tmp_path: Path) ->
     expected = (TraceTask("0", 1.0, kind="cube"), TraceTask("1", 0.25, arrival_s=0.5, kind="square"))
     assert read(SAMPLES / "timeline.json").tasks == expected
     assert read(written(tmp_path, {"traceEvents": events})).tasks == expected
+
+
+def test_the_timeline_of_a_run_is_a_trace(tmp_path: Path) -> None:
+    def program() -> Any:
+        nap = minray.remote(perform).options(name="nap")
+        minray.get([nap.remote("one", 2.0, [0]), nap.remote("other", 3.0, [0])])
+        return minray.timeline()
+
+    workload = read(written(tmp_path, simulation.run(program, nodes=1)))
+    assert sorted(round(task.duration_s, 2) for task in workload.tasks) == [2.0, 3.0]
+    assert [(task.kind, task.arrival_s < 0.1) for task in workload.tasks] == [("nap", True)] * 2
 
 
 def test_a_converted_trace_is_the_same_workload(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ def test_a_real_run_moves_the_bytes_of_the_simulated_one(tmp_path: Path) -> None
     assert rows["moved_bytes"]["is_close"] and rows["spilled_bytes"]["is_close"]
 
 
+def test_a_cluster_that_is_not_there_is_an_error_of_one_line() -> None:
+    result = CliRunner().invoke(main, ["lab", "validate", "single", "--address", "127.0.0.1:1"])
+    assert result.exit_code == 1 and result.output.startswith("Error: no node of a cluster at '127.0.0.1:1' runs")
+
+
 def test_figures_that_differ_by_more_than_a_tenth_are_named() -> None:
     record = run(load("single"))
     rows = compared(Measured(record.makespan_s * 2, moved_bytes=10**9, spilled_bytes=5), record)
