@@ -21,7 +21,7 @@ import click
 from minray.cli.errors import errors_for_people
 from minray.node.discovery import CLIENT_SERVER_PORT, NodeFile, candidates, read_node_file
 from minray.platform.process.host import RealHost, raise_file_limit
-from minray.platform.real import check_grpc
+from minray.platform.real import check_transport
 
 LOOK_S = 1.0
 """Seconds between two looks whether the node lives."""
@@ -36,15 +36,15 @@ LOOK_S = 1.0
 def client_server(address: str | None, host: str, port: int) -> None:
     """Serve remote clients of a cluster, in the foreground: minray.init("minray://HOST:PORT")."""
     with errors_for_people():
-        check_grpc("a client server", "client")
         nodes = candidates(address or "auto")
+        check_transport(nodes[0].system_config)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         raise_file_limit()
         asyncio.run(_serve(nodes[0], host, port))
 
 
 async def _serve(node: NodeFile, host: str, port: int) -> None:
-    from minray.remote_client.server import ClientServer  # It imports gRPC, which no other command needs.
+    from minray.remote_client.server import ClientServer  # No other command needs it.
 
     interrupted = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -50,7 +50,7 @@ from minray.platform.process.devices import RealDevices
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.process.processes import ChildEnd, start_zygote
 from minray.platform.process.session import LOGS, SOCKETS, SPILL, make_spill_directories, remove_session
-from minray.platform.real import check_grpc, check_transport
+from minray.platform.real import check_transport
 from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.storage.memory import check_arena, most_arena_bytes
 from minray.platform.transport.endpoints import check_unix_sockets, free_port
@@ -290,8 +290,6 @@ def start_node(options: NodeOptions) -> Node:
     _check_texts(options)
     check_transport(options.system_config)
     check_policies(options.system_config)
-    if options.client_server_port is not None:
-        check_grpc("a client server", "client")
     is_local = options.system_config.transport == LOCAL
     if options.include_dashboard:
         _check_dashboard(options, is_local)

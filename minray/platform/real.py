@@ -46,13 +46,8 @@ def make_platform(
     user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
     files = files_of(system_config)
     tls = [None if files is None else Tls(files) for _ in range(lanes + 1)]  # one for each thread
-    network: Network
-    if system_config.transport == "grpc":
-        from minray.platform.transport.grpc_transport import GrpcNetwork
-
-        network, bulk = GrpcNetwork(token, host, tls=tls[0]), list[Lane]()
-    else:
-        network = StreamNetwork(token, host, tls=tls[0])
+    network, bulk = _make_network(token, host, system_config, tls[0]), list[Lane]()
+    if isinstance(network, StreamNetwork):
         user_code.outbox = network.outbox
         bulk = [
             Lane(StreamNetwork(token, host, tls=own, write_bytes=CHUNK_BYTES), f"minray-lane-{number}")
@@ -89,15 +84,12 @@ def check_transport(system_config: SystemConfig) -> None:
     except TlsFilesWrong as error:
         raise RuntimeError(str(error)) from None
     if system_config.transport == "grpc":
-        check_grpc('transport="grpc"', "grpc")
+        from importlib.util import find_spec
 
-
-def check_grpc(what: str, extra: str) -> None:
-    """Raise RuntimeError if ``what`` is asked for and grpcio, which that extra installs, is missing."""
-    from importlib.util import find_spec
-
-    if find_spec("grpc") is None:
-        raise RuntimeError(f"{what} needs grpcio, which is not installed here: pip install 'minray[{extra}]'")
+        if find_spec("grpc") is None:
+            raise RuntimeError(
+                'transport="grpc" needs grpcio, which is not installed here: pip install \'minray[grpc]\''
+            )
 
 
 def io_thread(system_config: SystemConfig) -> IoThread:
@@ -121,11 +113,18 @@ def _lasting_thread() -> IoThread:
 
 
 def client_network(token: bytes, host: Host, system_config: SystemConfig) -> Network:
-    """Return the network between remote clients and client servers, which is gRPC in every cluster.
+    """Return the network between remote clients and client servers: both sides come here for it.
 
-    ``system_config`` names the files for TLS of this side; both sides come here for them.
+    ``system_config`` names the transport and the files for TLS of this side.
     """
+    files = files_of(system_config)
+    return _make_network(token, host, system_config, None if files is None else Tls(files))
+
+
+def _make_network(token: bytes, host: Host, system_config: SystemConfig, tls: Tls | None) -> Network:
+    """Make the network that the configuration asks for; gRPC is imported only where it is used."""
+    if system_config.transport != "grpc":
+        return StreamNetwork(token, host, tls=tls)
     from minray.platform.transport.grpc_transport import GrpcNetwork
 
-    files = files_of(system_config)
-    return GrpcNetwork(token, host, tls=None if files is None else Tls(files))
+    return GrpcNetwork(token, host, tls=tls)

@@ -2,10 +2,10 @@
 
 Ray: src/ray/protobuf/ray_client.proto
 
-The client asks the server for a session (``OpenClient``). After that the server only forwards ``Carry`` and ``Take`` between
-the client and its driver process, without looking into them. ``Carry`` brings the client's frames, the answer to ``Take`` a
-frame of the driver process. Frames are numbered in both directions, and kept until they are acknowledged
-(``minray/remote_client/session.py``).
+The client asks the server for a session (``OpenClient``). After that the server only forwards ``Carry`` and its answers
+between the client and its driver process, without looking into them. ``Carry`` brings the client's frames, and its answer
+those of the driver process: so a call that the program awaits costs one message in each direction. Frames are numbered in
+both directions, and kept until they are acknowledged (``minray/remote_client/session.py``).
 
 A frame holds a piece of a batch of ``Relayed`` records: what the client's core worker does with its network. The driver
 process has the true channels and listeners. ``PutValue`` and the requests after it go to the driver process itself, which
@@ -47,37 +47,28 @@ class OpenClient(Request[OpenClientReply], frozen=True):
 # --- between the client and its driver process -------------------------------------------------------------------------
 
 
-class Taken(Record, frozen=True):
-    acknowledged: Count
-    """Number of the last frame that has arrived in its turn."""
-
-
-class Carry(Request[Taken], frozen=True):
-    """Brings one frame from the client."""
-
-    acknowledged: Count
-    """Number of the last frame that the client has received."""
-    number: Count
-    is_end: bool
-    """Whether the frame ends its batch."""
-    frame: bytes
-
-
 class Parcel(Record, frozen=True):
-    """One frame from the driver process; number 0: there was none for a while."""
+    """May bring one frame from the driver process. A large frame is the buffer of the message."""
 
     acknowledged: Count
-    number: Count
+    """Number of the last frame of the client that has arrived in its turn."""
+    number: Count = 0
+    """Number of the frame; 0: there is none."""
     is_end: bool = False
+    """Whether the frame ends its batch."""
     frame: bytes = b""
 
 
-class Take(Request[Parcel], frozen=True):
-    """Asks for the next frame; answered when there is one, or after a few seconds."""
+class Carry(Request[Parcel], frozen=True):
+    """May bring one frame from the client, as ``Parcel`` does, and asks for one; answered when there is one, or soon."""
 
     acknowledged: Count
+    """Number of the last frame of the driver process that has arrived in its turn."""
     connection: Count
     """Number of the client's connection, from 1. With a new one, unacknowledged frames are sent again."""
+    number: Count = 0
+    is_end: bool = False
+    frame: bytes = b""
 
 
 # --- inside the frames -------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -24,9 +25,11 @@ from minray.node.driver_connection import Driver, DriverConnection
 from minray.node.own_thread import OwnThread
 from minray.platform.base import Platform, PlatformError
 from minray.platform.process.host import RealHost
+from minray.platform.process.kept_memory import keep_freed_memory
 from minray.platform.process.processes import PlainProcesses
-from minray.platform.real import check_grpc, check_transport, client_network, io_thread, make_platform
-from minray.platform.threads.user_code import DriverUserCode
+from minray.platform.real import client_network, io_thread, make_platform
+from minray.platform.threads.user_code import DriverUserCode, IoThread
+from minray.platform.transport.sockets import StreamNetwork
 from minray.protocol.client import OpenClientReply
 from minray.remote_client.link import ClientLink, ClientRefused
 from minray.remote_client.network import RelayedNetwork
@@ -41,7 +44,7 @@ T = TypeVar("T")
 
 
 class ClientThread:
-    """The loop of one client, which is shared by all uses of gRPC in this process: an ``OwnThread``."""
+    """The loop of one client: an ``OwnThread``."""
 
     def __init__(self, thread: OwnThread, link: ClientLink) -> None:
         self.loop = thread.loop
@@ -64,23 +67,27 @@ def connect_client(server: str, driver: Driver) -> tuple[DriverConnection, int]:
     """Connect this process to the client server at host and port; return the connection, and how many clients there are.
 
     Raises ConnectionError if the server cannot be reached or refuses the token; RuntimeError if it refuses this client's
-    versions, or grpcio is not installed.
+    versions, or the transport cannot be used here.
     """
-    check_grpc("a remote client", "client")
+    keep_freed_memory()
     token = _token(server)
-    own = SystemConfig.from_overrides({**with_environment(None), "transport": "grpc"})  # whose files for TLS count
-    check_transport(own)
+    own = SystemConfig.from_overrides(with_environment(None))  # whose transport and files for TLS count
     thread = io_thread(own)
     identity = secrets.token_bytes(16)
     relayed, host = RelayedNetwork(), RealHost()
     endpoint = f"tcp:{server}"
 
+    network = client_network(token, host, own)
+    if isinstance(network, StreamNetwork):
+        thread.before_end = network.cut_off
+
     async def open_link() -> tuple[ClientLink, OpenClientReply]:
-        link = ClientLink(client_network(token, host, own), endpoint, identity, relayed.on_record, relayed.on_lost)
+        link = ClientLink(network, endpoint, identity, relayed.on_record, relayed.on_lost)
         return link, await link.open()
 
     try:
-        link, reply = thread.run(open_link(), CONNECT_S)
+        with stopped_by_error(thread):
+            link, reply = thread.run(open_link(), CONNECT_S)
     except ClientRefused as error:
         raise RuntimeError(f"the client server at {server} refuses this client: {error}") from None
     except (PlatformError, TimeoutError) as error:
@@ -99,6 +106,16 @@ def connect_client(server: str, driver: Driver) -> tuple[DriverConnection, int]:
     connection = DriverConnection(None, file, owned, user_code, platform, ClientCoreWorker)
     connection.connect(driver)
     return connection, reply.clients
+
+
+@contextmanager
+def stopped_by_error(thread: IoThread) -> Iterator[None]:
+    """Stop a thread if what follows raises."""
+    try:
+        yield
+    except BaseException:
+        thread.stop()
+        raise
 
 
 def _platform(

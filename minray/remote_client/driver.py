@@ -28,21 +28,24 @@ from minray.node.discovery import NodeFile
 from minray.object_store.client import StoreClient
 from minray.platform.base import Platform
 from minray.platform.process.host import RealHost, raise_file_limit
+from minray.platform.process.kept_memory import keep_freed_memory
 from minray.platform.process.processes import PlainProcesses
 from minray.platform.real import make_platform
 from minray.platform.threads.user_code import DriverUserCode
 from minray.platform.transport.sockets import StreamNetwork
-from minray.protocol.client import AnyRelayed, Carry, LeaveClient, Parcel, Relayed, Take, Taken
+from minray.protocol.client import AnyRelayed, Carry, LeaveClient, Parcel, Relayed
 from minray.remote_client.relay import Relay
-from minray.remote_client.session import ClientSession, SessionBroken, SessionFrame
+from minray.remote_client.session import NO_FRAME, ClientSession, SessionBroken, SessionFrame, apart, frame_in
 from minray.remote_client.store_service import StoreService
 from minray.rpc.connection import Peers
 from minray.rpc.service import Call, Dispatcher
 
 logger = logging.getLogger(__name__)
 
-TAKE_S = 5.0
-"""Seconds after which a ``Take`` is answered although there is no frame, so that each side hears of the other."""
+ANSWER_S = 5.0
+"""Seconds after which a ``Carry`` is answered although there is no frame, so that each side hears of the other."""
+MOST_ASKED = 64
+"""Most ``Carry`` that are not answered; the client sends one with each frame, even if none comes back."""
 MAX_BACKLOG_BYTES = 512 * 1024 * 1024
 """Most bytes that wait for a client that reads too slowly; with more its session ends."""
 
@@ -88,7 +91,7 @@ class ClientDriver:
         self._relay = Relay(platform.network, config.client, self._send, self._own)
         self._connection = 0
         """Number of the client's current connection."""
-        self._takes: deque[tuple[Call, float]] = deque()
+        self._asked: deque[tuple[Call, float]] = deque()
         """Requests for a frame that are not answered, oldest first, with the times of their arrival."""
         self._last_heard = self._loop.time()
         self._is_flushing = False
@@ -97,32 +100,24 @@ class ClientDriver:
 
     # --- the client's messages
 
-    def handle_Carry(self, request: Carry, call: Call) -> Taken:
-        self._last_heard = self._loop.time()
-        try:
-            self._session.acknowledge(request.acknowledged)
-            for record in self._session.receive(SessionFrame(request.number, request.is_end, request.frame)):
-                self._on_record(record)
-        except SessionBroken as error:
-            self.end(f"the client has broken the session: {error}")
-        self._flush_soon()
-        return Taken(self._session.received)
-
-    def handle_Take(self, request: Take, call: Call) -> None:
+    def handle_Carry(self, request: Carry, call: Call) -> None:
         self._last_heard = self._loop.time()
         if request.connection > self._connection:
             self._connection = request.connection
-            self._answer_takes(math.inf)
+            self._answer_asked(math.inf)
             self._session.rewind()
         try:
             self._session.acknowledge(request.acknowledged)
+            if request.number:
+                for record in self._session.receive(frame_in(request, call.buffers)):
+                    self._on_record(record)
         except SessionBroken as error:
             self.end(f"the client has broken the session: {error}")
         if request.connection < self._connection:
-            call.reply(Parcel(self._session.received, 0))
+            call.reply(Parcel(self._session.report()))
             return
-        self._takes.append((call, self._loop.time()))
-        self._flush()
+        self._asked.append((call, self._loop.time()))
+        self._flush_soon()
 
     def _on_record(self, record: AnyRelayed) -> None:
         if isinstance(record, LeaveClient):
@@ -130,10 +125,15 @@ class ClientDriver:
         else:
             self._relay.on_record(record)
 
-    def _answer_takes(self, arrived_before: float) -> None:
-        """Answer the requests for a frame that arrived before this time, without one."""
-        while self._takes and self._takes[0][1] < arrived_before:
-            self._takes.popleft()[0].reply(Parcel(self._session.received, 0))
+    def _answer_asked(self, asked_before: float) -> None:
+        """Answer the requests for a frame that came before this time, without one."""
+        while self._asked and self._asked[0][1] < asked_before:
+            self._answer_oldest(NO_FRAME)
+
+    def _answer_oldest(self, frame: SessionFrame) -> None:
+        call, _ = self._asked.popleft()
+        data, buffers = apart(frame)
+        call.reply(Parcel(self._session.report(), frame.number, frame.is_end, data), buffers)
 
     # --- sending
 
@@ -150,12 +150,10 @@ class ClientDriver:
 
     def _flush(self) -> None:
         self._is_flushing = False
-        while self._takes:
-            frame = self._session.take()
-            if frame is None:
-                return
-            call, _ = self._takes.popleft()
-            call.reply(Parcel(self._session.received, frame.number, frame.is_end, frame.data))
+        while self._asked and (frame := self._session.take()) is not None:
+            self._answer_oldest(frame)
+        while self._asked and (len(self._asked) > MOST_ASKED or self._session.owes_report()):
+            self._answer_oldest(NO_FRAME)
 
     # --- life
 
@@ -166,10 +164,10 @@ class ClientDriver:
 
     async def serve(self) -> str:
         """Serve the client until the process has to end; return the reason."""
-        take_s = min(TAKE_S, self._grace_s / 4)
+        answer_s = min(ANSWER_S, self._grace_s / 4)
         while not self._ended.done():
-            await asyncio.wait([self._ended], timeout=take_s / 4)
-            self._answer_takes(self._loop.time() - take_s)
+            await asyncio.wait([self._ended], timeout=answer_s / 4)
+            self._answer_asked(self._loop.time() - answer_s)
             if self._loop.time() - self._last_heard > self._grace_s:
                 self.end(f"the client was not heard for {self._grace_s:g} s")
         reason = self._ended.result()
@@ -181,6 +179,7 @@ class ClientDriver:
 
 
 async def _run(config: DriverConfig) -> None:
+    keep_freed_memory()
     user_code = DriverUserCode(asyncio.get_running_loop())
     host = RealHost()
     name = f"client/{config.client[:4].hex()}"

@@ -2,9 +2,9 @@
 
 Ray: python/ray/util/client/worker.py (its reconnection), python/ray/util/client/dataclient.py, dataservicer.py
 
-The link sends what the session has, and keeps ``TAKES`` requests for frames open. It hands the records that come to the
-client's network. When the connection ends, it connects again for ``resume_s``. Nothing is lost or done twice by that
-(``session``). A connection on which nothing has come for ``SILENCE_S`` counts as lost.
+The link sends what the session has. Each message asks for a frame in return, and at least ``ASKED`` of them are open. The
+link hands the records that come to the client's network. When the connection ends, it connects again for ``resume_s``.
+Nothing is lost or done twice by that (``session``). A connection on which nothing has come for ``SILENCE_S`` counts as lost.
 
 All methods run on the loop.
 """
@@ -31,20 +31,20 @@ from minray.platform.base import (
     RemoteFailure,
 )
 from minray.protocol.base import Record, Request, decode, encode, reply_class
-from minray.protocol.client import AnyRelayed, Carry, LeaveClient, OpenClient, OpenClientReply, Parcel, Relayed, Take, Taken
-from minray.remote_client.driver import TAKE_S
+from minray.protocol.client import AnyRelayed, Carry, LeaveClient, OpenClient, OpenClientReply, Parcel, Relayed
+from minray.remote_client.driver import ANSWER_S
 from minray.remote_client.server import python_version
-from minray.remote_client.session import ClientSession, SessionBroken, SessionFrame
+from minray.remote_client.session import NO_FRAME, ClientSession, SessionBroken, SessionFrame, apart, frame_in
 
 logger = logging.getLogger("minray")
 
 R = TypeVar("R", bound=Record)
 
-TAKES = 16
-"""Number of requests for a frame that are open: while answers are on their way, the driver process can send others. So
-many frames of the largest size are a session's window."""
-SILENCE_S = 3 * TAKE_S
-"""Seconds without any answer after which a connection counts as lost; an open request is answered after ``TAKE_S``."""
+ASKED = 16
+"""Least number of open requests for a frame: while answers are on their way, the driver process can send others. This number
+of frames of the largest size is a session's window."""
+SILENCE_S = 3 * ANSWER_S
+"""Seconds without any answer after which a connection counts as lost; an open request is answered after ``ANSWER_S``."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Seconds between two attempts to connect again; the pause doubles from the first to the longest."""
 FAREWELL_S = 2.0
@@ -78,6 +78,8 @@ class ClientLink:
         """The current connection; None while there is none."""
         self._connection = 0
         """Number of the current connection, or of the last one."""
+        self._asked = 0
+        """Number of open requests for a frame on the current connection."""
         self._last_heard = 0.0
         self._is_flushing = False
         self.lost = ""
@@ -131,15 +133,15 @@ class ClientLink:
             self._on_closed(connection)
             raise ConnectFailed(f"{self._endpoint}: the connection ended at once")
         self._session.rewind()
-        for _ in range(TAKES):
-            self._take(channel)
+        self._asked = 0
         self._flush()
+        self._ask_for_more()
         return reply
 
     async def _open(self, channel: Channel, resumes: bool) -> OpenClientReply:
         answer: asyncio.Future[OpenClientReply] = self._loop.create_future()
 
-        def on_reply(reply: OpenClientReply | None, error: PlatformError | None) -> None:
+        def on_reply(reply: OpenClientReply | None, error: PlatformError | None, _buffers: Sequence[Buffer]) -> None:
             if answer.done():
                 return
             if reply is None:
@@ -208,30 +210,32 @@ class ClientLink:
     def _flush(self) -> None:
         self._is_flushing = False
         while self._channel is not None and (frame := self._session.take()) is not None:
-            request = Carry(self._session.received, frame.number, frame.is_end, frame.data)
-            _ask(self._channel, request, partial(self._on_taken, self._connection))
+            self._carry(self._channel, frame)
 
-    def _on_taken(self, connection: int, reply: Taken | None, error: PlatformError | None) -> None:
-        self._last_heard = self._loop.time()
-        if reply is not None:
-            self._acknowledge(reply.acknowledged)
-        else:
-            self._on_failure(connection, error)
+    def _ask_for_more(self) -> None:
+        """Keep enough requests open, and let the driver process know what has arrived."""
+        while self._channel is not None and (self._asked < ASKED or self._session.owes_report()):
+            self._carry(self._channel, NO_FRAME)
 
-    def _take(self, channel: Channel) -> None:
-        request = Take(self._session.received, self._connection)
-        _ask(channel, request, partial(self._on_parcel, channel, self._connection))
+    def _carry(self, channel: Channel, frame: SessionFrame) -> None:
+        self._asked += 1
+        data, buffers = apart(frame)
+        request = Carry(self._session.report(), self._connection, number=frame.number, is_end=frame.is_end, frame=data)
+        _ask(channel, request, partial(self._on_parcel, self._connection), buffers)
 
-    def _on_parcel(self, channel: Channel, connection: int, reply: Parcel | None, error: PlatformError | None) -> None:
+    def _on_parcel(
+        self, connection: int, reply: Parcel | None, error: PlatformError | None, buffers: Sequence[Buffer]
+    ) -> None:
+        if connection == self._connection:
+            self._asked -= 1
         if reply is None:
             self._on_failure(connection, error)
             return
         self._last_heard = self._loop.time()
         self._acknowledge(reply.acknowledged)
         if reply.number:
-            self._receive(SessionFrame(reply.number, reply.is_end, reply.frame))
-        if channel is self._channel:
-            self._take(channel)
+            self._receive(frame_in(reply, buffers))
+        self._ask_for_more()
 
     def _receive(self, frame: SessionFrame) -> None:
         try:
@@ -258,16 +262,21 @@ class ClientLink:
             self._lose(error.message)
 
 
-def _ask(channel: Channel, request: Request[R], on_answer: Callable[[Any, PlatformError | None], None]) -> None:
-    """Send a request on a channel; ``on_answer`` receives the reply, or the error."""
+def _ask(
+    channel: Channel,
+    request: Request[R],
+    on_answer: Callable[[Any, PlatformError | None, Sequence[Buffer]], None],
+    buffers: Sequence[Buffer] = (),
+) -> None:
+    """Send a request on a channel; ``on_answer`` receives the reply with its buffers, or the error."""
 
-    def on_reply(error: PlatformError | None, payload: bytes, _buffers: Sequence[Buffer]) -> None:
+    def on_reply(error: PlatformError | None, payload: bytes, answered: Sequence[Buffer]) -> None:
         reply = None
         if error is None:
             try:
                 reply = decode(reply_class(type(request)), payload)
             except MALFORMED as malformed:
                 error = ChannelBroken(f"a malformed answer: {malformed}")
-        on_answer(reply, error)
+        on_answer(reply, error, answered)
 
-    channel.call(type(request).__name__, encode(request), (), on_reply)
+    channel.call(type(request).__name__, encode(request), buffers, on_reply)

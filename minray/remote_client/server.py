@@ -2,10 +2,10 @@
 
 Ray: python/ray/util/client/server/proxier.py (ProxyManager, RayletServicerProxy)
 
-The server listens with gRPC on one TCP port, on loopback unless it is told another address. The handshake of the transport
-comes first: a stranger that does not know the cluster's token is turned away before anything that it sends is decoded. Then
-a client names its versions. It is refused, with words, if its Python or its minray is another one, because values and
-functions are pickled on one side and unpickled on the other.
+The server listens on one TCP port, with the transport of its cluster, on loopback unless it is told another address. The
+handshake of the transport comes first: a stranger that does not know the cluster's token is turned away before anything that
+it sends is decoded. Then a client names its versions. It is refused, with words, if its Python or its minray is another one,
+because values and functions are pickled on one side and unpickled on the other.
 
 Rules
   * The server looks into no message of a session. It keeps no frames: a connection that breaks loses nothing, because the
@@ -20,6 +20,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -32,21 +33,21 @@ from minray.common.shown import cut, shown
 from minray.common.task_set import TaskSet
 from minray.node.discovery import NodeFile, read_node_file, session_token
 from minray.node.node import import_path
-from minray.platform.base import Channel, Host, Incoming, PlatformError, RemoteFailure
+from minray.platform.base import Buffer, Channel, Host, Incoming, PlatformError, RemoteFailure
+from minray.platform.process.kept_memory import keep_freed_memory
 from minray.platform.process.programs import Program, start_program
 from minray.platform.process.session import LOGS
 from minray.platform.real import client_network
 from minray.platform.transport.endpoints import UnixEndpoint, make_room, parse
 from minray.platform.transport.sockets import StreamNetwork
 from minray.protocol.base import decode, encode
-from minray.protocol.client import Carry, OpenClient, OpenClientReply, Take
+from minray.protocol.client import Carry, OpenClient, OpenClientReply
 from minray.remote_client.driver import DriverConfig
 
 logger = logging.getLogger(__name__)
 
 MAX_CLIENTS = 256
 """Most clients at a time; each has a process of about 40 MB."""
-FORWARDED = (Carry.__name__, Take.__name__)
 GONE = "no-session"
 """Kind of the failure of a message whose session has ended."""
 ID_BYTES = 16
@@ -87,6 +88,7 @@ class ClientServer:
 
     async def listen(self, host: str, port: int) -> None:
         """Begin to listen. Raises PlatformError, e.g. if the port is in use."""
+        keep_freed_memory()
         network = client_network(self._token, self._host, self._system_config)
         endpoint = f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"
         self._listener = await network.listen(endpoint, self._host.random_bytes(ID_BYTES), self._on_incoming)
@@ -106,7 +108,7 @@ class ClientServer:
     # --- messages
 
     def _on_incoming(self, incoming: Incoming) -> None:
-        if incoming.method in FORWARDED:
+        if incoming.method == Carry.__name__:
             self._forward(incoming)
         elif incoming.method == OpenClient.__name__:
             self._tasks.begin(self._open(incoming), "open_client")
@@ -119,15 +121,15 @@ class ClientServer:
             incoming.fail(RemoteFailure(GONE, "this client's session has ended"))
             return
 
-        def on_reply(error: PlatformError | None, payload: bytes, _buffers: object) -> None:
+        def on_reply(error: PlatformError | None, payload: bytes, buffers: Sequence[Buffer]) -> None:
             if error is None:
-                incoming.reply(payload)
+                incoming.reply(payload, buffers)
             elif isinstance(error, RemoteFailure):
                 incoming.fail(error)
             else:
                 incoming.fail(RemoteFailure(GONE, "the driver process of this client has ended"))
 
-        client.channel.call(incoming.method, incoming.payload, (), on_reply)
+        client.channel.call(incoming.method, incoming.payload, incoming.buffers, on_reply)
 
     async def _open(self, incoming: Incoming) -> None:
         try:
