@@ -115,7 +115,9 @@ def dashboard_address() -> str:
     if api is None:
         return ""
     reply = api.run_on_loop(lambda: api.port.process.gcs.call(KvGet(DASHBOARD, DASHBOARD_ADDRESS)))
-    return (reply.value or b"").decode()
+    session, _, address = (reply.value or b"").decode().partition(" ")
+    heads = [node for node in read_gcs(NODES, NodeInfo) if node.is_head and node.alive] if address else []
+    return address if any(head.session_dir.endswith(f"/{session}") for head in heads) else ""
 
 
 def ask_cluster(question: Callable[[StateReader], Coroutine[Any, Any, A]], missing: str) -> A:

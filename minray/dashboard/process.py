@@ -110,7 +110,7 @@ async def serve_on_head(
     except RuntimeError as error:
         tell("failed", str(error))
         raise SystemExit(1) from None
-    request = KvPut(DASHBOARD, DASHBOARD_ADDRESS, server.address.encode(), True)
+    request = KvPut(DASHBOARD, DASHBOARD_ADDRESS, f"{target.session} {server.address}".encode(), True)
     await server.state.connection.ask(server.state.connection.connected(), request, REGISTER_S)
     logger.info("the dashboard listens at %s", server.address)
     tell("ready", server.url())

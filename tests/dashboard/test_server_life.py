@@ -16,6 +16,7 @@ import pytest
 import minray
 from minray.dashboard import process
 from minray.in_rays_place.names._private.worker import get_dashboard_url
+from minray.node.node import NodeOptions, start_node
 from tests.cluster.command_line import CommandLine
 from tests.cluster.conftest import minray_command  # noqa: F401  (a fixture)
 from tests.dashboard.site import Site, own_node
@@ -110,6 +111,21 @@ def test_a_head_with_a_dashboard_says_where_and_takes_it_along(minray_command: C
     assert taken.returncode == 1 and f"cannot listen at 127.0.0.1:{site.port}" in taken.stderr
     minray_command("stop")
     minray_command.wait_until_nothing_is_left()
+
+
+def test_a_head_that_is_started_again_without_a_dashboard_has_none(disconnected: None, tmp_path: Path) -> None:
+    urls = []
+    for has_one in (True, False):
+        options = NodeOptions(num_cpus=1, storage=str(tmp_path / "tables"), include_dashboard=has_one, dashboard_port=0)
+        node = start_node(options)
+        try:
+            context = minray.init(node.file.session_dir, log_to_driver=False)
+            wait_for_condition(lambda: bool(context.dashboard_url) == has_one)
+            urls.append(context.dashboard_url)
+            minray.shutdown()
+        finally:
+            node.close()
+    assert urls[0] and not urls[1]
 
 
 def test_a_dashboard_in_the_foreground_finds_a_head_that_was_started_again(
