@@ -28,6 +28,8 @@ REQUEST_S = 15.0
 """Seconds in which a request must have come completely, counted from the connection or the last answer."""
 ANSWER_S = 30.0
 """Seconds in which a visitor must have taken an answer, streams excepted."""
+LINGER_S = 1.0
+"""Seconds in which the rest of a body that nobody wants is read, so that its sender reads the answer."""
 MOST_HEADERS = 64
 MOST_HEADER_BYTES = 8190
 """Most headers, and most bytes of one of them and of the first line. A cookie jar of localhost may be large."""
@@ -62,7 +64,7 @@ class GuardedConnection(web.RequestHandler):
             max_line_size=MOST_HEADER_BYTES,
             max_field_size=MOST_HEADER_BYTES,
             max_headers=MOST_HEADERS,
-            lingering_time=1.0,
+            lingering_time=LINGER_S,
         )
         self._doorkeeper = doorkeeper
 

@@ -100,7 +100,8 @@ def test_a_request_that_never_comes_completely_is_given_up(site: OwnSite, monkey
 
 
 def test_a_body_that_never_comes_is_given_up(site: OwnSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "BODY_S", 0.2)
+    monkeypatch.setattr(server, "BODY_S", 0.1)
+    monkeypatch.setattr(guarded_connection, "LINGER_S", 0.1)
     head = (
         f"POST /api/control/kill HTTP/1.1\r\nHost: localhost\r\nCookie: {site.cookie}\r\nOrigin: http://localhost\r\n"
         "X-Minray-Dashboard: 1\r\nContent-Length: 100\r\n\r\n{"
@@ -132,7 +133,7 @@ def test_a_thousand_connections_are_bounded_and_refused_in_words(site: OwnSite, 
 def test_a_visitor_who_never_reads_events_costs_bounded_memory(
     site: OwnSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(server, "PATIENCE_S", 0.2)
     sent = 0
 
     async def always_news(subscriber: Subscriber, timeout_s: float) -> list[str]:
