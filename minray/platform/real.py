@@ -22,6 +22,7 @@ from minray.platform.storage.storage import open_storage
 from minray.platform.threads.user_code import DriverUserCode, IoThread
 from minray.platform.transport.lanes import Lane
 from minray.platform.transport.sockets import StreamNetwork
+from minray.platform.transport.stream_connection import MAX_TRANSFER_BYTES
 from minray.platform.transport.tls import Tls, TlsFilesWrong, check, files_of
 
 if TYPE_CHECKING:
@@ -112,19 +113,22 @@ def _lasting_thread() -> IoThread:
     return IoThread(is_lasting=True)
 
 
-def client_network(token: bytes, host: Host, system_config: SystemConfig) -> Network:
+def client_network(token: bytes, host: Host, system_config: SystemConfig, max_transfer_bytes: int) -> Network:
     """Return the network between remote clients and client servers: both sides come here for it.
 
-    ``system_config`` names the transport and the files for TLS of this side.
+    ``system_config`` names the transport and the files for TLS of this side. Streams refuse a message that announces more
+    than ``max_transfer_bytes`` of buffers, so that a broken peer cannot demand much memory.
     """
     files = files_of(system_config)
-    return _make_network(token, host, system_config, None if files is None else Tls(files))
+    return _make_network(token, host, system_config, None if files is None else Tls(files), max_transfer_bytes)
 
 
-def _make_network(token: bytes, host: Host, system_config: SystemConfig, tls: Tls | None) -> Network:
+def _make_network(
+    token: bytes, host: Host, system_config: SystemConfig, tls: Tls | None, max_transfer_bytes: int = MAX_TRANSFER_BYTES
+) -> Network:
     """Make the network that the configuration asks for; gRPC is imported only where it is used."""
     if system_config.transport != "grpc":
-        return StreamNetwork(token, host, tls=tls)
+        return StreamNetwork(token, host, tls=tls, max_transfer_bytes=max_transfer_bytes)
     from minray.platform.transport.grpc_transport import GrpcNetwork
 
     return GrpcNetwork(token, host, tls=tls)

@@ -231,8 +231,8 @@ class KvDel(Request[Done], frozen=True):
 
 
 DASHBOARD, DASHBOARD_ADDRESS = "dashboard", b"address"
-"""Key-value namespace and key under which the head's dashboard writes the name of its session, a space, and its host and port.
-A head that is started again on its tables, perhaps without a dashboard, is of another session."""
+"""Key-value namespace and key under which the head's dashboard writes the name of its session, a space, and its host and
+port. A head that is started again on its tables, perhaps without a dashboard, is of another session."""
 
 
 class KvKeysReply(Record, frozen=True):

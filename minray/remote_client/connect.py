@@ -33,6 +33,7 @@ from minray.platform.transport.sockets import StreamNetwork
 from minray.protocol.client import OpenClientReply
 from minray.remote_client.link import ClientLink, ClientRefused
 from minray.remote_client.network import RelayedNetwork
+from minray.remote_client.session import FRAME_BYTES
 from minray.remote_client.values import ClientCoreWorker
 
 CONNECT_S = 40.0
@@ -77,7 +78,7 @@ def connect_client(server: str, driver: Driver) -> tuple[DriverConnection, int]:
     relayed, host = RelayedNetwork(), RealHost()
     endpoint = f"tcp:{server}"
 
-    network = client_network(token, host, own)
+    network = client_network(token, host, own, FRAME_BYTES)
     if isinstance(network, StreamNetwork):
         thread.before_end = network.cut_off
 

@@ -24,7 +24,6 @@ from minray.platform.base import (
     AuthenticationFailed,
     Buffer,
     Channel,
-    ChannelBroken,
     ConnectFailed,
     Network,
     PlatformError,
@@ -80,6 +79,7 @@ class ClientLink:
         """Number of the current connection, or of the last one."""
         self._asked = 0
         """Number of open requests for a frame on the current connection."""
+        self._connected_at = 0.0
         self._last_heard = 0.0
         self._is_flushing = False
         self.lost = ""
@@ -128,7 +128,7 @@ class ClientLink:
             channel.close()
             raise
         self._channel, self._connection = channel, connection
-        self._last_heard = self._loop.time()
+        self._last_heard = self._connected_at = self._loop.time()
         if channel.closed:
             self._on_closed(connection)
             raise ConnectFailed(f"{self._endpoint}: the connection ended at once")
@@ -165,6 +165,8 @@ class ClientLink:
         """Connect again; lose the link if that does not succeed in time."""
         logger.warning("the connection to the cluster at %s was lost; connecting again", self._endpoint)
         deadline, pause_s = self._loop.time() + self.resume_s, FIRST_PAUSE_S
+        if self._connection > 1 and self._loop.time() - self._connected_at < LONGEST_PAUSE_S:
+            await asyncio.sleep(LONGEST_PAUSE_S)  # else a peer that breaks every connection would fill the log
         while not self.lost:
             try:
                 await self._connect(resumes=True)
@@ -276,7 +278,8 @@ def _ask(
             try:
                 reply = decode(reply_class(type(request)), payload)
             except MALFORMED as malformed:
-                error = ChannelBroken(f"a malformed answer: {malformed}")
+                text = f"its driver process answers {type(request).__name__} wrongly: {malformed}"
+                error = RemoteFailure("malformed", text)
         on_answer(reply, error, answered)
 
     channel.call(type(request).__name__, encode(request), buffers, on_reply)

@@ -43,6 +43,7 @@ from minray.platform.transport.sockets import StreamNetwork
 from minray.protocol.base import decode, encode
 from minray.protocol.client import Carry, OpenClient, OpenClientReply
 from minray.remote_client.driver import DriverConfig
+from minray.remote_client.session import FRAME_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class ClientServer:
     async def listen(self, host: str, port: int) -> None:
         """Begin to listen. Raises PlatformError, e.g. if the port is in use."""
         keep_freed_memory()
-        network = client_network(self._token, self._host, self._system_config)
+        network = client_network(self._token, self._host, self._system_config, FRAME_BYTES)
         endpoint = f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"
         self._listener = await network.listen(endpoint, self._host.random_bytes(ID_BYTES), self._on_incoming)
         self.address = self._listener.endpoint.removeprefix("tcp:")

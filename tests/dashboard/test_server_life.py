@@ -114,18 +114,18 @@ def test_a_head_with_a_dashboard_says_where_and_takes_it_along(minray_command: C
 
 
 def test_a_head_that_is_started_again_without_a_dashboard_has_none(disconnected: None, tmp_path: Path) -> None:
-    urls = []
-    for has_one in (True, False):
+    def url_of(has_one: bool) -> str:
         options = NodeOptions(num_cpus=1, storage=str(tmp_path / "tables"), include_dashboard=has_one, dashboard_port=0)
         node = start_node(options)
         try:
             context = minray.init(node.file.session_dir, log_to_driver=False)
             wait_for_condition(lambda: bool(context.dashboard_url) == has_one)
-            urls.append(context.dashboard_url)
-            minray.shutdown()
+            return str(context.dashboard_url)
         finally:
+            minray.shutdown()
             node.close()
-    assert urls[0] and not urls[1]
+
+    assert url_of(True) and not url_of(False)
 
 
 def test_a_dashboard_in_the_foreground_finds_a_head_that_was_started_again(

@@ -45,6 +45,14 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def inject(self, data: bytes) -> None:
+        """Write something of our own to both sides of all connections."""
+        self._thread.run(self._inject(data))
+
+    async def _inject(self, data: bytes) -> None:
+        for writer in self._writers:
+            writer.write(data)
+
     def mend(self) -> None:
         """Let connections through again."""
         self._is_cut = False
