@@ -14,6 +14,7 @@ OWN_CLUSTER = "it starts a cluster of its own"
 
 SHARED_MEMORY = "it looks at the memory that a driver on a node shares with the object store"
 COPIES = "it fills the store with arrays that it holds; a remote client holds copies, which take no memory of the store"
+DRIVER = "the cluster takes the client's driver process for the driver, and knows its process id"
 OWN_STORE = "it breaks the part of a driver on a node that talks to the object store"
 
 LARGE = "test_large_values.py::test"
@@ -25,6 +26,7 @@ NOT_CLIENT: dict[str, str] = {
     f"{LARGE}_tables_of_other_libraries_are_read_where_they_lie": SHARED_MEMORY,
     f"{LARGE}_g61_g59_an_array_outlives_its_reference_and_then_its_memory_is_free": COPIES,
     f"{LARGE}_g79_a_full_store_says_so_and_goes_on": COPIES,
+    "test_private_names.py::test_the_tables_of_the_state": DRIVER,
     "test_wait_and_get.py::test_a_caller_that_waits_is_told_of_a_bug_of_minray[provider._client-create-<lambda>]": OWN_STORE,
 }
 """File and test -> reason, as in ``not_local``."""
