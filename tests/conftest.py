@@ -8,6 +8,7 @@ and ``shutdown_only`` follow Ray's own tests; parametrize them indirectly with t
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -59,6 +60,15 @@ def heap_of_others(frozen_heaps: None) -> None:
     have made before this file."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def level_of_log() -> Generator[None, None, None]:
+    """Give the logger its level back, which ``init`` sets: the next file's tests read its lines."""
+    logger = logging.getLogger("minray")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

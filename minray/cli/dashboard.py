@@ -5,6 +5,7 @@ Ray: python/ray/scripts/scripts.py (dashboard, which only forwards a port)
     minray dashboard                                  the newest cluster started here, at http://127.0.0.1:8265
     minray dashboard --address=10.0.0.1:23456         a cluster on other machines
     minray dashboard --host=10.0.0.1 --port=9000      for other machines
+    minray dashboard --tls-cert=node.crt --tls-key=node.key          with HTTPS
     minray dashboard --allow-control                  a page that can also cancel, kill and drain
 
 It prints the address for the first visit, which sets a cookie. The address has the dashboard's token, never the cluster's.
@@ -23,10 +24,12 @@ import click
 
 from minray.cli.errors import errors_for_people
 from minray.cli.state import which_cluster
+from minray.cli.tls import take_web_files
 from minray.dashboard.access import warning_of
 from minray.dashboard.connection import Target
 from minray.dashboard.process import DEFAULT_HOST, DEFAULT_PORT, Listening, check_installed, serve_in_foreground
 from minray.platform.process.host import RealHost
+from minray.platform.transport.web_tls import web_files_of
 
 if TYPE_CHECKING:
     from minray.dashboard.server import DashboardServer  # which needs aiohttp
@@ -51,8 +54,9 @@ def dashboard_command(locate: Locate) -> click.Command:
         """Serve a web page about a cluster, until it is interrupted."""
         with errors_for_people():
             check_installed()
+            own_files = take_web_files()
             target = locate(address, token_file)
-            listening = Listening(host, port, allow_control)
+            listening = Listening(host, port, allow_control, own_files or web_files_of(target.system_config))
             again = partial(locate, target.address, token_file)
             _run(serve_in_foreground(target, again, listening, RealHost(), _announce))
 
@@ -76,6 +80,6 @@ def _announce(server: DashboardServer) -> None:
     )
     if server.allow_control:
         click.echo("Visitors can cancel tasks, kill actors and drain nodes (--allow-control).")
-    if warning := warning_of(server.host):
+    if not server.is_encrypted and (warning := warning_of(server.host)):
         click.echo(warning)
     sys.stdout.flush()  # A program that reads this through a pipe waits for the address.

@@ -4,6 +4,7 @@ Ray: has no such command; each of its nodes has an HTTP port for Prometheus, wit
 
     minray metrics                     the metrics of programs and of the system, in Prometheus's format
     minray metrics --serve 9090        the same at http://127.0.0.1:9090/metrics, until it is interrupted
+    minray metrics --serve 9090 --tls-cert=node.crt --tls-key=node.key        at https://127.0.0.1:9090/metrics
 
 Printing needs no library. Serving needs ``prometheus_client``, and the cluster's token in each request. The server is no
 part of the cluster: it asks when it is asked, and a cluster that ends and comes back is found again.
@@ -19,6 +20,7 @@ from typing import Any
 import click
 
 from minray.cli.state import Connect, ask, cluster_options
+from minray.cli.tls import take_web_files
 from minray.node.cluster_client import ClusterClient
 from minray.observability.metric_families import Family
 from minray.observability.prometheus_exposition import CONTENT_TYPE, MissingLibrary, check_library, exposition
@@ -27,6 +29,8 @@ from minray.observability.state_reader import StateReader
 from minray.observability.system_metrics import collect, families_of
 from minray.platform.base import PlatformError
 from minray.platform.transport.metrics_http import PATH, MetricsServer, Page, plain
+from minray.platform.transport.tls import is_reachable
+from minray.platform.transport.web_tls import WebTls, web_files_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -52,9 +56,11 @@ def metrics_command(connect: Connect) -> click.Command:
 def _serve(connect: Connect, address: str | None, token_file: str | None, timeout: float, host: str, port: int) -> None:
     try:
         check_library()
+        own_files = take_web_files()
         pages = Pages(connect, address, token_file, timeout)
-        token = pages.connect().token
-        server = MetricsServer(host, port, token, pages.page)
+        client = pages.connect()
+        files = own_files or web_files_of(client.own_config)
+        server = MetricsServer(host, port, client.token, pages.page, None if files is None else WebTls(files))
     except (MissingLibrary, ConnectionError, PlatformError, RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
@@ -63,9 +69,10 @@ def _serve(connect: Connect, address: str | None, token_file: str | None, timeou
         signal.signal(number, _leave)
     shown = f"[{host}]" if ":" in host else host
     try:
-        click.echo(f"Metrics are at http://{shown}:{server.port}{PATH}, for requests with the cluster's token:")
+        scheme = "http" if files is None else "https"
+        click.echo(f"Metrics are at {scheme}://{shown}:{server.port}{PATH}, for requests with the cluster's token:")
         click.echo("    Authorization: Bearer TOKEN")
-        if not host.startswith("127.") and host not in ("localhost", "::1"):
+        if files is None and is_reachable(host):
             click.echo("Requests are not encrypted, and who reads one has the token: use only networks that you trust.")
         server.serve_forever()
     finally:

@@ -13,6 +13,9 @@ from typing import Any
 
 import click
 
+from minray.node.discovery import with_environment
+from minray.platform.transport.web_tls import WebFiles
+
 _META = "minray.cli.tls"
 _HELP = {
     "tls_cert": "Certificate with which this process shows who it is (PEM). Default: $MINRAY_TLS_CERT, or no TLS.",
@@ -32,6 +35,14 @@ def tls_options(command: Callable[..., None]) -> Callable[..., None]:
 def _keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value:
         ctx.meta.setdefault(_META, {})[param.name] = os.path.abspath(value)
+
+
+def take_web_files() -> WebFiles | None:
+    """Return the files that the options name for a port alone, without a CA; the cluster is then connected without them."""
+    given = click.get_current_context().meta.get(_META, {})
+    if given.keys() != {"tls_cert", "tls_key"} or with_environment(given).get("tls_ca"):
+        return None
+    return WebFiles(given.pop("tls_cert"), given.pop("tls_key"))
 
 
 def given_tls() -> dict[str, Any]:

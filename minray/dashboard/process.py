@@ -25,6 +25,8 @@ from minray.platform.process.host import raise_file_limit
 from minray.platform.process.processes import PlainProcesses
 from minray.platform.real import make_platform
 from minray.platform.threads.user_code import DriverUserCode
+from minray.platform.transport.tls import TlsFilesWrong
+from minray.platform.transport.web_tls import WebFiles, WebTls, web_files_of
 from minray.protocol.gcs import DASHBOARD, DASHBOARD_ADDRESS, KvPut
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Listening(NamedTuple):
     port: int | None = None
     """TCP port; 0: any free one; None: 8265, or the next free one."""
     allow_control: bool = False
+    files: WebFiles | None = None
+    """Files for HTTPS; None: HTTP."""
 
 
 def check_installed() -> None:
@@ -71,13 +75,17 @@ async def open_dashboard(
         identity = host.random_bytes(16)
         return make_platform("dashboard", identity, found.system_config, found.token, processes, user_code, host)
 
+    try:
+        tls = None if listening.files is None else WebTls(listening.files)
+    except TlsFilesWrong as error:
+        raise RuntimeError(str(error)) from None
     raise_file_limit()
     state = DashboardState(ClusterConnection(target, locate, platform_for))
     first = DEFAULT_PORT if listening.port is None else listening.port
     ports = range(first, first + PORTS_TRIED) if listening.port is None else [first]
     for port in ports:
         server = DashboardServer(
-            state, host=listening.host, port=port, allow_control=listening.allow_control, hostname=host.hostname
+            state, host=listening.host, port=port, allow_control=listening.allow_control, hostname=host.hostname, tls=tls
         )
         try:
             await server.start()
@@ -105,8 +113,9 @@ async def serve_on_head(
         session=config.session_dir.rpartition("/")[2],
     )
     port = None if config.port < 0 else config.port
+    listening = Listening(config.host, port, files=web_files_of(config.system_config))
     try:
-        server = await open_dashboard(target, lambda: target, Listening(config.host, port), host, processes)
+        server = await open_dashboard(target, lambda: target, listening, host, processes)
     except RuntimeError as error:
         tell("failed", str(error))
         raise SystemExit(1) from None

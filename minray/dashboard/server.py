@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -42,6 +43,10 @@ from minray.dashboard.tables import COLUMNS
 from minray.observability.chrome_trace import trace_events
 from minray.observability.prometheus_exposition import CONTENT_TYPE, exposition
 from minray.platform.base import PlatformError
+from minray.platform.transport.strangers import Strangers
+from minray.platform.transport.tls import PLAIN_PEER
+from minray.platform.transport.tls_acceptor import TlsAcceptor
+from minray.platform.transport.web_tls import WebTls
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +64,13 @@ MOST_STREAMS = 64
 """Most streams at a time: less than connections, so that others are always answered."""
 EVENT_STREAM = "text/event-stream"
 REQUEST_TIMEOUT, FAILED, UNAVAILABLE = 408, 500, 503
+PLAIN_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This port speaks HTTPS: the address begins with https://\n"
+)
+"""Answer to a visitor without TLS, where it is spoken."""
+BACKLOG = 128
+"""Most connections that wait to be accepted."""
 SHUTDOWN_S = 2.0
 """Seconds that requests under way may take when the server ends."""
 
@@ -68,7 +80,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class DashboardServer:
     """A server on one port."""
 
-    def __init__(self, state: DashboardState, *, host: str, port: int, allow_control: bool, hostname: str) -> None:
+    def __init__(
+        self,
+        state: DashboardState,
+        *,
+        host: str,
+        port: int,
+        allow_control: bool,
+        hostname: str,
+        tls: WebTls | None = None,
+    ) -> None:
+        """Make a server, which listens after ``start``; ``tls``: it speaks HTTPS."""
         self.state = state
         self.host = host
         self.port = port
@@ -83,7 +105,12 @@ class DashboardServer:
         self._page: dict[str, PageFile] = read_page()
         self.complaints = Complaints(asyncio.get_running_loop().time)
         self._runner: web.AppRunner | None = None
+        self._tls = tls
+        self.is_encrypted = tls is not None
         self._listener: asyncio.Server | None = None
+        """The server; None before it listens, and with TLS."""
+        self._acceptor: TlsAcceptor | None = None
+        """Accepts connections instead of ``_listener`` with TLS."""
         self._doorkeeper: Doorkeeper | None = None
         self._streams = 0
         self.served = 0
@@ -100,10 +127,22 @@ class DashboardServer:
         await self._runner.setup()
         assert self._runner.server is not None
         self._doorkeeper = Doorkeeper(self._runner.server, self.complaints)
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._doorkeeper, self.host.strip("[]"), self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        loop, host = asyncio.get_running_loop(), self.host.strip("[]")
+        if self._tls is None:
+            self._listener = await loop.create_server(self._doorkeeper, host, self.port)
+            listening = self._listener.sockets[0]
+        else:
+            addresses = await loop.getaddrinfo(host, self.port, type=socket.SOCK_STREAM)
+            listening = socket.create_server(addresses[0][4][:2], family=addresses[0][0], backlog=BACKLOG)
+            self._acceptor = TlsAcceptor(
+                [listening], self._tls, Strangers(), self._doorkeeper, self._note_refused, PLAIN_ANSWER
+            )
+        self.port = listening.getsockname()[1]
         self.history.start()
+
+    def _note_refused(self, machine: str, place: str, reason: str) -> None:
+        text = "it does not speak TLS: the address begins with https://" if reason == PLAIN_PEER else reason
+        self.complaints.note("tls", f"a connection of {place} is refused: {text}")
 
     async def close(self) -> None:
         """Stop listening, and disconnect all visitors."""
@@ -111,6 +150,8 @@ class DashboardServer:
         self.news.close()
         if self._listener is not None:
             self._listener.close()
+        if self._acceptor is not None:
+            await self._acceptor.close()
         if self._doorkeeper is not None:
             for connection in list(self._doorkeeper.connections):
                 connection.abort()
@@ -126,7 +167,7 @@ class DashboardServer:
 
     def url(self) -> str:
         """Return the address with the token, for the first visit."""
-        return f"http://{self.address}/?token={dashboard_token(self.state.connection.target.token)}"
+        return f"{'https' if self.is_encrypted else 'http'}://{self.address}/?token={dashboard_token(self.state.connection.target.token)}"
 
     def _routes(self) -> list[web.RouteDef]:
         get, post = web.get, web.post

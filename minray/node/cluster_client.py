@@ -56,6 +56,7 @@ class ClusterClient:
         """
         self.address = address or gcs_endpoint.removeprefix("tcp:")
         self.token = token
+        self.own_config = system_config
         self._target = gcs_endpoint, token, system_config, address
         self._thread, _, platform = make_own_thread("client", secrets.token_bytes(16), gcs_endpoint, token, system_config)
         self._platform = platform

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy
 import psutil
 import pytest
@@ -18,10 +19,12 @@ from click.testing import CliRunner
 
 import minray
 from minray.cli.main import main
+from minray.cli.tls import given_tls, take_web_files, tls_options
 from minray.cluster_utils import Cluster
 from minray.node.discovery import NodeFile, find_nodes, with_environment
 from minray.platform.transport.handshake import Hello, encode
 from minray.platform.transport.tls import TlsFiles, check
+from minray.platform.transport.web_tls import WebFiles
 from tests import leaks
 from tests.cluster.command_line import CommandLine
 from tests.platform.certificates import Authority, node_files
@@ -167,6 +170,21 @@ def test_wrong_files_are_reported_before_anything_starts(
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if "TLS" in name or name == "MINRAY_TRANSPORT"]:
         monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_settings")
+@pytest.mark.parametrize("ca", ["", "--tls-ca=/c"])
+def test_a_certificate_without_a_ca_is_for_the_port_alone(ca: str) -> None:
+    found = []
+
+    @click.command()
+    @tls_options
+    def command() -> None:
+        found.append((take_web_files(), given_tls()))
+
+    CliRunner().invoke(command, ["--tls-cert=/a", "--tls-key=/b", *filter(None, [ca])], catch_exceptions=False)
+    whole = {"tls_cert": "/a", "tls_key": "/b", "tls_ca": "/c"}
+    assert found == [(None, whole) if ca else (WebFiles("/a", "/b"), {})]
 
 
 @pytest.mark.usefixtures("no_settings")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from minray.node.discovery import NodeFile, find_nodes, session_token
 from minray.platform.process.host import RealHost
 from minray.platform.process.processes import PlainProcesses
 from minray.platform.threads.user_code import IoThread
+from minray.platform.transport.tls import TlsFiles
+from minray.platform.transport.web_tls import WebFiles
 
 
 @dataclass
@@ -40,10 +43,15 @@ class Site:
 
     port: int
     token: str
+    trusts: ssl.SSLContext | None = None
+    """With what HTTPS is spoken; None: HTTP."""
 
     def visit(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         """Send a request without a cookie. Underscores in the names of headers stand for dashes."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        if self.trusts is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        else:
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=self.trusts)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
             response = connection.getresponse()
@@ -90,14 +98,16 @@ class Site:
 class OwnSite(Site):
     """A dashboard in this process, on a thread of its own."""
 
-    def __init__(self, file: NodeFile, allow_control: bool = True) -> None:
+    def __init__(self, file: NodeFile, allow_control: bool = True, files: TlsFiles | None = None) -> None:
         token = session_token(file.session_dir)
         target = Target(file.gcs_endpoint, token, file.system_config, file.gcs_address, Path(file.session_dir).name)
         self._thread = IoThread()
-        listening = Listening(port=0, allow_control=allow_control)
+        own = None if files is None else WebFiles(files.cert, files.key)
+        listening = Listening(port=0, allow_control=allow_control, files=own)
         opened = open_dashboard(target, lambda: target, listening, RealHost(), PlainProcesses())
         self.server: DashboardServer = self._thread.run(opened)
-        super().__init__(self.server.port, dashboard_token(token))
+        trusts = None if files is None else ssl.create_default_context(cafile=files.ca)
+        super().__init__(self.server.port, dashboard_token(token), trusts)
 
     def run(self, coroutine: Any) -> Any:
         return self._thread.run(coroutine)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
+import ssl
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -13,8 +16,11 @@ import pytest
 import minray
 from minray.dashboard import guarded_connection, server
 from minray.dashboard.news import News, Subscriber
+from minray.platform.transport import tls_acceptor
+from minray.platform.transport.tls import TlsFiles
 from tests.dashboard.site import OwnSite, own_node
 from tests.helpers import wait_for_condition
+from tests.platform.certificates import Authority, node_files
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +183,68 @@ def test_streams_are_bounded_so_that_others_are_answered(site: OwnSite, monkeypa
         assert first.status == 200
         answer = site.get("/api/events")
         assert answer.status == 503 and "close some" in answer.json["error"]
+
+
+# --- with TLS -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def encrypted(site: OwnSite, tmp_path: Path) -> Generator[tuple[OwnSite, TlsFiles], None, None]:
+    """A dashboard with HTTPS, and copies of its files, which a test may replace."""
+    files = TlsFiles(*(str(tmp_path / name) for name in ("cert", "key", "ca")))
+    for name in ("cert", "key", "ca"):
+        shutil.copy(getattr(node_files(), name), getattr(files, name))
+    own = OwnSite(own_node(), files=files)
+    try:
+        yield own, files
+        assert own.get("/api/cluster").json["is_connected"]
+    finally:
+        own.close()
+
+
+def test_https_has_a_secure_cookie_and_follows_its_files(encrypted: tuple[OwnSite, TlsFiles]) -> None:
+    site, files = encrypted
+    assert site.server.url().startswith("https://127.0.0.1:")
+    cookie = site.visit(f"/?token={site.token}").headers["Set-Cookie"]
+    assert "Secure" in cookie and "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert site.visit("/metrics").status == 401
+    other = Authority(Path(files.ca).parent / "other").sign("renewed")
+    shutil.copy(other.cert, files.cert)
+    shutil.copy(other.key, files.key)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        site.get("/api/cluster")
+    site.trusts = ssl.create_default_context(cafile=other.ca)
+
+
+def test_visitors_without_tls_and_broken_tls_are_told_in_one_line(
+    encrypted: tuple[OwnSite, TlsFiles], caplog: pytest.LogCaptureFixture
+) -> None:
+    site, _ = encrypted
+    with caplog.at_level(logging.WARNING, "minray"):
+        for _ in range(3):
+            with site.connect(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as raw:
+                assert b"HTTP/1.1 400 " in (said := everything(raw)) and b"https://" in said
+    (line,) = lines(caplog)
+    assert "the address begins with https://" in line
+    caplog.clear()
+    site.server.complaints._silent_until.clear()
+    with caplog.at_level(logging.WARNING, "minray"):
+        for _ in range(3):
+            with site.connect(b"\x16\x03\x01\x00\x30" + bytes(48)) as raw:
+                everything(raw)
+    assert len(lines(caplog)) == 1
+
+
+def test_a_handshake_that_never_ends_is_given_up_and_others_go_on(
+    encrypted: tuple[OwnSite, TlsFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, _ = encrypted
+    monkeypatch.setattr(tls_acceptor, "HANDSHAKE_TIMEOUT_S", 0.2)
+    with site.connect(b"\x16\x03") as slow, site.connect() as silent:
+        assert site.get("/api/cluster").status == 200
+        assert everything(silent) == everything(slow) == b""
+
+
+def test_files_that_cannot_be_used_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"cannot read .*--tls-key"):
+        OwnSite(own_node(), files=TlsFiles(node_files().cert, str(tmp_path / "none"), node_files().ca))

@@ -17,8 +17,10 @@ from click.testing import CliRunner
 from minray.cli.main import main
 from minray.common.config import SystemConfig
 from minray.common.labels import parse_labels
-from minray.node.discovery import endpoint_of, parse_token
+from minray.node.discovery import endpoint_of, parse_token, with_environment
+from minray.platform.transport.tls import TlsFiles, TlsFilesWrong, check, files_of
 from tests.kubernetes.manifests import BASE, DEPLOY, OVERLAYS, ROOT, Container, objects, read, template
+from tests.platform.certificates import authority
 
 WORKLOADS = ["head.yaml", "worker.yaml"]
 FACTS = {"status.podIP": "10.0.0.7", "metadata.name": "minray-x-0", "spec.nodeName": "machine-1.example.org"}
@@ -76,6 +78,11 @@ def test_kustomize_builds_objects_that_fit(folder: Path) -> None:
         (container,) = worker["spec"]["template"]["spec"]["containers"]
         assert container["resources"]["limits"] == {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": 1}
         assert {"name": "RAY_NODE_TYPE_NAME", "value": "gpu"} in container["env"]
+    if folder.name == "tls":
+        pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] in ("StatefulSet", "Deployment")]
+        for container in [one for pod in pods for one in [*pod.get("initContainers", []), *pod["containers"]]]:
+            assert {"minray", "minray-tls"} <= {Path(mount["mountPath"]).name for mount in container["volumeMounts"]}
+            assert {"HOME", "MINRAY_TLS_KEY"} <= {variable["name"] for variable in container["env"]}
 
 
 def test_kustomize_knows_every_file_but_the_template_of_the_secret() -> None:
@@ -86,6 +93,43 @@ def test_kustomize_knows_every_file_but_the_template_of_the_secret() -> None:
 def test_the_template_of_the_secret_is_no_token() -> None:
     with pytest.raises(RuntimeError, match="is not a cluster token"):
         parse_token(read(BASE / "secret.yaml")["stringData"]["token"], "secret.yaml")
+
+
+TLS = BASE.parent / "overlays" / "tls"
+
+
+@pytest.mark.parametrize("file", WORKLOADS)
+def test_with_tls_every_container_finds_the_files_of_the_secret(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, pod = read(TLS / "secret.yaml"), read(TLS / file)["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "tls", "secret": {"secretName": secret["metadata"]["name"], "defaultMode": 0o440}}]
+    own = authority().sign("pods", extensions="subjectAltName=DNS:minray-head")
+    for name, path in (("tls.crt", own.cert), ("tls.key", own.key), ("ca.crt", own.ca)):
+        shutil.copy(path, tmp_path / name)
+    (tmp_path / "tls.key").chmod(pod["volumes"][0]["secret"]["defaultMode"])
+    patched = [*pod.get("initContainers", []), *pod["containers"]]
+    described = template(file).pod
+    names = [one["name"] for one in [*described.get("initContainers", []), *described["containers"]]]
+    assert [one["name"] for one in patched] == names, "a container is without TLS"
+    for container in patched:
+        (mount,) = container["volumeMounts"]
+        assert mount["name"] == "tls" and mount["readOnly"]
+        for variable in container["env"]:
+            folder, _, key = variable["value"].rpartition("/")
+            assert folder == mount["mountPath"] and key in secret["stringData"]
+            monkeypatch.setenv(variable["name"], str(tmp_path / key))
+        files = files_of(SystemConfig.from_overrides(with_environment(None)))
+        assert files is not None
+        check(files)
+
+
+def test_the_template_of_the_certificates_is_refused(tmp_path: Path) -> None:
+    for name, text in read(TLS / "secret.yaml")["stringData"].items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o400)
+    with pytest.raises(TlsFilesWrong, match="contains no"):
+        check(TlsFiles(*(str(tmp_path / name) for name in ("tls.crt", "tls.key", "ca.crt"))))
 
 
 @pytest.mark.parametrize("file", WORKLOADS)
@@ -221,6 +265,6 @@ def test_the_kustomization_of_the_page_names_image_and_replicas(tmp_path: Path) 
 def test_every_patch_changes_a_workload_of_the_base() -> None:
     base = {name: found["metadata"]["name"] for name, found in objects().items()}
     patches = [(name.partition("/")[2], found) for name, found in workloads() if not name.startswith("base/")]
-    assert len(patches) == 3
+    assert len(patches) == 5
     for name, found in patches:
         assert found["metadata"]["name"] == base[name]

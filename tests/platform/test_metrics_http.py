@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Generator
 
@@ -10,7 +11,9 @@ import pytest
 
 from minray.platform.transport import metrics_http
 from minray.platform.transport.metrics_http import MOST_REQUEST_BYTES, MetricsServer, Page
+from minray.platform.transport.web_tls import WebFiles, WebTls
 from tests.helpers import wait_for_condition
+from tests.platform.certificates import node_files
 
 TOKEN = bytes(range(32))
 GOOD = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {TOKEN.hex()}\r\n\r\n".encode()
@@ -19,9 +22,9 @@ GOOD = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {TOKEN.hex()}\r\n\r\n".e
 class Served:
     """A server that runs in a thread, and counts how often its page was made."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: WebTls | None = None) -> None:
         self.made = 0
-        self.server = MetricsServer("127.0.0.1", 0, TOKEN, self._page)
+        self.server = MetricsServer("127.0.0.1", 0, TOKEN, self._page, tls)
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self._thread.start()
 
@@ -125,3 +128,22 @@ def test_connections_are_bounded_and_others_are_answered_afterwards(
         connection.close()
     wait_for_condition(lambda: served.server.connections() == 0)
     assert served.ask(GOOD).endswith(b"up 1\n")
+
+
+def test_with_tls_the_page_is_read_through_https_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "REQUEST_S", 1.0)
+    files = node_files()
+    served = Served(WebTls(WebFiles(files.cert, files.key)))
+    trusts = ssl.create_default_context(cafile=files.ca)
+    try:
+        with trusts.wrap_socket(served.connect(), server_hostname="127.0.0.1") as connection:
+            connection.sendall(GOOD)
+            assert received(connection).endswith(b"\r\n\r\nup 1\n")
+        with served.connect() as silent, served.connect() as slow:
+            slow.sendall(b"\x16\x03")
+            assert b"up 1" not in served.ask(GOOD)
+            assert received(silent) == received(slow) == b""
+        wait_for_condition(lambda: served.server.connections() == 0)
+        assert served.made == 1
+    finally:
+        served.close()

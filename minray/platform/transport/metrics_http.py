@@ -7,6 +7,7 @@ Python's own server does the work, within bounds that it does not have itself:
   * A request has a few kilobytes, and a time within which it must be complete; then its connection is cut.
   * A client that does not read its answer is cut as well.
   * There are at most ``MOST_CONNECTIONS`` at a time. A further one is closed at once.
+  * With TLS, the handshake happens in the thread of its connection, within the time of the request.
   * Nothing is answered, and no path looked at, before the token is right. It is compared in constant time.
 """
 
@@ -22,6 +23,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any, NamedTuple
+
+from minray.platform.transport.web_tls import WebTls
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +58,9 @@ class MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, token: bytes, page: Callable[[], Page]) -> None:
+    def __init__(self, host: str, port: int, token: bytes, page: Callable[[], Page], tls: WebTls | None = None) -> None:
         """Listen. Raises OSError. ``page`` makes the page, in any thread, perhaps in several at a time."""
+        self._tls = tls
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.authorization = f"Bearer {token.hex()}"
         self.page = page
@@ -86,6 +90,20 @@ class MetricsServer(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer the request of a connection, in its own thread; the handshake of TLS comes first."""
+        if self._tls is None:
+            super().finish_request(request, client_address)
+            return
+        encrypted = self._tls.server().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            self._deadlines[encrypted] = self._deadlines.pop(request)
+        try:
+            encrypted.do_handshake()
+            super().finish_request(encrypted, client_address)
+        finally:
+            self.shutdown_request(encrypted)
 
     def begin_answer(self, request: Any) -> None:
         """Give a connection whose request is complete the time for its answer."""

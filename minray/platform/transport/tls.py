@@ -34,6 +34,7 @@ import logging
 import os
 import ssl
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -111,21 +112,23 @@ def first_certificate(pem: bytes) -> bytes:
 
 def read(files: TlsFiles) -> Pem:
     """Read the files. Raises ``TlsFilesWrong`` for one that is missing, open to others, or of another kind."""
-    pem = Pem(*(_read(option, path) for option, path in _named(files)))
+    pem = Pem(_read("--tls-cert", files.cert), read_key(files.key), _read("--tls-ca", files.ca))
     for option, path, text in (("--tls-cert", files.cert, pem.cert), ("--tls-ca", files.ca, pem.ca)):
         try:
             first_certificate(text)
         except ValueError:
             raise TlsFilesWrong(f"{path} ({option}) contains no certificate in PEM format") from None
-    if b"PRIVATE KEY-----" not in pem.key:
-        raise TlsFilesWrong(f"{files.key} (--tls-key) contains no private key in PEM format")
-    if b"ENCRYPTED" in pem.key:
-        raise TlsFilesWrong(f"{files.key} (--tls-key) is encrypted, and nobody is there to type its password: decrypt it")
     return pem
 
 
-def _named(files: TlsFiles) -> list[tuple[str, str]]:
-    return [("--tls-cert", files.cert), ("--tls-key", files.key), ("--tls-ca", files.ca)]
+def read_key(path: str) -> bytes:
+    """Read a private key. Raises ``TlsFilesWrong`` for a file that is missing, open to others, encrypted, or none."""
+    key = _read("--tls-key", path)
+    if b"PRIVATE KEY-----" not in key:
+        raise TlsFilesWrong(f"{path} (--tls-key) contains no private key in PEM format")
+    if b"ENCRYPTED" in key:
+        raise TlsFilesWrong(f"{path} (--tls-key) is encrypted, and nobody is there to type its password: decrypt it")
+    return key
 
 
 def _read(option: str, path: str) -> bytes:
@@ -141,10 +144,10 @@ def _read(option: str, path: str) -> bytes:
         raise TlsFilesWrong(f"cannot read {path} ({option}): {error.strerror or error}") from None
 
 
-def _versions(files: TlsFiles) -> list[tuple[int, int, int]]:
+def versions_of(paths: Sequence[str]) -> list[tuple[int, int, int]]:
     """Return what changes when a file is replaced or written."""
     found = []
-    for _, path in _named(files):
+    for path in paths:
         try:
             status = os.stat(path)
             found.append((status.st_mtime_ns, status.st_size, status.st_ino))
@@ -176,18 +179,21 @@ def make_context(files: TlsFiles, *, server_side: bool, checks_name: bool = Fals
         context.load_verify_locations(cadata=pem.ca.decode("ascii", errors="replace"))
     except ssl.SSLError as error:
         raise TlsFilesWrong(f"{files.ca} (--tls-ca) cannot be used: {_reason(error)}") from None
-    try:
-        context.load_cert_chain(files.cert, files.key)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise TlsFilesWrong(f"{files.key} (--tls-key) is not the key of {files.cert} (--tls-cert)") from None
-        raise TlsFilesWrong(
-            f"{files.cert} and {files.key} (--tls-cert, --tls-key) cannot be used: {_reason(error)}"
-        ) from None
-    except OSError as error:  # A file was replaced or removed since it was read.
-        raise TlsFilesWrong(f"cannot read {files.cert} or {files.key}: {error.strerror or error}") from None
+    load_certificate(context, files.cert, files.key)
     context.certificate = pem.certificate
     return context
+
+
+def load_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
+    """Have a context show the certificate in a file. Raises ``TlsFilesWrong``."""
+    try:
+        context.load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsFilesWrong(f"{key} (--tls-key) is not the key of {cert} (--tls-cert)") from None
+        raise TlsFilesWrong(f"{cert} and {key} (--tls-cert, --tls-key) cannot be used: {_reason(error)}") from None
+    except OSError as error:  # A file is missing, or was replaced or removed since it was read.
+        raise TlsFilesWrong(f"cannot read {cert} or {key}: {error.strerror or error}") from None
 
 
 def check(files: TlsFiles) -> None:
@@ -236,7 +242,7 @@ class Tls:
         return self._context(_CLIENT if is_ip_address(host) else _CLIENT_BY_NAME)
 
     def _context(self, role: str) -> Context:
-        versions = _versions(self.files)
+        versions = versions_of([self.files.cert, self.files.key, self.files.ca])
         if versions != self._versions:
             try:
                 self._contexts = {

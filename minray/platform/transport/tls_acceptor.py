@@ -8,7 +8,8 @@ this file accepts connections itself, and looks at the first byte before TLS beg
 Rules
   * A peer that sends nothing costs a socket and a task, until the handshake's time is over. The buffers of TLS are made when
     its first byte has come.
-  * A peer without TLS gets a ``Refusal`` that every version of minray understands, and its connection ends.
+  * A peer without TLS gets a ``Refusal`` that every version of minray understands, and its connection ends. A port for
+    browsers says it in HTTP.
   * The TLS handshake has ten seconds (``HANDSHAKE_TIMEOUT_S``). The handshake of the token then has as many again.
   * When this process has no more descriptors, accepting pauses. The kernel keeps the connections that wait.
 """
@@ -27,6 +28,7 @@ from minray.platform.base import PlatformError
 from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, TLS_RECORDS, Refusal, encode
 from minray.platform.transport.strangers import CROWDED, Stranger, Strangers
 from minray.platform.transport.tls import LOST_BY_SERVER, PLAIN_PEER, SHUTDOWN_S, Tls, describe
+from minray.platform.transport.web_tls import WebTls
 
 ACCEPTED_AT_ONCE = 64
 """Most connections accepted before the loop does something else."""
@@ -34,6 +36,8 @@ PAUSE_S = 1.0
 """Seconds without accepting after this process had no more descriptors (as in asyncio)."""
 FIRST_BYTES = 4096
 """Most bytes of a refused peer that are read and dropped, since unread ones would make the kernel drop our refusal."""
+REFUSED_PLAIN = encode(Refusal("tls"))
+"""Answer to a peer without TLS, which every version of minray understands."""
 
 
 Refuse = Callable[[str, str, str], None]
@@ -69,11 +73,13 @@ class TlsAcceptor:
     def __init__(
         self,
         sockets: Sequence[socket.socket],
-        tls: Tls,
+        tls: Tls | WebTls,
         strangers: Strangers[Stranger],
         new_protocol: Callable[[], asyncio.Protocol],
         refuse: Refuse,
+        plain_answer: bytes = REFUSED_PLAIN,
     ) -> None:
+        """Accept on these sockets. ``plain_answer``: what a peer without TLS is told."""
         self.sockets = sockets
         self.greetings: set[TlsGreeting] = set()
         """Connections whose TLS handshake is not over."""
@@ -81,6 +87,7 @@ class TlsAcceptor:
         self._strangers = strangers
         self._new_protocol = new_protocol
         self._refuse = refuse
+        self._plain_answer = plain_answer
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
         self._pause: asyncio.TimerHandle | None = None
@@ -168,7 +175,7 @@ class TlsAcceptor:
     def _answer_plainly(self, connected: socket.socket) -> None:
         with suppress(OSError):
             connected.recv(FIRST_BYTES)
-            connected.send(encode(Refusal("tls")))
+            connected.send(self._plain_answer)
 
     async def close(self) -> None:
         """Stop accepting, and end the connections whose TLS handshake is not over."""
