@@ -14,6 +14,7 @@ OWN_CLUSTER = "it starts a cluster of its own"
 
 SHARED_MEMORY = "it looks at the memory that a driver on a node shares with the object store"
 COPIES = "it fills the store with arrays that it holds; a remote client holds copies, which take no memory of the store"
+FRAMES = "it counts the frames of a driver's sockets; a remote client counts its messages"
 DRIVER = "the cluster takes the client's driver process for the driver, and knows its process id"
 OWN_STORE = "it breaks the part of a driver on a node that talks to the object store"
 
@@ -27,6 +28,10 @@ NOT_CLIENT: dict[str, str] = {
     f"{LARGE}_g61_g59_an_array_outlives_its_reference_and_then_its_memory_is_free": COPIES,
     f"{LARGE}_g79_a_full_store_says_so_and_goes_on": COPIES,
     "test_private_names.py::test_the_tables_of_the_state": DRIVER,
+    "test_scheduling.py::test_a_thousand_tasks_of_one_shape_cost_little_more_than_one_request_each": FRAMES,
+    "test_seeing_objects.py::test_a_driver_and_a_worker_are_seen_with_what_they_refer_to": DRIVER,
+    "test_seeing_objects.py::test_what_was_read_before_it_was_freed_stays_valid": SHARED_MEMORY,
+    "test_seeing_processes.py::test_busy_processes_say_where_they_are": DRIVER,
     "test_wait_and_get.py::test_a_caller_that_waits_is_told_of_a_bug_of_minray[provider._client-create-<lambda>]": OWN_STORE,
 }
 """File and test -> reason, as in ``not_local``."""
