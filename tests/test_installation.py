@@ -193,8 +193,8 @@ def test_without_grpcio_a_driver_cannot_join_a_cluster_that_uses_it(without_grpc
 # --- What it loads ---
 
 
-MOST_MODULES, MOST_MODULES_OF_INIT = 64, 227
-"""Bounds on minray's own modules after ``import minray``, and when ``init`` is called: there are 63 and 227.
+MOST_MODULES, MOST_MODULES_OF_INIT = 64, 219
+"""Bounds on minray's own modules after ``import minray``, and when ``init`` is called: there are 63 and 219.
 
 Each takes a part of a program's start: 200 take 0.1 s, and 0.3 s without byte code.
 """
@@ -218,9 +218,16 @@ NOT_BEFORE_INIT = {
 """Modules that a program has no use for while it only defines tasks and actors."""
 FOR_OTHER_PROCESSES = {
     "minray.cli",
+    "minray.common.machine_usage",
+    "minray.dashboard",
     "minray.gcs",
-    "minray.observability.memory_summary",
-    "minray.cli.microbenchmark",
+    "minray.node.cluster_client",
+    "minray.node.ide_debugger",
+    "minray.observability",
+    "minray.platform.transport.tls",
+    "minray.protocol.logs",
+    "minray.protocol.metrics",
+    "minray.remote_client",
     "minray.object_store.store",
     "minray.platform.transport.grpc_transport",
     "minray.platform.threads.main_thread",
@@ -275,6 +282,12 @@ def test_import_minray_loads_no_more_than_definitions_need(tmp_path: Path) -> No
     loaded = loaded_by("import minray; minray.remote(max); minray.remote(dict)", tmp_path)
     assert (NOT_BEFORE_INIT | FOR_OTHER_PROCESSES | FOR_FEW_PROGRAMS).isdisjoint(loaded)
     assert len(of_minray(loaded)) <= MOST_MODULES
+
+
+@pytest.mark.slow
+def test_a_cluster_that_runs_loads_nothing_of_other_processes(tmp_path: Path) -> None:
+    program = "import minray; minray.init(num_cpus=1, logging_level='ERROR'); minray.get(minray.remote(lambda: 1).remote())"
+    assert FOR_OTHER_PROCESSES & set(loaded_by(program, tmp_path)) == set()
 
 
 @pytest.mark.slow

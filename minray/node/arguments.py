@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minray.api.runtime_environment import SETUP_HOOK
@@ -18,7 +18,6 @@ from minray.common.labels import check_labels
 from minray.common.shown import check_encodable, cut, shown
 from minray.core_worker.execution.job_environment import pack_hook
 from minray.node.discovery import with_environment
-from minray.node.ide_debugger import with_debugger
 from minray.node.node import NodeOptions, import_path
 from minray.protocol.gcs import JobConfig
 
@@ -134,7 +133,7 @@ def job_config(
         working_dir=working_dir,
         namespace=namespace or "",
         entrypoint=_entrypoint(),
-        setup_hook=pack_hook(with_debugger((runtime_env or {}).get(SETUP_HOOK))),
+        setup_hook=pack_hook(_with_debugger((runtime_env or {}).get(SETUP_HOOK))),
         logging_config=logging_config.encode() if logging_config is not None else "",
     )
 
@@ -149,3 +148,12 @@ def _working_directory() -> str:
 def _entrypoint() -> str:
     """Return this program's command line as text; bytes of file names that are not text are escaped."""
     return " ".join(sys.argv).encode(errors="backslashreplace").decode()
+
+
+def _with_debugger(hook: Callable[[], Any] | str | None) -> Callable[[], Any] | str | None:
+    """Return the setup hook of workers, which also attaches them to the debugger of this process if there is one."""
+    if "debugpy" not in sys.modules:
+        return hook
+    from minray.node.ide_debugger import with_debugger  # Few programs run under a debugger.
+
+    return with_debugger(hook)

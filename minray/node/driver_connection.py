@@ -19,7 +19,6 @@ from minray._version import __version__
 from minray.api import calls
 from minray.api.runtime_environment import merge_runtime_env
 from minray.common.config import LOCAL, WorkerConfig
-from minray.common.resources import CPU
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_threads.user_api import UserApi
@@ -192,8 +191,8 @@ def start(options: NodeOptions, driver: Driver) -> DriverConnection:
     except BaseException:
         node.close()
         raise
-    cpus = calls.nodes()[0]["Resources"].get(CPU, 0)
-    logger.info("minray %s started a local cluster with %g CPUs; session %s", __version__, cpus, node.file.session_dir)
+    text = "minray %s started a local cluster with %g CPUs; session %s"
+    logger.info(text, __version__, node.cpus, node.file.session_dir)
     if node.dashboard_url:
         logger.info("dashboard: %s", node.dashboard_url)
     return connection

@@ -28,10 +28,9 @@ import msgspec
 from minray.common.config import LOCAL, ClientServerConfig, DashboardConfig, GcsConfig, RayletConfig, SystemConfig
 from minray.common.environment_variables import is_environment
 from minray.common.gpus import NodeGpus
-from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set
+from minray.common.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, resource_set, to_floats
 from minray.common.shown import check_encodable, shown
 from minray.node.accelerators import TYPE_LABEL, TYPE_RESOURCE, gpus_at_start
-from minray.node.cluster_client import end_gracefully
 from minray.node.discovery import (
     NODE_FILE,
     NodeFile,
@@ -54,7 +53,6 @@ from minray.platform.real import check_transport
 from minray.platform.storage.external_storage import is_external, split_places
 from minray.platform.storage.memory import check_arena, most_arena_bytes
 from minray.platform.transport.endpoints import check_unix_sockets, free_port
-from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable
 from minray.policies.names import check_policies, has_foreign_policies
 
 CLIENT_SERVER = "client_server"
@@ -168,8 +166,12 @@ class Supervisor(Protocol):
 class Node:
     """A running node, in the process that has started it."""
 
-    def __init__(self, zygote: Supervisor, file: NodeFile, token: bytes, has_external: bool, gcs: GcsConfig | None) -> None:
+    def __init__(
+        self, zygote: Supervisor, file: NodeFile, token: bytes, *, has_external: bool, gcs: GcsConfig | None, cpus: float
+    ) -> None:
         self.zygote = zygote
+        self.cpus = cpus
+        """Number of CPUs of the node."""
         self.file = file
         self.token = token
         self._has_external = has_external
@@ -215,6 +217,8 @@ class Node:
     def close(self) -> None:
         """End all processes of this node now. If it may have external spill files, first ask its raylet to remove them."""
         if self._has_external and self.processes():
+            from minray.node.cluster_client import end_gracefully  # Few nodes need it.
+
             with suppress(PlatformError, OSError):
                 end_gracefully(self.file, self.token, "its program has ended")
         try:
@@ -306,8 +310,11 @@ def start_node(options: NodeOptions) -> Node:
     options.labels = labels_at_start(options.labels, "TPU" in resources, environ, found_labels)
     if is_local:
         return _start_local(options, resources)
-    if options.tcp_host and not options.detached and is_reachable(options.tcp_host) and not options.system_config.tls_cert:
-        logger.warning(OPEN_TRAFFIC)  # `minray start` prints it.
+    if options.tcp_host and not options.detached and not options.system_config.tls_cert:
+        from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable  # Nodes of one program do not need it.
+
+        if is_reachable(options.tcp_host):
+            logger.warning(OPEN_TRAFFIC)  # `minray start` prints it.
     files = raise_file_limit()
     if files < FEW_FILES:
         logger.warning("a process may open %d files at most, which may be too few; allow more with: ulimit -n 8192", files)
@@ -444,7 +451,8 @@ def _boot(options: NodeOptions, resources: dict[str, int], token: bytes, socket_
         zygote_pid=zygote.pid,
         client_server=client_server,
     )
-    return Node(zygote, file, token, any(map(is_external, config.spill_directories)), gcs)
+    has_external, cpus = any(map(is_external, config.spill_directories)), to_floats(resources).get(CPU, 0)
+    return Node(zygote, file, token, has_external=has_external, gcs=gcs, cpus=cpus)
 
 
 def _places_to_spill(options: NodeOptions) -> str:

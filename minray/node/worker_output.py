@@ -25,7 +25,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from minray.common.forks import at_fork
 from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
-from minray.protocol.logs import mark_of
 
 if TYPE_CHECKING:
     from minray.core_worker.execution.task_executor import TaskExecutor
@@ -122,6 +121,8 @@ class TaskNamedStream:
                 name = output.shown_name(task) if task is not None else ""
             marked = (name, task.task_id, task.attempt) if task is not None else (name, b"", 0)
             if marked != self._marked:
+                from minray.protocol.logs import mark_of  # Drivers, which mark nothing, import this file, too.
+
                 end = "\n" if self._open is not None else ""
                 self._stream.write(f"{end}{mark_of(*marked, task.actor_id if task is not None else b'')}\n{text}")
                 self._marked = marked

@@ -27,9 +27,10 @@ import concurrent.futures
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from minray.common.machine_usage import MachineUsage, ProcessUsage
+if TYPE_CHECKING:
+    from minray.common.machine_usage import MachineUsage, ProcessUsage  # which only raylets need
 
 PROTOCOL_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024 * 1024

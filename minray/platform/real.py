@@ -23,10 +23,10 @@ from minray.platform.threads.user_code import DriverUserCode, IoThread
 from minray.platform.transport.lanes import Lane
 from minray.platform.transport.sockets import StreamNetwork
 from minray.platform.transport.stream_connection import MAX_TRANSFER_BYTES
-from minray.platform.transport.tls import Tls, TlsFilesWrong, check, files_of
 
 if TYPE_CHECKING:
     from minray.platform.threads.main_thread import MainThreadUserCode  # which only workers have
+    from minray.platform.transport.tls import Tls
 
 
 def make_platform(
@@ -45,8 +45,7 @@ def make_platform(
     where it is used, because it does not survive a fork.
     """
     user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
-    files = files_of(system_config)
-    tls = [None if files is None else Tls(files) for _ in range(lanes + 1)]  # one for each thread
+    tls = [_make_tls(system_config) for _ in range(lanes + 1)]  # one for each thread
     network, bulk = _make_network(token, host, system_config, tls[0]), list[Lane]()
     if isinstance(network, StreamNetwork):
         user_code.outbox = network.outbox
@@ -78,12 +77,10 @@ def make_platform(
 def check_transport(system_config: SystemConfig) -> None:
     """Raise RuntimeError, with what to do, if the cluster's transport needs a package that is not installed here, or files
     for TLS that cannot be used."""
-    try:
-        files = files_of(system_config)
-        if files is not None:
-            check(files)
-    except TlsFilesWrong as error:
-        raise RuntimeError(str(error)) from None
+    if _names_files(system_config):
+        from minray.platform.transport.tls import check_config
+
+        check_config(system_config)
     if system_config.transport == "grpc":
         from importlib.util import find_spec
 
@@ -119,8 +116,21 @@ def client_network(token: bytes, host: Host, system_config: SystemConfig, max_tr
     ``system_config`` names the transport and the files for TLS of this side. Streams refuse a message that announces more
     than ``max_transfer_bytes`` of buffers, so that a broken peer cannot demand much memory.
     """
+    return _make_network(token, host, system_config, _make_tls(system_config), max_transfer_bytes)
+
+
+def _make_tls(system_config: SystemConfig) -> Tls | None:
+    """Make the contexts of one network; None without TLS, whose file is imported only where it is used."""
+    if not _names_files(system_config):
+        return None
+    from minray.platform.transport.tls import Tls, files_of
+
     files = files_of(system_config)
-    return _make_network(token, host, system_config, None if files is None else Tls(files), max_transfer_bytes)
+    return None if files is None else Tls(files)
+
+
+def _names_files(system_config: SystemConfig) -> bool:
+    return bool(system_config.tls_cert or system_config.tls_key or system_config.tls_ca)
 
 
 def _make_network(

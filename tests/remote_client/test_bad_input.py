@@ -76,7 +76,11 @@ class Served:
 
     def forget_peers(self) -> None:
         """Have the next peer that breaks a rule be logged, although others were logged before."""
-        self.thread.loop.call_soon_threadsafe(self.listener.network.peer_log.close)
+
+        async def forget() -> None:
+            self.listener.network.peer_log.close()
+
+        self.thread.run(forget())
 
     def connect(self) -> socket.socket:
         host, _, port = self.address.rpartition(":")

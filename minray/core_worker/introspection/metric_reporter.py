@@ -16,7 +16,6 @@ import asyncio
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.metric_registry import MetricRegistry, registry
 from minray.core_worker.introspection.process_metrics import ProcessFigures
-from minray.protocol.metrics import ReportMetrics
 from minray.rpc.connection import ignore
 
 
@@ -54,6 +53,8 @@ class MetricReporter:
         self.close()
         metrics = self._figures.lasting()
         if metrics.families or metrics.system:
+            from minray.protocol.metrics import ReportMetrics  # Drivers, which report nothing, import this file, too.
+
             self._number += 1
             self._process.raylet.send(ReportMetrics(self._number, metrics), ignore)
         self._await_change(known)

@@ -9,7 +9,8 @@ root; the tightest limit of any level holds.
 Rules
   * Shares of CPUs are rounded down to whole CPUs, but never below one.
   * A file that cannot be read sets no limit.
-  * psutil is imported where it is used, since only raylets use it: in each driver it would take a megabyte.
+  * psutil and ``machine_usage`` are imported where they are used, since only raylets use them: in each driver they would
+    take a megabyte.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from minray.common.machine_usage import MachineUsage, ProcessUsage
 from minray.platform.process import limits
+
+if TYPE_CHECKING:
+    from minray.common.machine_usage import MachineUsage, ProcessUsage
 
 MOST_FILES = 1 << 20
 """The largest limit of open files that a process asks for: more than any process opens."""
@@ -63,6 +67,8 @@ class RealHost:
     def machine_usage(self) -> MachineUsage:
         import psutil
 
+        from minray.common.machine_usage import MachineUsage
+
         cpu, memory, disk = psutil.cpu_times(), psutil.virtual_memory(), psutil.disk_usage(str(self._root))
         idle_s = cpu.idle + getattr(cpu, "iowait", 0.0)
         guest_s = getattr(cpu, "guest", 0.0) + getattr(cpu, "guest_nice", 0.0)  # Linux counts it as user time, too.
@@ -88,6 +94,8 @@ class RealHost:
 
     def process_usage(self, pid: int) -> ProcessUsage | None:
         import psutil
+
+        from minray.common.machine_usage import ProcessUsage
 
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from minray.platform.base import AuthenticationFailed, ConnectFailed, ConnectRefused, PlatformError
-from minray.platform.transport import tls
 
 MAX_UNIX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """The kernel's limit for the path of a unix socket, without the final zero byte."""
@@ -197,12 +196,14 @@ def connect_error(endpoint: str, error: BaseException) -> BaseException:
     unchanged."""
     if isinstance(error, ConnectFailed):
         return type(error)(f"{endpoint}: {error}")
-    if isinstance(error, tls.TlsFilesWrong):
+    if isinstance(error, PlatformError):  # The files of TLS are wrong, or the address is.
         return ConnectFailed(f"{endpoint}: {error}")
     if isinstance(error, TimeoutError):
         return ConnectFailed(f"{endpoint}: no answer in time")
     if isinstance(error, ssl.SSLError):
-        return AuthenticationFailed(f"{endpoint}: {tls.describe(error)}")
+        from minray.platform.transport.tls import describe  # which only processes with TLS load
+
+        return AuthenticationFailed(f"{endpoint}: {describe(error)}")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return ConnectRefused(f"{endpoint}: {error.strerror or error}")
     if isinstance(error, OSError):

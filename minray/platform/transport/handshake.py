@@ -34,7 +34,6 @@ import msgspec
 
 from minray.common.decoding import MALFORMED
 from minray.platform.base import PROTOCOL_VERSION, AuthenticationFailed, PlatformError, WrongIncarnation
-from minray.platform.transport.tls import ADVICE, ENCRYPTED_PEER
 
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_MESSAGE_BYTES = 300
@@ -109,6 +108,8 @@ def _take(received: bytearray) -> tuple[Message, bytes] | None:
     """Remove one message from the front of ``received``, and return it with its bytes; None if more must come first."""
     start = bytes(received[: len(_MAGIC)])
     if start[:2] in TLS_RECORDS:
+        from minray.platform.transport.tls import ENCRYPTED_PEER  # Few processes meet TLS without speaking it.
+
         raise _Malformed(ENCRYPTED_PEER, "garbage")
     if start != _MAGIC[: len(start)]:
         raise _Malformed(f"not a minray peer: it begins with {start!r}", "garbage")
@@ -233,6 +234,8 @@ class ClientHandshake:
         if refusal.reason == "incarnation" and self._transcript:
             self._check(refusal.digest, b"refusal")
             return WrongIncarnation(f"incarnation {self._target.hex()} is gone: another process listens there now")
+        from minray.platform.transport.tls import ADVICE  # Processes without TLS do not need it otherwise.
+
         reasons = {
             "token": "it refused: this process does not know its cluster token",
             "version": "it refused: it speaks another protocol version",

@@ -24,7 +24,6 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
@@ -47,10 +46,10 @@ from minray.platform.transport.stream_connection import (
     ServerConnection,
     StreamChannel,
 )
-from minray.platform.transport.tls import LOST_BY_CLIENT, SHUTDOWN_S, Context, Tls, binding, binding_of_peer, describe
 
-if TYPE_CHECKING:
-    from minray.platform.transport.tls_acceptor import TlsAcceptor  # which only clusters with TLS load
+if TYPE_CHECKING:  # Only clusters with TLS load these.
+    from minray.platform.transport.tls import Context, Tls
+    from minray.platform.transport.tls_acceptor import TlsAcceptor
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class _ServerGreeting(asyncio.Protocol):
             network.token,
             self._listener.identity,
             network.host.random_bytes(NONCE_BYTES),
-            binding_of_peer(self._transport.get_extra_info("ssl_object")),
+            b"" if network.tls is None else network.tls.bound_by(self._transport.get_extra_info("ssl_object")),
         )
         self._timeout = asyncio.get_running_loop().call_later(
             HANDSHAKE_TIMEOUT_S, self._refuse, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"
@@ -161,12 +160,12 @@ class _ClientGreeting(asyncio.Protocol):
         self, network: StreamNetwork, endpoint: str, target: bytes, identity: bytes, context: Context | None
     ) -> None:
         """``context`` is that of TLS; None without it."""
-        self._has_tls = context is not None
+        self._tls = None if context is None else network.tls
         self._silent = True
         """Whether the server has said nothing yet."""
         self._network = network
         self._name = f"the channel to {endpoint}"
-        bound = b"" if context is None else binding(context.certificate)
+        bound = b"" if context is None else context.binding
         nonce = network.host.random_bytes(NONCE_BYTES)
         self._handshake = ClientHandshake(network.token, target, identity, nonce, bound)
         self._received = bytearray()
@@ -217,12 +216,8 @@ class _ClientGreeting(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.channel.done():
             return
-        if isinstance(error, ssl.SSLError):
-            self.channel.set_exception(AuthenticationFailed(describe(error)))
-        elif self._has_tls and self._silent:  # With TLS 1.3 a server refuses our certificate only now.
-            self.channel.set_exception(ConnectFailed(LOST_BY_CLIENT))
-        else:
-            self.channel.set_exception(ConnectFailed("the connection ended in the middle of the handshake"))
+        reason = None if self._tls is None else self._tls.explain_end(error, self._silent)
+        self.channel.set_exception(reason or ConnectFailed("the connection ended in the middle of the handshake"))
 
 
 class StreamListener:
@@ -402,7 +397,7 @@ class StreamNetwork:
         addresses = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
         options: dict[str, Any] = {}
         if context is not None:
-            options = {"ssl": context, "server_hostname": where.host, "ssl_shutdown_timeout": SHUTDOWN_S}
+            options = context.arguments(where.host)
         for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
             try:
                 await loop.create_connection(lambda: greeting, str(address[4][0]), where.port, **options)

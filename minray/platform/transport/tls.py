@@ -36,10 +36,10 @@ import ssl
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from minray.common.config import SystemConfig
-from minray.platform.base import PlatformError
+from minray.platform.base import AuthenticationFailed, ConnectFailed, PlatformError
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +165,15 @@ class Context(ssl.SSLContext):
     certificate: bytes
     """In DER."""
 
+    @property
+    def binding(self) -> bytes:
+        """What the proof of the token covers on a connection that is made with this context."""
+        return binding(self.certificate)
+
+    def arguments(self, host: str) -> dict[str, Any]:
+        """Return the arguments for asyncio with which a connection to ``host`` is made."""
+        return {"ssl": self, "server_hostname": host, "ssl_shutdown_timeout": SHUTDOWN_S}
+
 
 def make_context(files: TlsFiles, *, server_side: bool, checks_name: bool = False) -> Context:
     """Make a context with which both sides must show a certificate of the CA. Raises ``TlsFilesWrong``."""
@@ -219,6 +228,16 @@ def check(files: TlsFiles) -> None:
                 ) from None
 
 
+def check_config(system: SystemConfig) -> None:
+    """Check the files that a configuration names. Raises RuntimeError if they cannot be used."""
+    try:
+        files = files_of(system)
+        if files is not None:
+            check(files)
+    except TlsFilesWrong as error:
+        raise RuntimeError(str(error)) from None
+
+
 _SERVER, _CLIENT, _CLIENT_BY_NAME = "server", "client", "client by name"
 
 
@@ -240,6 +259,19 @@ class Tls:
         """Return the context for a connection to ``host``, whose certificate must have that name unless it is an IP
         address. Raises as ``server`` does."""
         return self._context(_CLIENT if is_ip_address(host) else _CLIENT_BY_NAME)
+
+    def bound_by(self, encrypted: Encrypted | None) -> bytes:
+        """Return the binding of a connection that came in; None: it is one without TLS, of this machine."""
+        return b"" if encrypted is None else binding(encrypted.getpeercert(True))
+
+    def explain_end(self, error: Exception | None, is_silent: bool) -> PlatformError | None:
+        """Return why a connection of ours has ended before its handshakes were over; None if TLS does not know.
+
+        ``is_silent``: the server has said nothing. With TLS 1.3 it refuses our certificate only after the handshake of TLS.
+        """
+        if isinstance(error, ssl.SSLError):
+            return AuthenticationFailed(describe(error))
+        return ConnectFailed(LOST_BY_CLIENT) if is_silent else None
 
     def _context(self, role: str) -> Context:
         versions = versions_of([self.files.cert, self.files.key, self.files.ca])
@@ -278,11 +310,6 @@ class Encrypted(Protocol):
     """The TLS of one connection: an ``ssl.SSLObject``, or the event loop's substitute."""
 
     def getpeercert(self, binary_form: bool) -> bytes | None: ...
-
-
-def binding_of_peer(encrypted: Encrypted | None) -> bytes:
-    """Return the binding of a connection that came in."""
-    return b"" if encrypted is None else binding(encrypted.getpeercert(True))
 
 
 OTHER_AUTHORITY = (18, 19, 20, 21)
