@@ -10,6 +10,7 @@ import json
 import secrets
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.helpers import wait_for_condition
 from tests.kubernetes.manifests import DEPLOY
 from tests.kubernetes.pods import START_S, Machine, Pod, why_not
 from tests.kubernetes.programs import CALL_ACTORS, JOB, LASTING_DRIVER, MAKE_ACTORS
+from tests.platform.certificates import authority
 
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(400)]
 SILENCE_S = 60.0
@@ -104,6 +106,25 @@ def test_a_job_runs_on_workers_that_have_waited_for_the_gcs(machine: Machine) ->
         assert pod.execute(["touch", "/written"]).returncode != 0, "the root file system is read-only"
         assert pod.execute(["id", "-u"]).stdout == "1000\n"
         assert pod.execute(["test", "-e", "/dev/shm"]).returncode == 1
+
+
+def test_with_the_overlay_of_tls_nodes_join_probes_pass_and_all_ports_speak_tls(machine: Machine) -> None:
+    files = authority().sign("pods", extensions="subjectAltName=DNS:minray-head")
+    paths = {"tls.crt": files.cert, "tls.key": files.key, "ca.crt": files.ca}
+    machine.secrets["minray-tls"] = {name: Path(path).read_text() for name, path in paths.items()}
+    machine.overlay = "tls"
+    cluster = Cluster(machine)
+    cluster.start_head()
+    worker = cluster.add_worker()
+    assert json.loads(worker.python(JOB))["sum"] == sum(number * number for number in range(40))
+    for pod in (cluster.head, worker):
+        for name in ("startup", "readiness", "liveness"):
+            assert pod.probe(name).returncode == 0, (pod.name, name)
+    plain = ["env", "-u", "MINRAY_TLS_CERT", "-u", "MINRAY_TLS_KEY", "-u", "MINRAY_TLS_CA", "MINRAY_TMPDIR=/tmp/elsewhere"]
+    ask = ["minray", "health-check", "--address=minray-head:6379", "--token-file=/run/secrets/minray/token"]
+    refused = worker.execute([*plain, *ask])
+    assert refused.returncode != 0 and "speaks TLS" in refused.stdout + refused.stderr
+    assert worker.stop() == 0
 
 
 def test_two_actors_are_on_one_pod_on_one_machine_and_on_two(cluster: Cluster) -> None:

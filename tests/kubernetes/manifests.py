@@ -88,7 +88,21 @@ def _expanded(word: str, environment: Mapping[str, str]) -> str:
     return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), word)
 
 
-def template(file: str) -> PodTemplate:
-    """The pod template of the workload in a file."""
+def template(file: str, overlay: str = "") -> PodTemplate:
+    """The pod template of the workload in a file, perhaps with an overlay's patch, as far as patches here go."""
     workload = read(BASE / file)
-    return PodTemplate(workload["metadata"]["name"], workload["spec"]["template"]["spec"])
+    pod = workload["spec"]["template"]["spec"]
+    if overlay:
+        _merge_lists(pod, read(BASE.parent / "overlays" / overlay / file)["spec"]["template"]["spec"])
+    return PodTemplate(workload["metadata"]["name"], pod)
+
+
+def _merge_lists(whole: dict[str, Any], patch: dict[str, Any]) -> None:
+    """Add a patch's lists to those of an object; entries of the same name are one."""
+    for key, entries in patch.items():
+        known = {entry["name"]: entry for entry in whole[key]} if key.lower().endswith("containers") else {}
+        for entry in entries:
+            if entry["name"] in known:
+                _merge_lists(known[entry["name"]], {name: value for name, value in entry.items() if name != "name"})
+            else:
+                whole[key].append(entry)

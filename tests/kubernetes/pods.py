@@ -94,7 +94,10 @@ class Machine:
 
     def __init__(self, directory: Path, token: str) -> None:
         self.directory = directory
-        self.token = token
+        self.secrets = {"minray-token": {"token": f"{token}\n"}}
+        """Name of each Secret -> the texts of its files."""
+        self.overlay = ""
+        """The overlay whose patches the pods have; empty: none."""
         self.names: dict[str, str] = {}
         """Name of each Service -> the address of its pod."""
         self.pods: list[Pod] = []
@@ -114,7 +117,7 @@ class Machine:
 
     def pod(self, file: str, name: str, machine: str = "machine-1") -> Pod:
         """Make a pod of the workload in a file of the manifests, with a new address; nothing runs in it yet."""
-        return Pod(self, template(file), name, next(self._addresses), machine)
+        return Pod(self, template(file, self.overlay), name, next(self._addresses), machine)
 
     def claimed(self, name: str) -> Path:
         """The volume of a claim, which outlives its pods: it belongs to root, and the pod's group may write to it."""
@@ -179,10 +182,10 @@ class Pod:
             if "emptyDir" in volume:
                 path.chmod(0o2777)
             else:
-                token = path / "token"
-                token.write_text(f"{self.machine.token}\n")
-                os.chown(token, 0, USER)
-                token.chmod(volume["secret"]["defaultMode"])
+                for name, text in self.machine.secrets[volume["secret"]["secretName"]].items():
+                    (path / name).write_text(text)
+                    os.chown(path / name, 0, USER)
+                    (path / name).chmod(volume["secret"]["defaultMode"])
                 path.chmod(0o2755)
         for name in set(self.container.mounts.values()) - volumes.keys():
             volumes[name] = self.machine.claimed(name)
