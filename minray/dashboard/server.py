@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -45,7 +44,7 @@ from minray.observability.prometheus_exposition import CONTENT_TYPE, exposition
 from minray.platform.base import PlatformError
 from minray.platform.transport.strangers import Strangers
 from minray.platform.transport.tls import PLAIN_PEER
-from minray.platform.transport.tls_acceptor import TlsAcceptor
+from minray.platform.transport.tls_acceptor import TlsAcceptor, listening_socket
 from minray.platform.transport.web_tls import WebTls
 
 logger = logging.getLogger(__name__)
@@ -132,8 +131,7 @@ class DashboardServer:
             self._listener = await loop.create_server(self._doorkeeper, host, self.port)
             listening = self._listener.sockets[0]
         else:
-            addresses = await loop.getaddrinfo(host, self.port, type=socket.SOCK_STREAM)
-            listening = socket.create_server(addresses[0][4][:2], family=addresses[0][0], backlog=BACKLOG)
+            listening = await listening_socket(host, self.port, BACKLOG)
             self._acceptor = TlsAcceptor(
                 [listening], self._tls, Strangers(), self._doorkeeper, self._note_refused, PLAIN_ANSWER
             )

@@ -248,17 +248,16 @@ class StreamListener:
             self._server = await loop.create_unix_server(self._greet, endpoint.path, backlog=LISTEN_BACKLOG)
             self._inode = endpoints.inode(endpoint)
             return
-        # Take only the first of several addresses (localhost has two): port 0 would become a different number on each.
-        addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        host = str(addresses[0][4][0])
         if self.network.tls is not None:
-            from minray.platform.transport.tls_acceptor import TlsAcceptor
+            from minray.platform.transport.tls_acceptor import TlsAcceptor, listening_socket
 
             self.network.tls.server()  # Raises, if the files cannot be used, before anybody connects.
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listening = socket.create_server((host, endpoint.port), family=family, backlog=LISTEN_BACKLOG)
+            listening = await listening_socket(endpoint.host, endpoint.port, LISTEN_BACKLOG)
             self._acceptor = TlsAcceptor([listening], self.network.tls, self.strangers, self._greet, self._log_refusal)
         else:
+            # Only the first of several addresses (localhost has two): port 0 would become a different number on each.
+            addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            host = str(addresses[0][4][0])
             self._server = await loop.create_server(self._greet, host, endpoint.port, backlog=LISTEN_BACKLOG)
             listening = self._server.sockets[0]
         self.endpoint = str(endpoints.TcpEndpoint(endpoint.host, listening.getsockname()[1]))

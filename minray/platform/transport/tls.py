@@ -167,7 +167,7 @@ class Context(ssl.SSLContext):
 
     @property
     def binding(self) -> bytes:
-        """What the proof of the token covers on a connection that is made with this context."""
+        """The bytes that the proof of the token covers on a connection which is made with this context."""
         return binding(self.certificate)
 
     def arguments(self, host: str) -> dict[str, Any]:

@@ -44,6 +44,13 @@ Refuse = Callable[[str, str, str], None]
 """``refuse(machine, place, reason)`` logs a connection that is not accepted."""
 
 
+async def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    """Open a socket that listens at the first address of a host. Raises OSError."""
+    # Only the first of several addresses (localhost has two): port 0 would become a different number on each.
+    family, _, _, _, address = (await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+    return socket.create_server((str(address[0]), port), family=family, backlog=backlog)
+
+
 class TlsGreeting:
     """A connection that came in and whose TLS handshake is not over."""
 
