@@ -242,7 +242,7 @@ def _init_as_client(server: str, driver: Driver, of_the_node: Mapping[str, Any])
     """Connect this process to the client server at host and port."""
     global _connection
     check_joining(of_the_node)
-    from minray.remote_client.connect import connect_client  # Other programs need no gRPC.
+    from minray.remote_client.connect import connect_client  # Other programs need none of it.
 
     _connection, clients = connect_client(server, driver)
     return ClientContext(addresses_of_driver(_connection.file), clients)

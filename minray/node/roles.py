@@ -206,7 +206,7 @@ async def _serve_raylet(config: RayletConfig, heritage: Heritage, ends: ChildEnd
 
 
 async def _serve_clients(config: ClientServerConfig, heritage: Heritage, ends: ChildEnds) -> None:
-    from minray.remote_client.server import ClientServer  # It imports gRPC, which the zygote must not.
+    from minray.remote_client.server import ClientServer  # Few nodes have one.
 
     server = ClientServer(config.session_dir, heritage.host, config.system_config)
     try:
