@@ -39,8 +39,7 @@ from minray.object_store.create_request_queue import Creation
 from minray.object_store.object_entry import ObjectEntry
 from minray.object_store.store import ObjectStore
 from minray.platform.base import Buffer, PlatformError
-from minray.policies.asking import sorted_sources
-from minray.policies.protocols import TransferPolicy
+from minray.policies import asking, protocols
 from minray.protocol.base import Address
 from minray.protocol.core_worker import KNOWN, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
 from minray.protocol.object_store import CHANGED, FREED, NO_ROOM, OWNER_DIED, ChunkReply, Pinned, ReadChunk
@@ -66,7 +65,7 @@ class Port(Protocol):
     """Most chunks of one object that are on their way at a time."""
     received_bytes: int
     """Bytes of objects that have come from other nodes completely."""
-    transfer_policy: TransferPolicy | None
+    transfer_policy: protocols.TransferPolicy | None
     """Policy of a program, which sorts the sources of each pull; None: there is none."""
 
     @property
@@ -232,7 +231,7 @@ class Pull:
     async def _receive(self, known: ObjectLocations) -> bool:
         """Receive chunks until no more can arrive; return whether all are here."""
         policy, own_node = self._manager.transfer_policy, self._manager.address.node_id
-        self._sources = sorted_sources(policy, own_node, self.object_id, known.raylets, known.receivers)
+        self._sources = asking.sorted_sources(policy, own_node, self.object_id, known.raylets, known.receivers)
         if any(raylet.node_id == own_node for raylet in known.raylets):  # The owner is mistaken.
             self._manager.report(self.owner, self.object_id, known.attempt, False)
         self._on_rest = asyncio.get_running_loop().create_future()

@@ -33,8 +33,7 @@ from minray.common.tombstones import remember
 from minray.object_store.allocator import Allocator
 from minray.object_store.fallback import Fallback
 from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
-from minray.policies.asking import evicted_copy
-from minray.policies.protocols import EvictionPolicy
+from minray.policies import asking, protocols
 from minray.protocol.base import Address
 
 CREATED, SEALED, SPILLED, RESTORING, DOOMED = "CREATED", "SEALED", "SPILLED", "RESTORING", "DOOMED"
@@ -62,7 +61,7 @@ class ObjectTable:
         allocator: Allocator,
         record: Callable[[str, str, str, str], None] | None,
         on_evicted: Callable[[ObjectEntry], None],
-        own_policy: EvictionPolicy | None = None,
+        own_policy: protocols.EvictionPolicy | None = None,
     ) -> None:
         """``own_policy`` is a program's; it chooses the copies to evict, unless it answers None."""
         self.allocator = allocator
@@ -196,7 +195,7 @@ class ObjectTable:
             return None
         offset = allocate(size)
         while offset is None and spare:
-            object_id = evicted_copy(self._own_policy, map(self._entries.__getitem__, spare)) or next(iter(spare))
+            object_id = asking.evicted_copy(self._own_policy, map(self._entries.__getitem__, spare)) or next(iter(spare))
             del spare[object_id]
             self._reclaim(self._entries[object_id])
             offset = allocate(size)

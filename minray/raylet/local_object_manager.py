@@ -25,8 +25,7 @@ from typing import NamedTuple
 from minray.common.config import SystemConfig
 from minray.object_store.object_entry import ObjectEntry, Spilled, SpillFile
 from minray.object_store.object_table import ObjectTable
-from minray.policies.asking import sorted_copies
-from minray.policies.protocols import SpillPolicy
+from minray.policies import asking, protocols
 
 PAUSE_S = 10.0
 """Seconds that a failed directory is not used. It exceeds ``oom_grace_period_s``, so no request waits for it repeatedly."""
@@ -43,7 +42,7 @@ class LocalObjectManager:
     """Decides about the spilling of one node."""
 
     def __init__(
-        self, table: ObjectTable, directories: int, config: SystemConfig, own_policy: SpillPolicy | None = None
+        self, table: ObjectTable, directories: int, config: SystemConfig, own_policy: protocols.SpillPolicy | None = None
     ) -> None:
         """``own_policy`` is a program's; it sorts the copies to spill, unless it answers None."""
         self._table = table
@@ -93,7 +92,7 @@ class LocalObjectManager:
         if self.writing and self._table.spillable_bytes < enough and self._table.spillable_count() < most:
             return entries
         size = 0
-        for entry in sorted_copies(self._own_policy, self._table.spillable()):
+        for entry in asking.sorted_copies(self._own_policy, self._table.spillable()):
             entries.append(entry)
             size += entry.size
             if size >= enough or len(entries) >= most:

@@ -23,7 +23,7 @@ from minray.common.labels import accepts, describe_selector
 from minray.common.resources import ResourceSet, describe, fits, lack_of
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD, LabelSelector
-from minray.policies import protocols as moments
+from minray.policies import protocols
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
 from minray.scheduling.lease import (
     REJECT,
@@ -148,7 +148,7 @@ class ClusterLeaseManager:
         local, demand, labels = self._nodes.local, request.resources, request.shape.labels
         if local.could_hold(demand, labels):
             others = [] if fits(demand, local.available) else self._nodes.others_with_room(demand, labels)
-            chosen = self._nodes.choose(moments.SPILLED, request, others, others) if others else local
+            chosen = self._nodes.choose(protocols.SPILLED, request, others, others) if others else local
             if chosen is local:
                 return self._send(request, local)
             self._nodes.promise(chosen, demand, now)
@@ -169,7 +169,7 @@ class ClusterLeaseManager:
             if not others:
                 full.add(kind_of_need)
                 continue
-            chosen = self._nodes.choose(moments.WAITING, request, others, others)
+            chosen = self._nodes.choose(protocols.WAITING, request, others, others)
             if chosen is self._nodes.local:
                 continue
             self._nodes.promise(chosen, request.resources, now)

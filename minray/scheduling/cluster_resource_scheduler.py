@@ -18,8 +18,7 @@ from minray.common.ids import short
 from minray.common.labels import accepts, labels_of, matches, preferred
 from minray.common.resources import ResourceSet, fits, subtract
 from minray.common.task_spec import LabelSelector
-from minray.policies.asking import node_for
-from minray.policies.protocols import ARRIVED, SchedulingPolicy
+from minray.policies import asking, protocols
 from minray.scheduling import policy
 from minray.scheduling.lease import LeaseRequest
 
@@ -71,7 +70,7 @@ class ClusterResourceScheduler:
         spread_threshold: float,
         top_k_fraction: float,
         random: Callable[[], float],
-        own_policy: SchedulingPolicy | None = None,
+        own_policy: protocols.SchedulingPolicy | None = None,
     ) -> None:
         """``own_policy`` is a program's; it decides instead of the hybrid policy, unless it answers None."""
         self.local = local
@@ -179,7 +178,7 @@ class ClusterResourceScheduler:
             chosen = policy.spread([view.node_id for view in with_room or feasible], self._last_spread)
             self._last_spread = chosen
             return self._views[chosen]
-        return self.choose(ARRIVED, request, feasible, with_room)
+        return self.choose(protocols.ARRIVED, request, feasible, with_room)
 
     def choose(
         self, moment: str, request: LeaseRequest, nodes: Sequence[NodeView], with_room: Sequence[NodeView]
@@ -187,7 +186,7 @@ class ClusterResourceScheduler:
         """Return the node that a program's policy chooses, or else the hybrid policy.
 
         The local node is an answer even if it is not among ``nodes``: the request waits here."""
-        chosen = node_for(self._own_policy, moment, request, self.local, nodes, with_room)
+        chosen = asking.node_for(self._own_policy, moment, request, self.local, nodes, with_room)
         if chosen is not None:
             return self._views[chosen]
         if not with_room and self.local in nodes:

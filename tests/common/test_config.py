@@ -38,6 +38,7 @@ def test_a_wrong_type_is_an_error_that_names_the_entry(wrong: Any) -> None:
         ("task_retry_delay_ms", -1, 0),
         ("get_warning_s", float("nan"), 0),
         ("num_prestart_workers", -2, -1),
+        ("lease_requests_per_task", 0, 1),
     ],
 )
 def test_a_number_that_makes_no_sense_is_an_error_that_says_what_would(name: str, value: float, least: int) -> None:

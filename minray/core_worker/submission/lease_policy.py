@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from minray.policies.asking import first_node
-from minray.policies.protocols import LocalityPolicy
+from minray.policies import asking, protocols
 from minray.protocol.base import Address
 from minray.protocol.object_store import Place
 from minray.protocol.raylet import Dependency
 
-OwnPolicy = LocalityPolicy | None
+OwnPolicy = protocols.LocalityPolicy | None
 BestRaylet = Callable[[tuple[Dependency, ...]], Address | None]
 """Finds the raylet of the node that has most of these arguments; None: the local one, or no node has any."""
 PlaceOf = Callable[[bytes], Place | None]
@@ -59,7 +58,7 @@ class LocalityAwareLeasePolicy:
                 here[raylet.node_id] += size
         if not here:
             return None
-        best = first_node(self._own_policy, self._own_node, dependencies, self.copies_of)
+        best = asking.first_node(self._own_policy, self._own_node, dependencies, self.copies_of)
         best = best or min(here, key=lambda node_id: (-here[node_id], node_id != self._own_node, node_id))
         return None if best == self._own_node else raylets[best]
 
