@@ -1,8 +1,7 @@
 """Write a scheduling policy, try it in a simulated cluster, and run it on a real one.
 
-Nodes have a price, which is a label. `CheapestFirst` keeps work on the cheap nodes: a task goes to the cheapest node that
-has room, and a task that waits on a cheap node does not move to a dearer one. The policy is named in `_system_config`, and
-all nodes import it from this file. So the simulation and the real cluster run the same class.
+Nodes have a price, which is a label. `CheapestFirst` sends each task to the cheapest node that has room. The policy is named
+in `_system_config`, and all nodes import it from this file. So the simulation and the real cluster run the same class.
 """
 
 import time
@@ -12,12 +11,12 @@ from contextlib import contextmanager
 
 import minray
 from minray.cluster_utils import Cluster
-from minray.policies import WAITING, CandidateNode, PolicyHost, SchedulingQuestion
+from minray.policies import CandidateNode, PolicyHost, SchedulingQuestion
 from minray.simulation.cluster import SimCluster
 
 
 class CheapestFirst:
-    """Choose the cheapest node with room; let a task wait rather than move it to a dearer node."""
+    """Choose the cheapest node with room."""
 
     def __init__(self, host: PolicyHost) -> None:
         self._host = host
@@ -25,10 +24,7 @@ class CheapestFirst:
     def choose_node(self, question: SchedulingQuestion) -> bytes | None:
         if not question.with_room:
             return None  # The default policy says where the task waits.
-        cheapest = min(question.with_room, key=self._rank)
-        if question.moment == WAITING and price(cheapest) > price(question.local):
-            return question.local.node_id
-        return cheapest.node_id
+        return min(question.with_room, key=self._rank).node_id
 
     def _rank(self, node: CandidateNode) -> tuple[float, float]:
         """Sort by price; among equal prices draw, so that raylets do not all choose the same node."""

@@ -67,6 +67,10 @@ class RequestState(Protocol):
     """A request for a worker. It belongs to tasks with equal needs, not to one task: the worker runs the owner's next."""
 
     @property
+    def lease_id(self) -> bytes:
+        """Name of the request. When its owner asks anew, that is another request."""
+
+    @property
     def owner_id(self) -> bytes:
         """Process that submits the tasks."""
 
@@ -109,7 +113,8 @@ class SchedulingPolicy(Protocol):
     """Chooses the node of a lease request without affinity; the strategy SPREAD takes nodes in turn without asking.
 
     A request that goes to a full node is asked about there again (SPILLED). A policy that sends requests to full nodes lets
-    them wait there. Otherwise they go to and fro, with a pause of 50 ms each time.
+    them wait there. Otherwise they go to and fro, with a pause of 50 ms each time. But actors and placement groups may fill
+    a node for ever. So a policy that lets requests wait while other nodes have room does that for a limited time.
     """
 
     def choose_node(self, question: SchedulingQuestion) -> bytes | None:

@@ -12,6 +12,9 @@ are in ``SCHEDULERS``.
     the requests that it does not need then. So ``sparrow`` only has to send each request to a random node and let it wait
     there. ``lease_requests_per_task: 2`` has the owner make two of them for each task.
 
+A node may be full for ever, of actors and placement groups. So a request waits there for a limited time (``Patience``). Then
+it goes where the default policy says, as soon as another node has room.
+
 Actors are left to the default policy: an actor may hold its node for ever, so no request can wait behind it.
 
 Left out: Sparrow probes d * m nodes for the m tasks of a job together. Here each request draws its node alone, so that two
@@ -20,9 +23,16 @@ reservations may meet at one node. An owner has at most ``max_pending_lease_requ
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
+from minray.common.tombstones import remember
 from minray.policies.protocols import ARRIVED, CandidateNode, PolicyHost, RequestState, SchedulingQuestion
+
+LOCALITY_WAIT_S = 3.0
+"""Seconds that a request waits for the node with its data while others have room, as ``spark.locality.wait``."""
+RESERVATION_WAIT_S = 10.0
+"""Seconds that a reservation waits at its node while others have room; most queues of short tasks are shorter."""
 
 
 class RandomScheduling:
@@ -65,6 +75,23 @@ class LeastLoadedScheduling:
         return drawn([node for node, its in zip(question.with_room, loads, strict=True) if its == least], self._host).node_id
 
 
+class Patience:
+    """Knows how long requests have waited on this node, and for which of them that is too long."""
+
+    def __init__(self, host: PolicyHost, limit_s: float) -> None:
+        self._host = host
+        self._limit_s = limit_s
+        self._since: OrderedDict[bytes, float] = OrderedDict()
+        """Time of the first question at which each request waited. The oldest are forgotten, and begin anew."""
+
+    def may_wait(self, question: SchedulingQuestion) -> bool:
+        """Tell whether a request that waits here may wait on."""
+        lease_id, now = question.request.lease_id, self._host.now()
+        since = self._since.get(lease_id, now)
+        remember(self._since, lease_id, since)
+        return now - since < self._limit_s
+
+
 class DataLocalityScheduling:
     """Keeps a request with large arguments where its owner sent it: on the node that has most of them, even if that is full.
 
@@ -72,11 +99,13 @@ class DataLocalityScheduling:
     """
 
     def __init__(self, host: PolicyHost) -> None:
-        pass
+        self._patience = Patience(host, LOCALITY_WAIT_S)
 
     def choose_node(self, question: SchedulingQuestion) -> bytes | None:
-        is_here = question.moment != ARRIVED or question.local in question.nodes
-        return question.local.node_id if question.request.dependency_ids and is_here else None
+        if not question.request.dependency_ids:
+            return None
+        may_wait = question.local in question.nodes if question.moment == ARRIVED else self._patience.may_wait(question)
+        return question.local.node_id if may_wait else None
 
 
 class PowerOfTwoScheduling:
@@ -87,12 +116,13 @@ class PowerOfTwoScheduling:
 
     def __init__(self, host: PolicyHost) -> None:
         self._host = host
+        self._patience = Patience(host, RESERVATION_WAIT_S)
 
     def choose_node(self, question: SchedulingQuestion) -> bytes | None:
         if question.request.for_actor:
             return None
         if question.moment != ARRIVED:
-            return question.local.node_id
+            return question.local.node_id if self._patience.may_wait(question) else None
         nodes = list(question.nodes)
         first = drawn(nodes, self._host)
         rest = [node for node in nodes if node is not first]
@@ -105,12 +135,13 @@ class SparrowScheduling:
 
     def __init__(self, host: PolicyHost) -> None:
         self._host = host
+        self._patience = Patience(host, RESERVATION_WAIT_S)
 
     def choose_node(self, question: SchedulingQuestion) -> bytes | None:
         if question.request.for_actor:
             return None
         if question.moment != ARRIVED:
-            return question.local.node_id
+            return question.local.node_id if self._patience.may_wait(question) else None
         return drawn(question.nodes, self._host).node_id
 
 

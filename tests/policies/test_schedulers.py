@@ -111,6 +111,18 @@ def test_sparrow_waits_where_it_was_sent() -> None:
     assert [policy.choose_node(question(free, moment)) for moment in (SPILLED, WAITING)] == [b"a", b"a"]
 
 
+@pytest.mark.parametrize(("name", "limit_s"), [("sparrow", 10), ("power_of_two", 10), ("data_locality", 3)])
+def test_a_request_does_not_wait_for_ever_while_others_have_room(name: str, limit_s: float) -> None:
+    now = 100.0
+    policy = SCHEDULERS[name](PolicyHost(random=float, now=lambda: now))
+    early, late = (question({"a": 0, "b": 4}, WAITING, needs=request(1, arguments=[b"large"])) for _ in range(2))
+    assert policy.choose_node(early) == b"a"
+    now += limit_s - 0.1
+    assert [policy.choose_node(each) for each in (early, late)] == [b"a", b"a"]
+    now += 0.1
+    assert [policy.choose_node(each) for each in (early, late)] == [None, b"a"]
+
+
 @pytest.mark.parametrize("name", ["sparrow", "power_of_two"])
 def test_actors_do_not_wait_behind_actors(name: str) -> None:
     actor = request(1)

@@ -50,6 +50,26 @@ def test_sparrow_makes_two_requests_for_each_task_and_cancels_the_late_ones() ->
     assert sent["RequestWorkerLease"] >= 8 and sent["CancelWorkerLease"] >= 1
 
 
+@minray.remote(num_cpus=2)
+class Sitting:
+    """Fills a node for good."""
+
+    def where(self) -> str:
+        return minray.get_runtime_context().get_node_id()
+
+
+@pytest.mark.parametrize("name", ["sparrow", "power_of_two"])
+def test_tasks_do_not_wait_for_ever_at_a_node_that_is_full_for_good(name: str) -> None:
+    def program() -> bool:
+        sitting = [Sitting.remote(), Sitting.remote()]
+        full = set(minray.get([each.where.remote() for each in sitting]))
+        # Needs of its own give each task a request of its own, which no worker of another task can spare it.
+        ran = minray.get([where.options(num_cpus=1 + index / 100).remote() for index in range(8)])
+        return len(full) == 2 and not full & set(ran)
+
+    assert run(program, scheduling_policy=name)[0]
+
+
 def test_a_policy_that_answers_none_changes_no_message() -> None:
     assert run(scheduling_policy=f"{FOLDER}:Undecided") == run()
 
