@@ -33,6 +33,7 @@ from minray.policies.protocols import (
     StoredCopy,
     TransferPolicy,
     TransferQuestion,
+    Warn,
 )
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,6 @@ MOST_REPORTS = 100
 
 P = TypeVar("P")
 A = TypeVar("A")
-Warn = Callable[[bytes, str], None]
-"""Tells the driver of a job a text."""
 
 
 class ImpossibleAnswer(ValueError):

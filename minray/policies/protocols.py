@@ -23,6 +23,8 @@ from typing import NamedTuple, Protocol
 ARRIVED, SPILLED, WAITING = "ARRIVED", "SPILLED", "WAITING"
 """Moments of a scheduling question: a request comes from its owner; another raylet has sent it here and this node is full;
 it waits here and another node has room."""
+Warn = Callable[[bytes, str], None]
+"""Tells the driver of a job a text, such as that a policy has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from minray.common.labels import labels_of
 from minray.common.resources import CPU, OBJECT_STORE_MEMORY, UNIT
 from minray.common.state_table import StateMachine
 from minray.platform.base import Platform
-from minray.policies.guards import Warn
 from minray.policies.names import scheduling_policy
+from minray.policies.protocols import Warn
 from minray.raylet.lease_dependency_manager import LeaseDependencyManager
 from minray.raylet.worker_pool import WORKER_STATES, Worker, WorkerPool
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView

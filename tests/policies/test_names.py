@@ -9,7 +9,8 @@ import pytest
 
 import minray
 from minray.common.config import SystemConfig
-from minray.policies.names import DEFAULTS, HOOKS, check_policies, has_foreign_policies
+from minray.policies.making import HOOKS
+from minray.policies.names import DEFAULTS, SETTINGS, check_policies, has_foreign_policies
 from minray.simulation.cluster import SimCluster
 
 FOLDER = "tests.policies.questions"
@@ -26,7 +27,7 @@ def test_all_built_in_policies_can_be_made() -> None:
             assert not has_foreign_policies(config(**{setting: name}))
 
 
-@pytest.mark.parametrize("setting", sorted(HOOKS))
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_a_path_names_a_programs_policy(setting: str) -> None:
     mine = config(**{setting: f"{FOLDER}:Undecided"})
     check_policies(mine)
@@ -69,3 +70,7 @@ def test_a_real_and_a_simulated_cluster_refuse_a_wrong_name_before_they_start() 
         with pytest.raises(ValueError, match="bundle_policy 'dense' could not be imported: it is none of 'ray'"):
             start(**{"system_config" if start is SimCluster else "_system_config": {"bundle_policy": "dense"}})
     assert not minray.is_initialized()
+
+
+def test_each_setting_has_a_hook() -> None:
+    assert tuple(HOOKS) == SETTINGS

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minray.policies.names import DEFAULTS, HOOKS
+from minray.policies.making import HOOKS
+from minray.policies.names import DEFAULTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policy_lab.md").read_text()
 HOOKS_PART = PAGE.partition("## What it costs")[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import minray
-from minray.policies.names import HOOKS
+from minray.policies.making import HOOKS
 from minray.util.placement_group import placement_group
 from tests.helpers import wait_for_condition
 

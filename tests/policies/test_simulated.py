@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import minray
-from minray.policies.names import HOOKS
+from minray.policies.making import HOOKS
 from minray.simulation.cluster import SimCluster, SimulationFailed
 from minray.simulation.trace import OUTPUT, SEND
 from minray.util.placement_group import placement_group, remove_placement_group
