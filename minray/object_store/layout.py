@@ -62,11 +62,24 @@ def lasting_view(
     The call may come in any thread. ``post`` and ``on_gone`` are methods that are referenced weakly: a view must not keep
     their objects alive, because it may outlive them, or be held by them.
     """
-    import numpy as np  # Imported here, so that a driver without large values does not wait for it.
+    try:
+        import numpy as np  # Imported here, so that a driver without large values does not wait for it.
+    except ImportError:
+        exporter: Any = _Part(memoryview(data)[start : start + size])
+    else:
+        exporter = np.frombuffer(data, np.uint8, size, start)
+    weakref.finalize(exporter, _post, weakref.WeakMethod(post), weakref.WeakMethod(on_gone), args).atexit = False
+    return memoryview(exporter)
 
-    array = np.frombuffer(data, np.uint8, size, start)
-    weakref.finalize(array, _post, weakref.WeakMethod(post), weakref.WeakMethod(on_gone), args).atexit = False
-    return array.data
+
+class _Part:
+    """Exports a part of a buffer, as an array does, where numpy is missing (in a browser). It needs Python 3.12."""
+
+    def __init__(self, part: memoryview) -> None:
+        self._part = part
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self._part
 
 
 def _post(post: weakref.WeakMethod[Any], on_gone: weakref.WeakMethod[Any], args: tuple[Any, ...]) -> None:

@@ -19,8 +19,10 @@ from minray.simulation.loop import NotSimulated
 
 LIBRARIES = tuple(
     {path + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))}
+    | {os.path.dirname(os.__file__) + os.sep}
 )
-"""Directories of Python's library and of installed packages."""
+"""Directories of Python's library and of installed packages. In a browser the library is in an archive, which only the
+file of one of its modules tells."""
 MADE = "<frozen "
 """Beginning of the file name of frames that Python itself has without a file."""
 

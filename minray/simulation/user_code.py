@@ -29,7 +29,6 @@ import logging
 import os
 import sys
 import threading
-from _thread import allocate_lock, start_new_thread
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
@@ -54,6 +53,12 @@ from minray.simulation.loop import (
     unwind,
 )
 from minray.simulation.refusal import refusal, users_frame
+
+if sys.platform == "emscripten":
+    from minray.simulation.browser.stacks import StackLock as allocate_lock
+    from minray.simulation.browser.stacks import start_new_thread
+else:
+    from _thread import allocate_lock, start_new_thread
 
 STUCK_S = 60
 """Real seconds after which user code that does not come to a border fails the run."""

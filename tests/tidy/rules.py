@@ -143,7 +143,9 @@ IMPORTED_BY = {
     "pydevd": ("minray/node/ide_debugger.py", "debugpy brings it"),
     "grpc": ("minray/platform/transport/grpc_", "only clusters whose transport it is have it"),
     "joblib": ("minray/util/joblib.py", "only programs that use joblib have it"),
+    "js": ("minray/simulation/browser/", "only a browser has it"),
     "prometheus_client": ("minray/observability/prometheus_exposition.py", "only servers of metrics have it"),
+    "pyodide": ("minray/simulation/browser/", "only a browser has it"),
     "pytest": ("minray/testing/", "only a run of pytest loads its plugins"),
 }
 """Library of an extra -> the beginning of the paths that may import it, and why no others may."""

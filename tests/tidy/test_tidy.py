@@ -139,6 +139,7 @@ def test_a_library_of_an_extra_is_imported_only_by_its_own_files(tmp_path: Path)
     plant(tmp_path, {"minray/node/ide_debugger.py": "import debugpy, pydevd"})
     plant(tmp_path, {"minray/observability/prometheus_exposition.py": "import prometheus_client"})
     plant(tmp_path, {"minray/dashboard/server.py": "import aiohttp"})
+    plant(tmp_path, {"minray/simulation/browser/stacks.py": "import js, pyodide"})
     plant(tmp_path, {"minray/platform/base.py": "def f():\n    import grpc", "minray/util/joblib.py": "import joblib"})
     assert [complaint.partition(":")[0] for complaint in rules.libraries_of_extras(tmp_path)] == ["minray/platform/base.py"]
     (tmp_path / "minray/util/joblib.py").write_text("")

@@ -51,8 +51,11 @@ class Copier:
 
 def copy_in_parts(target: memoryview, source: Buffer, parts: int = 1) -> None:
     """Copy with as many threads as ``parts``, the calling one included, or with those that the system allows."""
-    import numpy as np  # Imported here, so that a driver without large values does not wait for it.
-
+    try:
+        import numpy as np  # Imported here, so that a driver without large values does not wait for it.
+    except ImportError:  # in a browser, which has one thread
+        target.cast("B")[:] = memoryview(source).cast("B")
+        return
     to, origin = np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8)
     if parts < 2:
         np.copyto(to, origin)

@@ -1,0 +1,113 @@
+"""The threads of simulated user code in a browser: stacks of WebAssembly that JavaScript suspends and resumes.
+
+Python in a browser (Pyodide) has no threads. The simulation needs only two primitives of ``_thread``, since exactly one of
+its threads runs at any time: a lock, and the start of a function beside its caller. JSPI (JavaScript Promise Integration)
+offers both. A function that is called as ``promising`` gets a stack of its own, and ``run_sync`` suspends that stack until
+a promise is resolved.
+
+Rules
+  * ``user_code`` takes its threads from here where ``sys.platform`` is ``emscripten``, and from ``_thread`` elsewhere.
+  * All stacks share one thread of the interpreter. What belongs to a thread there is put away while a stack is suspended:
+    its ident, asyncio's running loop and task, and the trace function.
+  * A new stack runs at once, until it waits for the first time; then its starter goes on.
+  * A lock has at most one waiter, as a baton needs. Waits have no time limit: while user code runs, no timer can.
+  * A stack that has ended leaves nothing behind. Otherwise each run in a page would be slower than the one before.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import itertools
+import sys
+import threading
+from asyncio import tasks
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from js import Promise
+from pyodide.code import run_js
+from pyodide.ffi import run_sync
+
+_begin: Any = run_js("(main) => { main.callPromising(); }")
+"""Calls a function on a new stack, and returns as soon as that waits."""
+_idents = itertools.count(1_000_000)
+"""Idents of stacks; large, so that none of them is the ident of the interpreter's only thread."""
+_ident = threading.get_ident()
+"""The ident of the stack that runs."""
+
+
+def get_ident() -> int:
+    """Return the ident of the stack that runs; replaces ``threading.get_ident``."""
+    return _ident
+
+
+def get_native_id() -> int:
+    """Return the id of the interpreter's only thread. Simulated threads show ids of their own, as in every world."""
+    return 1
+
+
+threading.get_ident = get_ident
+threading.get_native_id = _thread.get_native_id = get_native_id  # Python lacks these where it has no threads.
+
+
+class StackLock:
+    """A lock whose waiter is suspended: what the simulation needs of ``_thread.lock``."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+        self._resume: Any = None
+        """Resolves the promise for which the waiter is suspended; None: there is no waiter."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._is_held:
+            assert blocking and self._resume is None, "a baton has one waiter"
+            pledge = Promise.withResolvers()
+            self._resume = pledge.resolve
+            with put_away():
+                run_sync(pledge.promise)
+        self._is_held = True
+        return True
+
+    def release(self) -> None:
+        assert self._is_held
+        self._is_held = False
+        resume, self._resume = self._resume, None
+        if resume is not None:
+            resume(None)
+
+
+def start_new_thread(function: Callable[..., object], args: tuple[Any, ...]) -> int:
+    """Call a function on a new stack until that waits; return the stack's ident."""
+    ident = next(_idents)
+
+    def main() -> None:
+        global _ident
+        _ident = ident
+        try:
+            function(*args)
+        finally:
+            threading._active.pop(ident, None)  # type: ignore[attr-defined]
+
+    with put_away():
+        _begin(main)
+    return ident
+
+
+@contextmanager
+def put_away() -> Generator[None, None, None]:
+    """Put away what belongs to the thread of this stack while another stack runs."""
+    global _ident
+    ident, trace, loop = _ident, sys.gettrace(), asyncio._get_running_loop()
+    task = tasks._swap_current_task(loop, None) if loop is not None else None  # type: ignore[attr-defined]
+    asyncio._set_running_loop(None)
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        _ident = ident
+        asyncio._set_running_loop(loop)
+        if task is not None:
+            tasks._swap_current_task(loop, task)  # type: ignore[attr-defined]
+        sys.settrace(trace)
