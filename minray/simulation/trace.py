@@ -61,10 +61,14 @@ class Trace:
         self.events: list[Event] = []
         self.senders: dict[int, int] = {}
         """Number of a RECEIVE event -> number of the message's SEND event. Not part of the digest."""
+        self.on_event: Callable[[], object] | None = None
+        """Called after each event; it changes nothing in the world but to stop its loop."""
 
     def add(self, process: str, kind: str, *details: str) -> int:
         """Add an event and return its number."""
         self.events.append(Event(self._loop.ticks, process, kind, details))
+        if self.on_event is not None:
+            self.on_event()
         return len(self.events) - 1
 
     def nodes(self) -> dict[str, str]:
