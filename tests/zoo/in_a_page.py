@@ -1,0 +1,88 @@
+"""The zoo in the playground: the run of a bug's witness, with the bug planted or without, and what was broken.
+
+    show(b'{"name": "ray-24359", "planted": true}')      JSON in, JSON out, as the page's other answers
+
+The bug is planted into the functions of this process, and taken back after the run. Bugs whose witnesses need numpy are left
+out, since the site has none (``SHOWN``). ``tests/playground`` runs them all in a browser.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minray.simulation.loop import TICKS_PER_SECOND
+from minray.simulation.page import headline, page_data
+from tests.spec.scenario import Scenario
+from tests.spec.trial import run
+from tests.zoo.bugs import BUGS
+from tests.zoo.transplant import planted
+
+PADDED = re.compile(r'"(inline_limit|store_bytes)"')
+"""Fields of a world whose values are arrays."""
+TOO_LONG = {"ray-24359", "ray-50814"}
+"""Bugs whose runs have so many events (18,000 and 90,000) that a page draws them too slowly."""
+SHOWN = {
+    bug.name: bug
+    for bug in BUGS
+    if bug.witness.exists() and bug.name not in TOO_LONG and not PADDED.search(bug.witness.read_text())
+}
+"""The bugs that the playground shows."""
+GUARANTEES = re.compile(r"^\| ([A-Z]+\d+) \| ([^|]+) \|", re.M)
+"""Matches the number and the sentence of a guarantee in a table of the documentation."""
+
+
+class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the page asks for."""
+
+    name: str
+    planted: bool
+
+
+def menu(pages: list[Path]) -> list[dict[str, Any]]:
+    """Return what the page's menu says of each bug; the pages have the sentences of the guarantees."""
+    sentences = {number: words for page in pages for number, words in GUARANTEES.findall(page.read_text())}
+    return [
+        {
+            "name": bug.name,
+            "there": bug.there,
+            "here": bug.here,
+            "guarantee": f"{bug.prop}: {sentences.get(bug.prop, 'an exception that nobody caught')}",
+            "program": readable(Scenario.from_json(bug.witness.read_text())),
+        }
+        for bug in SHOWN.values()
+    ]
+
+
+def readable(scenario: Scenario) -> str:
+    """Return the drivers of a scenario as text, without the fields that have their defaults."""
+    drivers = msgspec.json.encode(scenario.program)
+    return msgspec.json.format(drivers, indent=2).decode()
+
+
+def show(question: str) -> bytes:
+    """Run the witness of a bug; return what the page shows of it."""
+    wish = msgspec.json.decode(question, type=Wish)
+    bug = SHOWN[wish.name]
+    scenario = Scenario.from_json(bug.witness.read_text())
+    with planted(bug.mutations) if wish.planted else nullcontext():
+        verdict = run(scenario)
+    events = verdict.trace.events
+    outcome = "a guarantee is broken" if verdict.problems else "nothing is broken"
+    answer = {
+        "outcome": outcome,
+        "details": "",
+        "problems": verdict.problems,
+        "headline": headline(scenario.seed, len(scenario.world.nodes), outcome, verdict.trace),
+        "digest": verdict.digest,
+        "seconds": events[-1].ticks / TICKS_PER_SECOND,
+        "output": [],
+        "answers": list(verdict.answers.items()),
+        "missed": [],
+        "page": page_data(verdict.trace),
+    }
+    return msgspec.json.encode(answer)
