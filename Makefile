@@ -32,6 +32,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
 .PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs
+.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client playground test-playground
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -45,6 +46,8 @@ help:
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
 	@echo "make test-kubernetes  the manifests of deploy/, executed in network namespaces; it needs Linux and root"
 	@echo "make test-browser    the dashboard's page in a headless Chromium, which must be installed"
+	@echo "make playground      build the playground, a simulated cluster in a page, into build/playground"
+	@echo "make test-playground  the playground in a headless Chromium: its page, and its runs beside those of this Python"
 	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
@@ -133,6 +136,13 @@ $(BROWSER_STAMP): $(STAMP)
 
 test-browser: $(BROWSER_STAMP)
 	MINRAY_TEST_BROWSER=1 $(PY) -m pytest tests/dashboard/browser $(BROWSER_ARGS)
+
+# Pyodide comes from npm and wheels come from PyPI, the first time; docs/playground.md says how to serve the site.
+playground: $(STAMP)
+	$(PY) docs/playground/build.py build/playground
+
+test-playground: $(BROWSER_STAMP) playground
+	MINRAY_TEST_PLAYGROUND=$(CURDIR)/build/playground $(PY) -m pytest tests/playground $(PLAYGROUND_ARGS)
 
 # The configuration is in setup.cfg.
 coverage: $(STAMP)

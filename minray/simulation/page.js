@@ -4,6 +4,9 @@
 // never markup. After # the page's address may say where to begin: at=SECONDS or event=NUMBER, zoom=FACTOR, and all=1 to
 // show polls and heartbeats, too. Without a moment in the address the page begins with the first fault, if there is one.
 //
+// It tells a page around it of two things, as events of its document: "moment" (the number of the event that is looked at) and
+// "process" (the number of a lane whose name was clicked).
+//
 // Its parts, in order: reading the trace; drawing; the rows of states; the axis and labels that stay visible; the selected
 // moment; mouse and keys.
 
@@ -348,6 +351,13 @@ function moveTo(i, follow) {
   }
   $("tables").replaceChildren(table);
   if (!rows.length) $("tables").textContent = "The tables are empty.";
+  document.dispatchEvent(new CustomEvent("moment", { detail: i }));
+}
+
+function laneAt(event) {  // the lane whose name is there, or undefined
+  const box = svg.getBoundingClientRect(), y = event.clientY - box.top;
+  const number = Math.floor((y - laneY(0) + LANE / 2) / LANE), isName = event.clientX - box.left - scroll.scrollLeft < LABELS;
+  return isName && LANES[number] ? number : undefined;
 }
 
 function step(by) { moveTo(shown[Math.min(shown.length - 1, Math.max(0, shown.indexOf(cursor) + by))], true); }
@@ -418,7 +428,11 @@ $("fit").onclick = () => zoomTo(zoom * (scroll.clientWidth - MARGINS) / (width -
 scroll.onscroll = stick;
 scroll.onmousemove = point;
 scroll.onmouseleave = () => { $("tip").hidden = true; };
-scroll.onclick = event => { const found = nearest(event); if (found) moveTo(found.i, false); };
+scroll.onclick = event => {
+  const found = nearest(event), lane = laneAt(event);
+  if (lane !== undefined) document.dispatchEvent(new CustomEvent("process", { detail: lane }));
+  else if (found) moveTo(found.i, false);
+};
 scroll.addEventListener("wheel", event => {
   if (!event.ctrlKey) return;
   event.preventDefault();

@@ -1,0 +1,67 @@
+// The page's side of the web worker: starts it, asks it, and ends it when a program does not come to an end.
+//
+// Rules
+//   * One question at a time is under way; the page disables its buttons meanwhile.
+//   * A worker that was stopped cannot be asked again: a new one starts, and loads all over again from the browser's cache.
+
+/** Return whether the browser can suspend WebAssembly, without which no program can wait (JSPI). */
+export function canSuspend() {
+  return typeof WebAssembly === "object" && "Suspending" in WebAssembly && "promising" in WebAssembly;
+}
+
+const read = (bytes) => JSON.parse(new TextDecoder().decode(bytes));
+
+export class Cluster {
+  /** `onState(text, isReady)` hears what the worker does while it loads. */
+  constructor(onState) {
+    this.onState = onState;
+    this.open = new Map();
+    this.count = 0;
+    this.start();
+  }
+
+  start() {
+    this.worker = new Worker("worker.js", { type: "module" });
+    this.worker.onmessage = ({ data }) => this.onMessage(data);
+    this.worker.onerror = (event) => this.onState(`The worker has failed: ${event.message}`, false);
+  }
+
+  /** Ask the worker; resolves to its answer. `onPartial` hears of a run that goes on. */
+  ask(what, question, onPartial = () => {}) {
+    const id = ++this.count;
+    return new Promise((resolve, reject) => {
+      this.open.set(id, { resolve, reject, onPartial });
+      this.worker.postMessage({ id, ask: what, question: JSON.stringify(question) });
+    });
+  }
+
+  /** End the worker and all that it does, and start another one. */
+  stop() {
+    this.worker.terminate();
+    this.rejectAll("stopped");
+    this.start();
+  }
+
+  rejectAll(reason) {
+    for (const { reject } of this.open.values()) reject(new Error(reason));
+    this.open.clear();
+  }
+
+  onMessage({ id, stage, ready, failed, partial, answer, error }) {
+    if (stage) this.onState(`${stage} …`, false);
+    if (failed) {
+      this.onState(`Loading has failed: ${failed}`, false);
+      this.rejectAll(`loading has failed: ${failed}`);
+    }
+    if (ready) this.onState(`Ready: Python ${ready.python}, loaded in ${ready.seconds.toFixed(1)} s`, true);
+    const asked = this.open.get(id);
+    if (!asked) return;
+    if (partial !== undefined) {
+      asked.onPartial(read(partial));
+      return;
+    }
+    this.open.delete(id);
+    if (error === undefined) asked.resolve(read(answer));
+    else asked.reject(new Error(error));
+  }
+}

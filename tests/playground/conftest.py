@@ -1,0 +1,107 @@
+"""The playground's site, served on this machine, and browsers that visit it.
+
+``make test-playground`` builds the site and runs these tests. They need Chromium, or a Firefox that its environment variable
+names, and playwright, of the extra ``test-browser``.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.dashboard.browser.visitor import Visitor
+
+ASKED = "MINRAY_TEST_PLAYGROUND"
+"""Environment variable with the folder of the site; without it the tests are skipped."""
+READY_MS = 120_000
+"""Milliseconds for the page to load Python and minray; a busy machine takes half a minute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests of this folder unless they are asked for and can run."""
+    mine = [item for item in items if Path(__file__).parent in item.path.parents]
+    if mine and (reason := missing()):
+        for item in mine:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def missing() -> str:
+    if not os.environ.get(ASKED):
+        return f"run by make test-playground, which builds the site and sets {ASKED}"
+    from tests.dashboard.browser.visitor import CHROMIUM
+
+    found = any(path.exists() for path in CHROMIUM)
+    return "" if found else f"no Chromium at {', '.join(map(str, CHROMIUM))}: apt-get install chromium"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves the site, as any server of files does."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments, directory=os.environ[ASKED])
+
+    def do_GET(self) -> None:
+        if self.path == "/favicon.ico":  # Browsers ask for it where a page names no icon.
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture(scope="session")
+def url() -> Generator[str, None, None]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Generator[Any, None, None]:
+    from playwright.sync_api import sync_playwright
+
+    from tests.dashboard.browser.visitor import CHROMIUM, FLAGS
+
+    with sync_playwright() as playwright:
+        path = next(path for path in CHROMIUM if path.exists())
+        running = playwright.chromium.launch(executable_path=str(path), args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Any, url: str) -> Generator[Callable[..., Visitor], None, None]:
+    """Make visitors of the page. They are checked at the end of the file: no script failed, no other host was asked.
+
+    A page loads Python and minray, which takes seconds, so tests share pages where they can.
+    """
+    from tests.dashboard.browser.visitor import Visitor
+
+    visitors: list[Visitor] = []
+
+    def make(path: str = "index.html", **options: Any) -> Visitor:
+        visitor = Visitor(browser, f"{url}/{path}", **options)
+        visitors.append(visitor)
+        if path.startswith("index.html"):
+            visitor.page.locator("#state", has_text="Ready").wait_for(timeout=READY_MS)
+        return visitor
+
+    yield make
+    try:
+        for visitor in visitors:
+            visitor.check()
+    finally:
+        for visitor in visitors:
+            visitor.close()

@@ -1,0 +1,111 @@
+"""A run in a browser is the one of this Python: twenty runs, compared by the hashes of their traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from minray.simulation.browser.answers import Question, explained
+from minray.simulation.script import Aim, Performance, Script, Stage
+from minray.simulation.trace import SEND
+from tests.dashboard.browser.visitor import Visitor
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PROGRAMS = {path.stem: path.read_text() for path in sorted(Path("docs/playground/programs").glob("*.py"))}
+QUIET = ("delay", "stall", "preempt", "duplicate", "break")
+LOUD = ("crash", "long_stall", "reset")
+RUNS = [
+    *(Script(source, seed=7) for source in PROGRAMS.values()),
+    *(Script(source, seed, nodes=2 + seed % 3, faults=(*QUIET, *LOUD)) for seed, source in enumerate(PROGRAMS.values())),
+    Script(PROGRAMS["05_spillback"], seed=-3, nodes=8, faults=("node_loss", "cut", "long_delay")),
+    Script("while True:\n    import time\n    time.sleep(1)\n", seed=1, nodes=1),
+]
+BARE = "site.json"
+"""A page of the site without a script of its own, so that only the test's worker is loaded."""
+ASK = """
+async ([what, question]) => {
+  const { Cluster } = await import("./cluster.js");
+  window.asked ??= new Cluster(() => {});
+  return await window.asked.ask(what, question);
+}
+"""
+COUNT = """
+async ([question, runs]) => {
+  const { loadPyodide } = await import("./pyodide/pyodide.mjs");
+  const python = await loadPyodide({ indexURL: new URL("pyodide/", location.href).href });
+  const site = await (await fetch("site.json")).json();
+  for (const wheel of site.wheels) python.unpackArchive(await (await fetch(wheel)).arrayBuffer(), "wheel");
+  const session = python.runPython("from minray.simulation.browser.session import Session; Session(lambda _: None)");
+  const counts = [];
+  for (let run = 0; run < runs; run++) {
+    await session.perform.callPromising(JSON.stringify(question));
+    const count = "import gc, threading; gc.collect(); [len(gc.get_objects()), len(threading._active)]";
+    counts.push(python.runPython(count).toJs());
+  }
+  return counts;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def visitor(visit: Callable[..., Visitor]) -> Visitor:
+    return visit(BARE)
+
+
+def asked(visitor: Visitor, question: Question, what: str = "perform") -> Any:
+    """Ask a worker in the browser, past the page."""
+    return visitor.page.evaluate(ASK, [what, msgspec.to_builtins(question)])
+
+
+def here(function: Callable[[], Any]) -> Any:
+    """Call a function in a thread of its own: in this one an event loop of playwright runs."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(function).result()
+
+
+def test_twenty_runs_are_those_of_this_python(visitor: Visitor) -> None:
+    assert len(RUNS) == 20
+    differ = []
+    for script in RUNS:
+        done, there = here(Stage(script).perform), asked(visitor, Question(script))
+        if (there["digest"], there["outcome"]) != (done.digest, done.outcome):
+            differ.append(f"{script}: {done.outcome} / {there['outcome']} {there['details']}")
+    assert differ == []
+
+
+def test_an_aimed_fault_strikes_the_same_place(visitor: Visitor) -> None:
+    script = Script(PROGRAMS["05_spillback"], seed=7)
+    event = pushed(here(Stage(script).perform))
+    for aim in (Aim("crash", 1, event, "raylet/n1"), Aim("reset", 1, event)):
+        done, there = here(Stage(script, aim).perform), asked(visitor, Question(script, aim))
+        assert there["digest"] == done.digest
+        assert [tuple(key) for key, _ in there["answers"]] == list(done.cluster.oracle.answers) != []
+
+
+def test_an_explanation_says_the_same(visitor: Visitor) -> None:
+    script = Script(PROGRAMS["05_spillback"], seed=7)
+    question = Question(script, event=pushed(here(Stage(script).perform)))
+    found = [[process, lines] for process, lines in here(lambda: explained(question))]
+    assert len(found) == 8 and "waits for a worker" in str(found)
+    assert asked(visitor, question, "explain") == found
+
+
+def test_a_run_leaves_nothing_for_the_next(visitor: Visitor) -> None:
+    """Count what runs leave in the page's Python. Their time would say it too, but a busy machine decides that."""
+    question = msgspec.to_builtins(Question(Script(PROGRAMS["04_an_actor_restart"], seed=7)))
+    counts = visitor.page.evaluate(COUNT, [question, 4])
+    assert [threads for _, threads in counts] == [1] * 4
+    (objects, _), (at_the_end, _) = counts[1], counts[-1]
+    assert at_the_end - objects < objects // 100, counts
+
+
+def pushed(done: Performance) -> int:
+    """Return the number of the event in which the driver first pushes a task."""
+    numbers = enumerate(done.cluster.trace.events)
+    return next(number for number, event in numbers if event.kind == SEND and event.details[0] == "PushTask")
