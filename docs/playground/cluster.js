@@ -21,6 +21,7 @@ export class Cluster {
   }
 
   start() {
+    this.onState("Loading …", false);
     this.worker = new Worker("worker.js", { type: "module" });
     this.worker.onmessage = ({ data }) => this.onMessage(data);
     this.worker.onerror = (event) => this.onState(`The worker has failed: ${event.message}`, false);

@@ -123,7 +123,7 @@ class Performance:
 
     cluster: SimCluster
     outcome: str
-    """What became of the script, in one line."""
+    """The script's end in one line: that it has ended, or its error."""
     details: str
     """The traceback of its error, or what waits in a deadlock; empty if it has ended."""
 

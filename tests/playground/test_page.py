@@ -73,6 +73,7 @@ def test_a_program_runs_and_a_click_kills_its_worker(page: Page) -> None:
 
 
 def test_a_link_shows_the_same_run(page: Page, visit: Visit) -> None:
+    page.select_option("#program", "")
     page.fill("#source", "import minray\nprint(minray.get(minray.put('grüezi')))\n")
     page.fill("#seed", "11")
     page.locator("#kinds summary").click()
@@ -104,6 +105,7 @@ def test_a_planted_bug_breaks_its_guarantee_and_the_true_code_does_not(page: Pag
 
 
 def test_a_program_without_an_end_is_stopped(page: Page) -> None:
+    page.select_option("#program", "")
     page.fill("#source", "while True:\n    pass\n")
     page.click("#run")
     page.click("#stop")

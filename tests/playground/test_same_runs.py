@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from minray.simulation.browser.answers import Question, explained
+from minray.simulation.browser.answers import PageQuestion, explained
 from minray.simulation.script import Aim, Performance, Script, Stage
 from minray.simulation.trace import SEND
 from tests.dashboard.browser.visitor import Visitor
@@ -58,7 +58,7 @@ def visitor(visit: Callable[..., Visitor]) -> Visitor:
     return visit(BARE)
 
 
-def asked(visitor: Visitor, question: Question, what: str = "perform") -> Any:
+def asked(visitor: Visitor, question: PageQuestion, what: str = "perform") -> Any:
     """Ask a worker in the browser, past the page."""
     return visitor.page.evaluate(ASK, [what, msgspec.to_builtins(question)])
 
@@ -73,7 +73,7 @@ def test_twenty_runs_are_those_of_this_python(visitor: Visitor) -> None:
     assert len(RUNS) == 20
     differ = []
     for script in RUNS:
-        done, there = here(Stage(script).perform), asked(visitor, Question(script))
+        done, there = here(Stage(script).perform), asked(visitor, PageQuestion(script))
         if (there["digest"], there["outcome"]) != (done.digest, done.outcome):
             differ.append(f"{script}: {done.outcome} / {there['outcome']} {there['details']}")
     assert differ == []
@@ -83,14 +83,14 @@ def test_an_aimed_fault_strikes_the_same_place(visitor: Visitor) -> None:
     script = Script(PROGRAMS["05_spillback"], seed=7)
     event = pushed(here(Stage(script).perform))
     for aim in (Aim("crash", 1, event, "raylet/n1"), Aim("reset", 1, event)):
-        done, there = here(Stage(script, aim).perform), asked(visitor, Question(script, aim))
+        done, there = here(Stage(script, aim).perform), asked(visitor, PageQuestion(script, aim))
         assert there["digest"] == done.digest
         assert [tuple(key) for key, _ in there["answers"]] == list(done.cluster.oracle.answers) != []
 
 
 def test_an_explanation_says_the_same(visitor: Visitor) -> None:
     script = Script(PROGRAMS["05_spillback"], seed=7)
-    question = Question(script, event=pushed(here(Stage(script).perform)))
+    question = PageQuestion(script, event=pushed(here(Stage(script).perform)))
     found = [[process, lines] for process, lines in here(lambda: explained(question))]
     assert len(found) == 8 and "waits for a worker" in str(found)
     assert asked(visitor, question, "explain") == found
@@ -98,7 +98,7 @@ def test_an_explanation_says_the_same(visitor: Visitor) -> None:
 
 def test_a_run_leaves_nothing_for_the_next(visitor: Visitor) -> None:
     """Count what runs leave in the page's Python. Their time would say it too, but a busy machine decides that."""
-    question = msgspec.to_builtins(Question(Script(PROGRAMS["04_an_actor_restart"], seed=7)))
+    question = msgspec.to_builtins(PageQuestion(Script(PROGRAMS["04_an_actor_restart"], seed=7)))
     counts = visitor.page.evaluate(COUNT, [question, 4])
     assert [threads for _, threads in counts] == [1] * 4
     (objects, _), (at_the_end, _) = counts[1], counts[-1]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from minray.simulation.browser.answers import Question, answer_of, explained
+from minray.simulation.browser.answers import PageQuestion, answer_of, explained
 from minray.simulation.script import Aim, Performance, Script, Stage, main
 from minray.simulation.trace import FAULT, LIFE, OUTPUT, SEND
 
@@ -85,10 +85,10 @@ def test_an_explanation_is_that_of_the_moment() -> None:
     script = Script(PROGRAMS["05_spillback"], seed=7)
     events = Stage(script).perform().cluster.trace.events
     sent = next(n for n, event in enumerate(events) if event.details[0] == "PushTask")
-    found = explained(Question(script, event=sent))
+    found = explained(PageQuestion(script, event=sent))
     assert len(found) == 8 and {process for process, _ in found} == {"driver/0"}
     assert any("waits for a worker" in line for _, lines in found for line in lines)
-    assert explained(Question(script, event=len(events) - 1)) == []
+    assert explained(PageQuestion(script, event=len(events) - 1)) == []
 
 
 def test_an_answer_has_all_that_the_page_shows() -> None:

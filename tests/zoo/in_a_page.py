@@ -25,7 +25,7 @@ from tests.zoo.transplant import planted
 PADDED = re.compile(r'"(inline_limit|store_bytes)"')
 """Fields of a world whose values are arrays."""
 TOO_LONG = {"ray-24359", "ray-50814"}
-"""Bugs whose runs have so many events (18,000 and 90,000) that a page draws them too slowly."""
+"""Bugs whose runs have 18,000 and 90,000 events, which a page draws too slowly."""
 SHOWN = {
     bug.name: bug
     for bug in BUGS
@@ -37,7 +37,7 @@ GUARANTEES = re.compile(r"^\| ([A-Z]+\d+) \| ([^|]+) \|", re.M)
 
 
 class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the page asks for."""
+    """A question of the page."""
 
     name: str
     planted: bool

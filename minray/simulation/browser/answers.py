@@ -1,4 +1,4 @@
-"""What the playground shows of a run: its events, outcome and digest, and why its tasks have not ended.
+"""Answers to the playground: a run's events, outcome and digest, and why its tasks have not ended.
 
     answer_of(script, Stage(script).perform())      all that the page shows, as values that JSON can say
     explanations(cluster)                           [(process, lines)] for each task that has not ended
@@ -28,8 +28,8 @@ EXPLAIN_S = 30.0
 """Virtual seconds that processes have to explain what waits."""
 
 
-class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a page asks."""
+class PageQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question of the page."""
 
     script: Script
     aim: Aim | None = None
@@ -78,7 +78,7 @@ async def _explain(core: CoreWorker, task: PendingTask) -> list[str]:
         return [f"this cannot be explained: {type(error).__name__}: {error}"]
 
 
-def explained(question: Question) -> list[tuple[str, list[str]]]:
+def explained(question: PageQuestion) -> list[tuple[str, list[str]]]:
     """Run a script until an event, and return the explanations of that moment."""
     found: list[tuple[str, list[str]]] = []
 

@@ -1,4 +1,4 @@
-"""What a page asks of the simulation in its web worker: runs of scripts, and explanations of what waits in them.
+"""The session of a page with its web worker: runs of scripts, and explanations of their unfinished tasks.
 
     session = Session(post)
     session.perform('{"script": {"source": "...", "seed": 7}}')       the page calls it by callPromising
@@ -18,7 +18,7 @@ import msgspec
 from js import performance
 from pyodide.ffi import to_js
 
-from minray.simulation.browser.answers import Question, answer_of, explained
+from minray.simulation.browser.answers import PageQuestion, answer_of, explained
 from minray.simulation.browser.stacks import put_away
 from minray.simulation.cluster import SimCluster
 from minray.simulation.loop import TICKS_PER_SECOND
@@ -41,7 +41,7 @@ class Session:
 
     def perform(self, question: str) -> Any:
         """Run a script, and return all that the page shows of the run."""
-        asked = msgspec.json.decode(question, type=Question)
+        asked = msgspec.json.decode(question, type=PageQuestion)
         self._posted_at = performance.now()
         with put_away():
             done = Stage(asked.script, asked.aim, self._on_event).perform()
@@ -49,7 +49,7 @@ class Session:
 
     def explain(self, question: str) -> Any:
         """Run a script until an event; return what each process says of its unfinished tasks, as [process, lines]."""
-        asked = msgspec.json.decode(question, type=Question)
+        asked = msgspec.json.decode(question, type=PageQuestion)
         with put_away():
             return _write(explained(asked))
 
