@@ -1,7 +1,7 @@
 """The playground's site, served on this machine, and browsers that visit it.
 
-``make test-playground`` builds the site and runs these tests. They need Chromium, or a Firefox that its environment variable
-names, and playwright, of the extra ``test-browser``.
+``make test-playground`` builds the site and runs these tests. They need Chromium, and playwright, of the extra
+``test-browser``. ``test_firefox.py`` needs a Firefox, and is skipped without one.
 """
 
 from __future__ import annotations
