@@ -70,8 +70,8 @@ def _read(report: Path, paths: Sequence[str]) -> Outcomes:
     for case in ElementTree.parse(report).iter("testcase"):
         place = case.get("classname", "")
         module = max((module for module in modules if f"{place}.".startswith(f"{module}.")), key=len, default="")
-        scopes = [modules.get(module, place), *filter(None, place[len(module) :].split("."))]
-        name = "::".join([*scopes, case.get("name", "").partition("[")[0]])
+        scopes = [modules[module], *place[len(module) + 1 :].split(".")] if module else [f"{place.replace('.', '/')}.py"]
+        name = "::".join([*filter(None, scopes), case.get("name", "").partition("[")[0]])
         failures = [child for child in case if child.tag in ("failure", "error", "skipped")]
         message = (failures[0].get("message") or failures[0].tag) if failures else ""
         outcomes[name] = outcomes.get(name) or message

@@ -119,6 +119,15 @@ def test_a_clause_passes_if_all_its_tests_do(tmp_path: Path) -> None:
     assert parts["good"].reason == "1 of 1 tests pass" and "did not run" in parts["no"].reason
 
 
+def test_the_names_of_tests_are_those_that_pytest_takes(tmp_path: Path) -> None:
+    """Also for a folder, whose files nobody has named."""
+    report = tmp_path / "report.xml"
+    one, two = '<testcase classname="tests.a.TestB" name="test_c[1]"/>', '<testcase classname="tests.d" name="test_e"/>'
+    report.write_text(f"<suite>{one}{two}</suite>")
+    assert list(contract._read(report, ["tests/a.py", "tests/d.py"])) == ["tests/a.py::TestB::test_c", "tests/d.py::test_e"]
+    assert "tests/d.py::test_e" in contract._read(report, ["tests/"])
+
+
 def test_the_failure_of_the_lowest_seed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def block(root: Path, size: str, seeds: range) -> scenarios.Failing | None:
         return scenarios.Failing(seeds[3], ("L2: a reference is left",)) if seeds[0] >= 40 else None
