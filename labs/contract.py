@@ -23,6 +23,8 @@ TEST_TIMEOUT_S = 60
 """Seconds after which pytest fails a test: a test of a pure machine takes milliseconds, a wrong loop may be endless."""
 RUN_TIMEOUT_S = 600
 """Seconds after which the run of pytest is ended."""
+PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
+"""Plugins of pytest that the tests need. No other is loaded: it could change the order of tests, and with it the score."""
 TOLD = 3
 """Number of failing tests of one clause that the reason names."""
 
@@ -36,6 +38,7 @@ def environment(root: Path) -> dict[str, str]:
         "PYTHONPATH": str(root),
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": os.devnull,
     }
 
@@ -50,7 +53,8 @@ def outcomes_of(paths: Sequence[str], root: Path) -> tuple[Outcomes, str]:
     """Run the tests of these files or folders; return their outcomes, and what pytest said last."""
     with TemporaryDirectory(prefix="minray-lab-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command += [word for plugin in PLUGINS for word in ("-p", plugin)]
         command += ["-o", f"timeout={TEST_TIMEOUT_S}", "--tb=short", "--hypothesis-seed=0", *paths]
         try:
             done = subprocess.run(
