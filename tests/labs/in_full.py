@@ -1,6 +1,6 @@
 """Each lab as it is handed out: the starter, the real file, wrong solutions, edited tests; ``make test-labs`` runs this.
 
-A run takes an hour of one core: the real file of each lab passes 200 scenarios. ``LABS_ARGS="-k wrong"`` is a part of it.
+A run takes about half an hour of one idle core, most of it for six times 200 scenarios. ``LABS_ARGS="-k wrong"`` is a part.
 """
 
 from __future__ import annotations
