@@ -107,8 +107,8 @@ class Raylet:
         )
         self._reporter = self._make_reporter()
         self._subscriptions = [
-            Subscription(self._gcs, NODES, self._on_node),
-            Subscription(self._gcs, RESOURCES, self._on_resources, period_s),
+            Subscription(self._gcs, NODES, self._on_node, on_changed=self._broker.scheduler.advance),
+            Subscription(self._gcs, RESOURCES, self._on_resources, period_s, self._broker.scheduler.advance),
             Subscription(self._gcs, WORKER_DEATHS, self._on_worker_death),
             Subscription(self._gcs, JOBS, self._on_job),
         ]
@@ -397,7 +397,6 @@ class Raylet:
             self._on_own_node(decode(NodeInfo, value))
         else:
             self._on_other_node(decode(NodeInfo, value))
-        self._broker.scheduler.advance()
 
     def _on_own_node(self, node: NodeInfo) -> None:
         if not node.alive:
@@ -421,7 +420,6 @@ class Raylet:
         if report is not None:
             waiting = sum(count for _, count in report.pending)
             self._broker.nodes.on_resources(key, report.version, report.total, report.available, waiting)
-            self._broker.scheduler.advance()
         if self._local_gc.on_report(key, report, asyncio.get_running_loop().time()):
             self._collect_garbage()
 

@@ -15,7 +15,7 @@ from minray.protocol.base import decode, encode
 from minray.protocol.gcs import Poll, PollReply
 from minray.rpc import pubsub
 from minray.rpc.connection import Peer
-from minray.rpc.pubsub import Publisher, Subscription
+from minray.rpc.pubsub import NEWS_IN_A_PERIOD, Publisher, Subscription
 from tests.rpc.fake_network import FakeIncoming, FakeNetwork, pass_time, run, turns
 
 CHANNEL = "things"
@@ -199,7 +199,9 @@ class Scene:
         self.fail_next = False
         self.start_gcs(b"epoch-1")
         peer = Peer(self.network.platform, ENDPOINT, b"", 60, may_restart=True)
-        self.subscription = Subscription(peer, CHANNEL, self.on_change, period_s)
+        self.told_after_each_reply: list[int] = []
+        """Length of ``told`` after each reply that brought changes."""
+        self.subscription = Subscription(peer, CHANNEL, self.on_change, period_s, self.on_changed)
 
     def start_gcs(self, epoch: bytes) -> None:
         self.publisher = Publisher(epoch, self.bounds)
@@ -225,6 +227,9 @@ class Scene:
             del self.view[key]
         else:
             self.view[key] = value
+
+    def on_changed(self) -> None:
+        self.told_after_each_reply.append(len(self.told))
 
     def publish(self, key: bytes, value: bytes | None) -> None:
         self.publisher.publish(CHANNEL, key, value)
@@ -408,6 +413,42 @@ def test_what_changes_within_a_period_is_told_at_once_and_together() -> None:
         assert len(scene.polls) - before == 1
 
     tell(story, 0.1)
+
+
+def test_a_subscriber_pauses_for_longer_after_much_news() -> None:
+    """All of many nodes report all the time: what one of them is told in a second does not grow with their number."""
+
+    async def story(scene: Scene) -> None:
+        keys = [bytes([number]) * 4 for number in range(3 * NEWS_IN_A_PERIOD)]
+        scene.subscription.start()
+        for number in range(60):
+            for key in keys:
+                scene.publish(key, bytes([number]))
+            await pass_time(0.1)
+        assert len(scene.told) <= 60 * NEWS_IN_A_PERIOD + 2 * len(keys)
+        await pass_time(0.5)
+        assert scene.view == dict.fromkeys(keys, bytes([59]))
+        before = len(scene.polls)
+        for number in range(60):
+            scene.publish(A, bytes([number]))
+            await pass_time(0.1)
+        assert len(scene.polls) - before >= 29, "few news come as soon as they did"
+
+    tell(story, 0.1)
+
+
+def test_a_subscriber_hears_after_which_change_a_reply_ends() -> None:
+    async def story(scene: Scene) -> None:
+        scene.publish(A, b"1")
+        scene.publish(B, b"2")
+        scene.subscription.start()
+        await scene.subscription.synchronised.wait()
+        scene.publish(A, b"3")
+        await turns()
+        await pass_time(31)  # A poll without news follows.
+        assert scene.told_after_each_reply == [2, 3]
+
+    tell(story)
 
 
 def test_a_table_larger_than_a_record_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
