@@ -10,6 +10,8 @@ Rules
     dead, or this gcs was started with the tables of another cluster (or with none). Its raylet must exit.
   * A draining node is alive but gets nothing new: no actors, no bundles, no leases (its raylet refuses these).
   * Resource reports are never stored, since the next one replaces them; an older version is ignored.
+  * A report without news is a sign of life. It is published only while requests wait on its node (``LocalGc`` counts them);
+    otherwise an idle cluster would send the square of its nodes every few seconds.
 
 What we do not like about it yet: dead nodes are kept for ever, a few hundred bytes each.
 """
@@ -59,7 +61,9 @@ class GcsNodeManager:
         self._nodes: dict[bytes, NodeInfo] = {}
         """Records of all nodes that ever registered, as stored; ``alive`` agrees with the node's state."""
         self._resources: dict[bytes, NodeResources] = {}
-        """Latest report of each living node."""
+        """Latest published report of each living node; later ones have said the same."""
+        self._versions: dict[bytes, int] = {}
+        """Version of the latest report of each living node."""
 
     def load(self, nodes: Iterable[NodeInfo]) -> list[Publication]:
         """Enter the stored nodes after a restart; the health checks find out which of the living are still alive."""
@@ -124,18 +128,25 @@ class GcsNodeManager:
         self._states.set(node.node_id, DEAD if not node.alive else ALIVE if node.drain is None else DRAINING)
         self._nodes[node.node_id] = node
         publications = [Publication(NODES, node.node_id, node)]
+        if not node.alive:
+            self._versions.pop(node.node_id, None)
         if not node.alive and self._resources.pop(node.node_id, None) is not None:
             publications.append(Publication(RESOURCES, node.node_id, None))
         return publications
 
-    def on_report(self, resources: NodeResources) -> list[Publication]:
-        """Take in the resource report of a living node."""
-        assert self._states.get(resources.node_id) in LIVING, "ask refusal first"
-        known = self._resources.get(resources.node_id)
-        if known is not None and known.version >= resources.version:
+    def on_report(self, resources: NodeResources) -> list[Publication] | None:
+        """Take in the resource report of a living node, and return the publications; None if a later one has come before."""
+        node_id = resources.node_id
+        assert self._states.get(node_id) in LIVING, "ask refusal first"
+        if resources.version <= self._versions.get(node_id, -1):
+            return None
+        self._versions[node_id] = resources.version
+        known = self._resources.get(node_id)
+        has_news = known is None or msgspec.structs.replace(resources, version=known.version) != known
+        if not has_news and not resources.pending:
             return []
-        self._resources[resources.node_id] = resources
-        return [Publication(RESOURCES, resources.node_id, resources)]
+        self._resources[node_id] = resources
+        return [Publication(RESOURCES, node_id, resources)]
 
     def death_cause(self, node_id: bytes) -> str | None:
         """Return why a node died; None if it is alive or unknown."""

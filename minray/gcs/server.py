@@ -236,8 +236,8 @@ class GcsServer:
         else:
             self._health.on_heard(node_id)
             publications = self._nodes.on_report(request.resources)
-            self.publish(publications)
-            if publications:
+            if publications is not None:
+                self.publish(publications)
                 self._group_scheduler.on_report(node_id)
             self._actors.on_nodes_changed()
         return protocol.RegisterNodeReply(self._storage.cluster_id, refused)

@@ -5,8 +5,8 @@ Ray: src/ray/raylet/node_manager.cc (TriggerGlobalGC, DoLocalGC)
 Unreachable actor handles and references stay alive if they are in reference cycles of an idle process, which never collects
 by itself. Their actors keep their resources meanwhile, and leases may wait for these. A process that waits for long collects
 its own garbage. For all others, each raylet watches the cluster. When leases wait on some node, and nothing has changed on
-any node for a while, it has its own workers and drivers collect. It knows all nodes from their resource reports, which also
-come now and then without a change. So no message has to start the collection.
+any node for a while, it has its own workers and drivers collect. It knows all nodes from their resource reports. Those of a
+node where requests wait also come now and then without a change. So no message has to start the collection.
 
 Unreachable references in cycles keep objects alive, too, and a full store would refuse new ones although no program needs
 the old ones. So when requests wait for memory, the node's processes collect at once, and so do those of all other nodes,
@@ -24,6 +24,9 @@ from __future__ import annotations
 from minray.protocol.base import Address
 from minray.protocol.gcs import NodeResources
 
+_Report = tuple[dict[str, int], tuple[tuple[dict[str, int], int], ...], int]
+"""Free resources, waiting requests and shortages of a node; the rest of its report is not kept."""
+
 
 class LocalGc:
     """Decides when the processes of one node should collect garbage."""
@@ -38,22 +41,23 @@ class LocalGc:
         """Seconds from ``_still_since`` to the next collection."""
         self._still_since = 0.0
         """Time of the last change on any node."""
-        self._reports: dict[bytes, NodeResources] = {}
-        """Latest report of each living node."""
+        self._reports: dict[bytes, _Report] = {}
+        """Contents of each living node's latest report, by node id."""
         self.drivers: dict[bytes, Address] = {}
         """Drivers of this node's running jobs, by job id."""
 
     def on_report(self, node_id: bytes, report: NodeResources | None, now: float) -> bool:
         """Take in a node's report (None: the node is dead), and return True if it is time to collect."""
         known = self._reports.pop(node_id, None)
-        if report is not None:
-            self._reports[node_id] = report
-        if report is not None and known is not None and report.shortages > known.shortages:
+        said = None if report is None else (report.available, tuple(report.pending), report.shortages)
+        if said is not None:
+            self._reports[node_id] = said
+        if said is not None and known is not None and said[2] > known[2]:
             return self._may_collect(now)
-        if report is None or known is None or (report.available, report.pending) != (known.available, known.pending):
+        if said is None or known is None or said[:2] != known[:2]:
             self._still_since, self._pause_s = now, self._patience_s
             return False
-        if now < self._still_since + self._pause_s or not any(report.pending for report in self._reports.values()):
+        if now < self._still_since + self._pause_s or not any(pending for _, pending, _ in self._reports.values()):
             return False
         self._pause_s *= 2
         return True

@@ -177,7 +177,7 @@ class ClusterLeaseManager:
             kind, node_id = (REJECT, b"") if request.grant_or_reject else (SPILLBACK, chosen.node_id)
             assignment.placed.append(Placement(request, kind, node_id))
         expiry = self._nodes.next_expiry()
-        if expiry is not None and self._local.queued():
+        if expiry is not None:
             assignment.wake_no_later_than(expiry)
 
     def _is_bound_here(self, request: LeaseRequest) -> bool:

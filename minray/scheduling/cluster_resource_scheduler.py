@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from minray.common.ids import short
 from minray.common.labels import accepts, labels_of, matches, preferred
-from minray.common.resources import ResourceSet, fits, subtract
+from minray.common.resources import fits, subtract
 from minray.common.task_spec import LabelSelector
 from minray.policies import asking, protocols
 from minray.scheduling import policy
@@ -24,7 +24,9 @@ from minray.scheduling.lease import LeaseRequest
 
 ANY_NODE = LabelSelector()
 PROMISE_S = 0.2
-"""Seconds that promised resources count as taken: two reporting periods, so that the node's own report has arrived."""
+"""Seconds that promised resources count as taken: two reporting periods, so that the node's own report has arrived.
+
+With hundreds of busy nodes it may come later (``Subscription``). A node without room rejects what it is sent meanwhile."""
 
 
 @dataclass(slots=True)
@@ -40,10 +42,10 @@ class NodeView:
     draining: bool = False
     """Whether the node is being drained: it takes nothing new."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    total: ResourceSet = field(default_factory=dict)
-    available: ResourceSet = field(default_factory=dict)
+    total: Mapping[str, int] = field(default_factory=dict)
+    available: Mapping[str, int] = field(default_factory=dict)
     """Free resources of the last report, less those promised since."""
-    reported: ResourceSet | None = None
+    reported: Mapping[str, int] | None = None
     """Free resources of the last report; None before the first, when all of the node counts as free."""
     waiting: int = 0
     """Number of requests that wait there, by the last report."""
@@ -82,6 +84,8 @@ class ClusterResourceScheduler:
         self._own_policy = own_policy
         self._last_spread = b""
         """Node that the last SPREAD request went to."""
+        self._promised: dict[bytes, NodeView] = {}
+        """Views of other nodes on which resources are promised, by node id; the promise that ends first comes first."""
         self.improved: dict[bytes, None] = {}
         """Other nodes that may have more room than when the queued requests were last offered to them."""
         self.must_retry_infeasible = False
@@ -106,12 +110,13 @@ class ClusterResourceScheduler:
         view.known, view.alive, view.death_cause = True, alive, death_cause
         view.name, view.labels, view.draining = name, labels_of(node_id, labels), draining
         if view.reported is None:
-            view.total, view.available = dict(total), dict(total)
+            view.total = view.available = total
         self.improved[node_id] = None
 
     def on_node_forgotten(self, node_id: bytes) -> None:
         if node_id != self.local.node_id:
             self._views.pop(node_id, None)
+            self._promised.pop(node_id, None)
 
     def on_resources(
         self, node_id: bytes, version: int, total: Mapping[str, int], available: Mapping[str, int], waiting: int = 0
@@ -120,21 +125,27 @@ class ClusterResourceScheduler:
         if view is self.local or version <= view.version:
             return
         if total != view.total:  # It has more or fewer bundles of placement groups.
-            view.total = dict(total)
+            view.total = total
             self.must_retry_infeasible = True
-        view.version, view.reported, view.available = version, dict(available), dict(available)
-        view.promised_until, view.waiting = None, waiting
+        view.version, view.reported, view.available, view.waiting = version, available, available, waiting
+        self._end_promise(view)
         self.improved[node_id] = None
 
     def expire_promises(self, now: float) -> None:
-        for view in self._views.values():
-            if view.promised_until is not None and view.promised_until <= now:
-                view.available = dict(view.total if view.reported is None else view.reported)
-                view.promised_until = None
-                self.improved[view.node_id] = None
+        while self._promised:
+            view = next(iter(self._promised.values()))
+            if view.promised_until is not None and view.promised_until > now:
+                return
+            view.available = view.total if view.reported is None else view.reported
+            self._end_promise(view)
+            self.improved[view.node_id] = None
+
+    def _end_promise(self, view: NodeView) -> None:
+        view.promised_until = None
+        self._promised.pop(view.node_id, None)
 
     def next_expiry(self) -> float | None:
-        return min((view.promised_until for view in self._views.values() if view.promised_until is not None), default=None)
+        return next((view.promised_until for view in self._promised.values()), None)
 
     # --- Questions -----------------------------------------------------------------------------------------------------
 
@@ -198,5 +209,8 @@ class ClusterResourceScheduler:
     def promise(self, view: NodeView, demand: Mapping[str, int], now: float) -> None:
         """Count a request's resources as taken on the node it was sent to, until that node reports."""
         assert view is not self.local
-        subtract(view.available, demand)
-        view.promised_until = now + PROMISE_S
+        left = dict(view.available)
+        subtract(left, demand)
+        self._end_promise(view)
+        view.available, view.promised_until = left, now + PROMISE_S
+        self._promised[view.node_id] = view

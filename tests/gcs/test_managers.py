@@ -87,10 +87,20 @@ def test_g112_an_older_report_is_ignored_and_death_removes_the_last() -> None:
     nodes = nodes_with("a")
     newest = resources("a", 3)
     assert nodes.on_report(newest) == [Publication(RESOURCES, id_of("a"), newest)]
-    assert nodes.on_report(resources("a", 2)) == nodes.on_report(resources("a", 3)) == []
+    assert nodes.on_report(resources("a", 2)) is nodes.on_report(resources("a", 3)) is None
     dead = nodes.bury(id_of("a"), "tired")
     assert dead is not None
     assert Publication(RESOURCES, id_of("a"), None) in nodes.on_committed(dead)
+
+
+def test_a_report_without_news_is_published_only_while_requests_wait_on_its_node() -> None:
+    nodes = nodes_with("a")
+    nodes.on_report(resources("a", 1))
+    assert nodes.on_report(resources("a", 2)) == []
+    waiting = msgspec.structs.replace(resources("a", 3), pending=[({"CPU": 1}, 1)])
+    for report in (waiting, msgspec.structs.replace(waiting, version=4)):
+        assert nodes.on_report(report) == [Publication(RESOURCES, id_of("a"), report)]
+    assert nodes.on_report(resources("a", 4)) is None, "number 4 has come already"
 
 
 def test_a_node_is_told_to_leave_once_for_each_wish_and_not_when_it_is_dead() -> None:

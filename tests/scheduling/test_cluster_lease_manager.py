@@ -69,6 +69,18 @@ def test_one_free_cpu_elsewhere_is_promised_once() -> None:
     assert cluster.fate(second) == "SPILLBACK other"
 
 
+def test_a_promise_ends_in_time_although_no_request_waits() -> None:
+    """The other node's report would say nothing new if the request came to nothing, so the gcs would not pass it on."""
+    cluster = Cluster()
+    cluster.join(b"other", CPU=1)
+    cluster.submit(request(1), now=1.0)
+    view = cluster.nodes.get(b"other")
+    assert view is not None and view.available["CPU"] == 0
+    assert cluster.assign(1.1).wake_at == 1.0 + PROMISE_S
+    assert cluster.assign(1.0 + PROMISE_S).wake_at is None
+    assert view.available == view.total == {"CPU": 10_000}
+
+
 def test_a_request_that_waits_here_goes_where_room_is_reported() -> None:
     cluster = Cluster(CPU=1)
     cluster.join(b"other", CPU=1)

@@ -260,6 +260,7 @@ def _compare_report(what: str, report: Any, raylet: Any) -> Iterator[str]:
 
 
 @copies("ClusterResourceScheduler._views", "Raylet._raylets", "NodeView.labels")
+@copies("NodeView.total", "NodeView.available", "NodeView.reported")
 def _views_of_nodes(cluster: Cluster) -> Iterator[str]:
     for raylet in cluster.raylets.values():
         name, nodes = raylet._config.node_name, raylet._broker.nodes
