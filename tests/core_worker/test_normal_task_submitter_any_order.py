@@ -202,6 +202,13 @@ class AnyOrder(RuleBasedStateMachine):
                 assert all(request.cancelled for request in key.requests.values())
 
     @invariant()
+    def workers_with_little_to_do_are_known(self) -> None:
+        for key in self.submitter._keys.values():
+            assert key.low == {
+                lease_id: worker for lease_id, worker in key.workers.items() if self.submitter._pipelining.is_low(worker)
+            }
+
+    @invariant()
     def idle_leases_do_not_stay(self) -> None:
         idle = [worker for worker in self.submitter.leased_workers() if not worker.in_flight]
         assert not any(worker.closing for worker in idle)

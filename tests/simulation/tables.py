@@ -43,8 +43,9 @@ REASONS: dict[str, str] = {
         DependencyResolver._failed LeaseClient._unstarted NormalTaskSubmitter._due PlacementGroups._waiting
         PlacementGroups._new PlacementGroups._telling PlacementGroups._settling ClusterLeaseManager._arrived
         ClusterLeaseManager._complete ClusterLeaseManager._infeasible ClusterLeaseManager._unknown
-        ClusterLeaseManager._confirmed ClusterResourceScheduler.improved LocalLeaseManager._fetching
-        LocalLeaseManager._to_fetch LocalLeaseManager._queues LocalLeaseManager._queued LocalLeaseManager._revoked_at
+        ClusterLeaseManager._confirmed ClusterResourceScheduler.improved ClusterResourceScheduler._promised
+        LocalLeaseManager._fetching LocalLeaseManager._to_fetch LocalLeaseManager._queues
+        LocalLeaseManager._queued LocalLeaseManager._revoked_at
         Batch._waiting Batches._batches Peer._waiting _Topic.waiters Subscription._unnamed CreateRequestQueue._waiting
         Question._pinned ObjectStore._waiting Bulk._waiting Chunks._waiting ObjectManager._pulls Pull._sources
         _Bundle.objects _Object.bundles PullManager._objects PullManager._bundles PullManager._waiting PushManager._waiting
@@ -54,6 +55,7 @@ REASONS: dict[str, str] = {
         LocalLeaseManager._blocked_levels LocalLeaseManager._over_cap_at Allocator._holes Allocator._ends Allocator._by_size
         ObjectTable._doomed ObjectTable._by_pin ObjectTable._spare ObjectTable._spare_in_fallback
         ObjectTable._unneeded NormalTaskSubmitter._keys PlacementGroupResourceManager._ending _Topic.changed_at
+        GcsNodeManager._versions KeyQueue.low
         Publisher._topics ActorManager._subscriptions DeathWatch._subscriptions _Copies.raylets
     """,
     "numbers or ids of what is over, which only refuse late messages": """

@@ -100,7 +100,7 @@ class LeasedWorker:
 class KeyQueue:
     """The waiting tasks, leased workers and open requests of one lease shape and set of large arguments."""
 
-    __slots__ = ("shape", "dependencies", "queue", "workers", "requests", "is_due")
+    __slots__ = ("shape", "dependencies", "queue", "workers", "low", "requests", "is_due")
 
     def __init__(self, shape: LeaseShape, dependencies: tuple[Dependency, ...] = ()) -> None:
         self.shape = shape
@@ -108,7 +108,28 @@ class KeyQueue:
         self.queue: deque[PendingTask] = deque()
         self.workers: dict[bytes, LeasedWorker] = {}
         """Leased workers by lease id, oldest first."""
+        self.low: dict[bytes, LeasedWorker] = {}
+        """Those of them that have little to do or nothing (``Pipelining.is_low``); usually few of many."""
         self.requests: dict[bytes, WorkerRequest] = {}
         """Open lease requests, by lease id."""
         self.is_due = False
         """Whether ``assign`` will be called at the end of this turn."""
+
+    def drop_worker(self, worker: LeasedWorker) -> None:
+        del self.workers[worker.lease_id]
+        self.low.pop(worker.lease_id, None)
+
+    def forget_workers(self) -> None:
+        """Drop all workers because the cluster is gone, and note at their tasks that these are with no worker."""
+        for worker in self.workers.values():
+            for task in worker.in_flight.values():
+                task.worker = None
+            worker.in_flight.clear()
+        self.workers.clear()
+        self.low.clear()
+
+    def low_workers(self) -> list[LeasedWorker]:
+        """Return the workers that have little to do, those with the oldest lease first."""
+        if len(self.low) < 2:
+            return list(self.low.values())
+        return [worker for worker in self.workers.values() if worker.lease_id in self.low]

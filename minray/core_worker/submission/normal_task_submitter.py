@@ -122,7 +122,7 @@ class NormalTaskSubmitter:
         key.queue.append(task)
         if key.is_due:
             return
-        idle = next((worker for worker in key.workers.values() if not worker.in_flight), None)
+        idle = next((worker for worker in key.low_workers() if not worker.in_flight), None)
         if idle is not None and at_once(task) > 1 and any(worker.in_flight for worker in key.workers.values()):
             self._assign_soon(key)
         elif idle is not None and len(key.queue) == 1 and not key.requests and self._may_take(idle, now):
@@ -151,6 +151,8 @@ class NormalTaskSubmitter:
             worker.queued_us = 0.0
             worker.idle_since = now
             worker.stalled = False
+        if self._pipelining.is_low(worker):
+            worker.key.low[worker.lease_id] = worker
 
     def on_task_given_back(self, worker: LeasedWorker, task: PendingTask, now: float) -> None:
         """Take a task off a worker that gave it back unstarted; ``on_tasks_unstarted`` follows."""
@@ -162,7 +164,7 @@ class NormalTaskSubmitter:
         key = request.key
         del key.requests[request.lease_id]
         worker = LeasedWorker(request, reply, now)
-        key.workers[worker.lease_id] = self._workers[worker.lease_id] = worker
+        key.workers[worker.lease_id] = key.low[worker.lease_id] = self._workers[worker.lease_id] = worker
         worker.closing = worker.address.node_id in self._leaving
         if reply.contended:
             self._revoked_until = now + self._lease_timeout_s
@@ -243,11 +245,7 @@ class NormalTaskSubmitter:
         """Forget all tasks and workers because the cluster is gone: no task is pushed any more, and answers are ignored."""
         for key in self._keys.values():
             key.queue.clear()
-            for worker in key.workers.values():
-                for task in worker.in_flight.values():
-                    task.worker = None
-                worker.in_flight.clear()
-            key.workers.clear()
+            key.forget_workers()
         self._workers.clear()
 
     # --- decisions
@@ -255,7 +253,8 @@ class NormalTaskSubmitter:
     def assign(self, key: KeyQueue, now: float) -> None:
         """Give waiting tasks to workers, return idle workers, then request or cancel further ones."""
         if key.queue and key.workers:
-            takers = [worker for worker in key.workers.values() if self._may_take(worker, now)]
+            ready = key.workers.values() if at_once(key.queue[0]) > 1 else key.low_workers()
+            takers = [worker for worker in ready if self._may_take(worker, now)]
             takers.sort(key=_load)
             for index, worker in enumerate(takers):
                 self._fill(worker, max(-(-len(key.queue) // (len(takers) - index)), at_once(key.queue[0])), now)
@@ -298,8 +297,7 @@ class NormalTaskSubmitter:
                 self._actions.wake_soon()
 
     def _may_take(self, worker: LeasedWorker, now: float) -> bool:
-        is_low = self._pipelining.is_low(worker, worker.key.queue[0])
-        return is_low and not (worker.closing or worker.stalled or self._is_overdue(worker, now))
+        return not (worker.closing or worker.stalled or self._is_overdue(worker, now))
 
     def _fill(self, worker: LeasedWorker, most: int, now: float) -> None:
         """Push at most ``most`` tasks from the front of the queue to a worker."""
@@ -310,7 +308,7 @@ class NormalTaskSubmitter:
             estimate_us = self._pipelining.estimate_us(task, len(queue) > limit)
             if in_flight:
                 if not self._pipelining.has_room(worker, estimate_us):
-                    return
+                    break
                 self._wake_later(CHECK_S)
             else:
                 worker.progress_at = now
@@ -324,6 +322,8 @@ class NormalTaskSubmitter:
             worker.next_sequence += 1
             self._tasks.move(task, PUSHED)
             self._actions.push(worker, task)
+        if not self._pipelining.is_low(worker):
+            worker.key.low.pop(worker.lease_id, None)
 
     def _request_limit(self) -> int:
         return self._max_requests if self._max_requests > 0 else max(10, self.node_count)
@@ -333,7 +333,7 @@ class NormalTaskSubmitter:
 
     def _return_idle(self, key: KeyQueue, now: float) -> None:
         contended = now < self._revoked_until
-        for worker in list(key.workers.values()):
+        for worker in key.low_workers():
             if worker.in_flight:
                 continue
             if worker.closing or self._is_overdue(worker, now):
@@ -360,7 +360,7 @@ class NormalTaskSubmitter:
 
     def _maybe_reclaim(self, key: KeyQueue, now: float) -> None:
         """Reclaim the tasks that are queued behind a slow task; keep idle workers for them until that is decided."""
-        idle = [worker for worker in key.workers.values() if not worker.in_flight]
+        idle = [worker for worker in key.low_workers() if not worker.in_flight]
         for worker in key.workers.values():
             if len(worker.in_flight) > 1 and not worker.stalled:
                 is_worth = idle and at_once(next(reversed(worker.in_flight.values()))) == 1
@@ -388,7 +388,7 @@ class NormalTaskSubmitter:
     def _close(self, worker: LeasedWorker, kill_worker: bool, reason: str) -> None:
         worker.closing = True
         if self._workers.pop(worker.lease_id, None) is not None:
-            del worker.key.workers[worker.lease_id]
+            worker.key.drop_worker(worker)
             self._actions.return_lease(worker, kill_worker, reason)
             self._maybe_forget(worker.key)
 

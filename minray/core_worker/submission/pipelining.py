@@ -38,9 +38,9 @@ class Pipelining:
         self._short_us = config.pipeline_max_task_milliseconds * 1000
         self._surplus_us = max(self._target_us / 2, self._short_us)
 
-    def is_low(self, worker: LeasedWorker, task: PendingTask) -> bool:
-        """Whether a worker gets this task: it has at most half of the work that it may have, or the task is tiny."""
-        return worker.queued_us * 2 <= self._target_us or at_once(task) > 1
+    def is_low(self, worker: LeasedWorker) -> bool:
+        """Whether a worker has at most half of the work that it may have. If not, it gets tiny tasks only."""
+        return worker.queued_us * 2 <= self._target_us
 
     def has_room(self, worker: LeasedWorker, estimate_us: float) -> bool:
         """Whether a busy worker may have a further task."""
