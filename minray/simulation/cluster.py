@@ -67,10 +67,10 @@ OBJECT_STORE_BYTES = 64 << 20
 """Size of each node's object store, unless its options give another."""
 DESCRIBED = {"num_cpus", "num_gpus", "memory", "object_store_memory", "resources", "labels"}
 """The keys that a description of a node may have."""
-MAX_NODES = 100
-"""The largest number of nodes that a cluster begins with. These take a few seconds of real time, and twice as many take
-twenty, since each node hears of all others. Tens of thousands exhaust the kernel's memory mappings, and the interpreter
-crashes."""
+MAX_NODES = 1000
+"""The largest number of nodes that a cluster begins with. A hundred take a second of real time; a thousand take half a
+minute and 3 GB, since each node keeps a view of each other one. Tens of thousands exhaust the kernel's memory mappings, and
+the interpreter crashes."""
 
 T = TypeVar("T")
 

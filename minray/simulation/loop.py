@@ -325,14 +325,14 @@ class SimLoop(asyncio.BaseEventLoop):
         if not process.alive:
             return
         assert process is not self.world
-        self._bury(process)
+        self._bury(process, [task for task in self.pending_tasks() if task.process is process])
         on_death, process.on_death = process.on_death, []
         for callback in on_death:
             callback()
 
-    def _bury(self, process: SimProcess) -> None:
+    def _bury(self, process: SimProcess, tasks: list[SimTask[Any]]) -> None:
         process.alive = False
-        process.tombs.extend(task for task in self.pending_tasks() if task.process is process)
+        process.tombs.extend(tasks)
         process.tombs.extend(process.ready)
         process.ready.clear()
 
@@ -590,9 +590,12 @@ class SimLoop(asyncio.BaseEventLoop):
         """End the world and unwind all tasks and threads. Nothing that they call while they unwind has any effect."""
         if self.is_closed():
             return
+        tasks: dict[SimProcess, list[SimTask[Any]]] = {}
+        for task in self.pending_tasks():
+            tasks.setdefault(task.process, []).append(task)
         for process in self.processes:
             if process.alive:
-                self._bury(process)
+                self._bury(process, tasks.get(process, []))
         super().close()
         for callback in self.on_close:
             callback()

@@ -46,7 +46,7 @@ def faults(
     """Run ``program`` as the driver of a simulated cluster, once per seed.
 
     ``seeds``: the number of seeds, from 0 on; seed 0 has no faults and is run twice. ``nodes``: the number of nodes with two
-    CPUs each (at most 100), or a description of each, the head first: ``[{"num_cpus": 1}, {"resources": {"disk": 1}}]``.
+    CPUs each (at most 1000), or a description of each, the head first: ``[{"num_cpus": 1}, {"resources": {"disk": 1}}]``.
 
     ``faults``: ``"swarm"`` (a few kinds of faults at some rates, both drawn by the seed, at most two of them loud),
     ``"quiet"`` (only delays, repeated messages and the like, which no program may notice), or a

@@ -174,8 +174,8 @@ async def async_generator() -> AsyncIterator[int]:
         ({"nodes": 2.5}, TypeError, "not 2.5"),
         ({"nodes": "3"}, TypeError, "not '3'"),
         ({"nodes": [2]}, TypeError, r"not \[2\]"),
-        ({"nodes": 101}, ValueError, "a simulated cluster begins with at most 100 nodes, not 101"),
-        ({"nodes": [{}] * 101}, ValueError, "at most 100 nodes, not 101"),
+        ({"nodes": 1001}, ValueError, "a simulated cluster begins with at most 1000 nodes, not 1001"),
+        ({"nodes": [{}] * 1001}, ValueError, "at most 1000 nodes, not 1001"),
         ({"nodes": [{"labels": 5}]}, TypeError, "the labels of a node are a mapping such as .*, not 5"),
         ({"nodes": [{"labels": {"a": 1}}]}, TypeError, "labels must be a dict from str to str, but is {'a': 1}"),
         ({"nodes": [{"labels": {"ray.io/node-id": "b"}}]}, ValueError, "label 'ray.io/node-id' cannot be given"),
@@ -203,11 +203,13 @@ def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], err
 
 
 @pytest.mark.slow
-def test_the_largest_cluster_works() -> None:
+def test_a_hundred_nodes_are_no_burden() -> None:
+    """``make scale`` runs the largest cluster."""
+
     def program() -> int:
         return len(minray.nodes())
 
-    assert run(program, nodes=MAX_NODES) == MAX_NODES == 100
+    assert run(program, nodes=100) == 100 < MAX_NODES
 
 
 def test_the_program_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
