@@ -24,6 +24,7 @@ ZOO_ARGS ?=
 BROWSER_ARGS ?=
 MUTANTS_ARGS ?=
 LABS_ARGS ?=
+SCALE_ARGS ?=
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -33,6 +34,7 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 
 .PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs
 .PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client playground test-playground
+.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both scale trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -56,6 +58,7 @@ help:
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
 	@echo "make examples-on-both  the examples on minray and on Ray, with nothing changed but the import"
 	@echo "make trace-equality  the simulation's traces under two hash seeds"
+	@echo "make scale           what simulated clusters of up to 1,000 nodes and 100,000 tasks cost; ten minutes, and 4 GB"
 	@echo "make specification   write docs/specification_trace.md from the names of the tests"
 	@echo "make ray-issues      write docs/ray_issues.md from the tests of tests/ray_issues"
 	@echo "make ray-issues-on-ray  the same tests on Ray, which must do what their markers say"
@@ -193,6 +196,10 @@ trace-equality: $(STAMP)
 	echo "hash seed 0: $$first" && echo "hash seed 1: $$second" && \
 	test -n "$$first" && test "$$first" = "$$second"
 	$(PY) -m tests.spec.hash_seeds
+
+# Other sizes are given as nodes:tasks, such as SCALE_ARGS="100:2000 300:6000".
+scale: $(STAMP)
+	$(PY) -m tests.simulation.scale $(SCALE_ARGS)
 
 specification: $(STAMP)
 	$(PY) -m tests.tidy.specification --write
