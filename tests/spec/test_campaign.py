@@ -70,7 +70,7 @@ def test_options_that_a_campaign_cannot_follow_are_refused(arguments: list[str])
         ({"seed": 1 << 128}, "a seed has at most 128 bits"),
         ({"seed": "1"}, "Expected `int`, got `str`"),
         ({"world": {"nodes": []}}, "a world has from 1 to 1000 nodes, not 0"),
-        ({"world": {"nodes": [{}] * 101}}, "not 101"),
+        ({"world": {"nodes": [{}] * 1001}}, "not 1001"),
         ({"world": {"budget": -1}}, "it cannot be -1"),
         ({"world": {"targets": "gcs"}}, "Expected `array`, got `str`"),
     ],
