@@ -342,7 +342,7 @@ BUGS = [
         "A driver that has lost its raylet forgets its workers, but not that tasks are with them; then their answers come.",
         "error",
         "lost_home",
-        (Mutation(SUBMITTER, "NormalTaskSubmitter.forget_all", "task.worker = None", "pass"),),
+        (Mutation("minray.core_worker.records.leased_worker", "KeyQueue.forget_workers", "task.worker = None", "pass"),),
     ),
     Bug(
         "own-no-ticket",
