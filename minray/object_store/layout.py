@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minray.object_store.allocator import ALIGNMENT
+from minray.object_store.exporter import exporter_of
 from minray.platform.base import Buffer
 
 _COUNT = struct.Struct("<I")
@@ -62,24 +63,9 @@ def lasting_view(
     The call may come in any thread. ``post`` and ``on_gone`` are methods that are referenced weakly: a view must not keep
     their objects alive, because it may outlive them, or be held by them.
     """
-    try:
-        import numpy as np  # Imported here, so that a driver without large values does not wait for it.
-    except ImportError:
-        exporter: Any = _Part(memoryview(data)[start : start + size])
-    else:
-        exporter = np.frombuffer(data, np.uint8, size, start)
+    exporter = exporter_of(data, start, size)
     weakref.finalize(exporter, _post, weakref.WeakMethod(post), weakref.WeakMethod(on_gone), args).atexit = False
     return memoryview(exporter)
-
-
-class _Part:
-    """Exports a part of a buffer, as an array does, where numpy is missing (in a browser). It needs Python 3.12."""
-
-    def __init__(self, part: memoryview) -> None:
-        self._part = part
-
-    def __buffer__(self, flags: int) -> memoryview:
-        return self._part
 
 
 def _post(post: weakref.WeakMethod[Any], on_gone: weakref.WeakMethod[Any], args: tuple[Any, ...]) -> None:

@@ -40,13 +40,9 @@ class IoWorkers:
     """Spills and restores the objects of one node; see ``object_store.store.Spilling``."""
 
     def __init__(
-        self,
-        platform: Platform,
-        config: RayletConfig,
-        store: ObjectStore,
-        on_shortage: Callable[[], None],
+        self, platform: Platform, config: RayletConfig, store: ObjectStore, on_shortage: Callable[[], None],
         policy: SpillPolicy | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``on_shortage`` is called, perhaps often, while requests wait for memory."""
         self._disks = [platform.open_disk(directory) for directory in config.spill_directories]
         self._manager = LocalObjectManager(store.table, len(self._disks), config.system_config, policy)

@@ -25,16 +25,11 @@ from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import STRATEGY_AFFINITY, STRATEGY_SPREAD, LabelSelector
 from minray.policies import protocols
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler, NodeView
-from minray.scheduling.lease import (
-    REJECT,
-    SPILLBACK,
-    UNSCHEDULABLE,
-    WAITING,
-    Assignment,
-    LeaseRequest,
-    Placement,
-)
+from minray.scheduling.lease import REJECT, SPILLBACK, UNSCHEDULABLE, WAITING, Assignment, LeaseRequest, Placement
 from minray.scheduling.local_lease_manager import LocalLeaseManager
+
+ASK_AGAIN_S = 1.0
+"""Seconds after which a program's policy is asked again about a request that it lets wait at a full node."""
 
 
 class ClusterLeaseManager:
@@ -170,7 +165,9 @@ class ClusterLeaseManager:
                 full.add(kind_of_need)
                 continue
             chosen = self._nodes.choose(protocols.WAITING, request, others, others)
-            if chosen is self._nodes.local:
+            if chosen is self._nodes.local:  # The policy may choose otherwise later, though nothing has changed then.
+                self._nodes.improved.update((view.node_id, None) for view in others)
+                assignment.wake_no_later_than(now + ASK_AGAIN_S)
                 continue
             self._nodes.promise(chosen, request.resources, now)
             self._local.unqueue(request.lease_id)

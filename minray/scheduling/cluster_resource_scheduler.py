@@ -132,10 +132,8 @@ class ClusterResourceScheduler:
         self.improved[node_id] = None
 
     def expire_promises(self, now: float) -> None:
-        while self._promised:
+        while (expiry := self.next_expiry()) is not None and expiry <= now:
             view = next(iter(self._promised.values()))
-            if view.promised_until is not None and view.promised_until > now:
-                return
             view.available = view.total if view.reported is None else view.reported
             self._end_promise(view)
             self.improved[view.node_id] = None
