@@ -3,7 +3,7 @@
     show(b'{"name": "ray-24359", "planted": true}')      JSON in, JSON out, as the page's other answers
 
 The bug is planted into the functions of this process, and taken back after the run. Bugs whose witnesses need numpy are left
-out, since the site has none (``SHOWN``). ``tests/playground`` runs them all in a browser.
+out, since the site has none (``SHOWN``).
 """
 
 from __future__ import annotations
