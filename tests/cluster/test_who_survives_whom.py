@@ -233,7 +233,7 @@ def test_start_the_raylet_of_a_head_is_started_again_as_another_node(
         wait_for_condition(a_task_fails_with_its_raylet, END_S)
     finally:
         minray.shutdown()
-    assert not is_running(worker_pid)
+    wait_for_condition(lambda: not is_running(worker_pid), END_S)
     minray.init("auto")
     try:
         again = minray.get(where.remote(), timeout=10)
