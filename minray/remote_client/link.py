@@ -4,7 +4,8 @@ Ray: python/ray/util/client/worker.py (its reconnection), python/ray/util/client
 
 The link sends what the session has. Each message asks for a frame in return, and at least ``ASKED`` of them are open. The
 link hands the records that come to the client's network. When the connection ends, it connects again for ``resume_s``.
-Nothing is lost or done twice by that (``session``). A connection on which nothing has come for ``SILENCE_S`` counts as lost.
+The session loses no message by that, and handles none twice. A connection on which nothing has come for ``SILENCE_S``
+counts as lost.
 
 All methods run on the loop.
 """

@@ -13,8 +13,8 @@ Rules
   * ``overrides`` are exactly the faults that strike. Without them the seed draws from the kinds in ``faults``.
   * An aim adds one fault at the first place where it can strike from an event on. The run's answers then name it.
 
-What we do not like yet: a function that ends with several references in its variables drops them in another order in Python
-3.14 than before. Its run then has another digest there.
+What we do not like yet: Python 3.14 drops the variables of a function that ends in another order than earlier versions. If
+several of them are references, the run has another digest there.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.chromium import missing_chromium, running_chromium, skip_folder
+
 if TYPE_CHECKING:
     from tests.dashboard.browser.visitor import Visitor
 
@@ -26,19 +28,14 @@ READY_MS = 120_000
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests of this folder unless they are asked for and can run."""
-    mine = [item for item in items if Path(__file__).parent in item.path.parents]
-    if mine and (reason := missing()):
-        for item in mine:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    if reason := missing():
+        skip_folder(items, Path(__file__).parent, reason)
 
 
 def missing() -> str:
     if not os.environ.get(ASKED):
         return f"run by make test-playground, which builds the site and sets {ASKED}"
-    from tests.dashboard.browser.visitor import CHROMIUM
-
-    found = any(path.exists() for path in CHROMIUM)
-    return "" if found else f"no Chromium at {', '.join(map(str, CHROMIUM))}: apt-get install chromium"
+    return missing_chromium()
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -70,15 +67,8 @@ def url() -> Generator[str, None, None]:
 
 @pytest.fixture(scope="session")
 def browser() -> Generator[Any, None, None]:
-    from playwright.sync_api import sync_playwright
-
-    from tests.dashboard.browser.visitor import CHROMIUM, FLAGS
-
-    with sync_playwright() as playwright:
-        path = next(path for path in CHROMIUM if path.exists())
-        running = playwright.chromium.launch(executable_path=str(path), args=FLAGS)
+    with running_chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("playwright", reason="playwright is missing: pip install 'minray[test-browser]'")
 
-CHROMIUM = [Path("/usr/bin/chromium"), Path("/usr/bin/chromium-browser"), Path("/usr/bin/google-chrome")]
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 TIMEOUT_MS = 20_000
 WIDE, NARROW = 1280, 390
 WATCH = Path(__file__).with_name("watch.js").read_text()
