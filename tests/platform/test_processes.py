@@ -40,7 +40,8 @@ READY_S = 20.0
 
 @pytest.fixture
 def session_dir() -> str:
-    path = Path(os.environ["MINRAY_TMPDIR"], f"session_{os.getpid()}_{time.monotonic_ns()}")
+    """A session named as nodes name theirs: it is the newest, so another session's end does not remove its logs."""
+    path = Path(os.environ["MINRAY_TMPDIR"], f"session_{time.strftime('%Y%m%d-%H%M%S')}_{time.monotonic_ns()}")
     path.mkdir(parents=True, mode=0o700)
     return str(path)
 
