@@ -229,12 +229,11 @@ spec: $(STAMP)
 spec-real: $(STAMP)
 	$(PY) -m tests.spec.real_tier $(SPEC_REAL_ARGS)
 
-# A process for each program: what is left of many worlds slows the next ones down.
+# A process for each program, two at a time: what is left of many worlds slows the next ones down.
 exhaustive: $(STAMP)
 ifeq ($(EXHAUSTIVE_ARGS),)
 	@names=$$($(PY) -m tests.spec.exhaustive --list) && test -n "$$names" && \
-	printf '%s\n' "$$names" | while read -r name; do \
-		$(PY) -m tests.spec.exhaustive --program "$$name" < /dev/null || exit 1; done
+	printf '%s\n' "$$names" | xargs -d '\n' -n 1 -P 2 $(PY) -m tests.spec.exhaustive --program
 else
 	$(PY) -m tests.spec.exhaustive $(EXHAUSTIVE_ARGS)
 endif

@@ -370,6 +370,10 @@ class ApiCoverage:
         if any(key[0] in LOUD for key in verdict.answers):
             self.struck.update(cells)
 
+    def merge(self, other: ApiCoverage) -> None:
+        self.reached.update(other.reached)
+        self.struck.update(other.struck)
+
     def line(self) -> str:
         """Summary in one line."""
         known, out = all_cells(), excluded()

@@ -2,6 +2,7 @@
 
     python -m tests.spec.campaign --seconds 90               seeds 0, 1, 2, ... for 90 seconds
     python -m tests.spec.campaign --seed 4711 --runs 1       one scenario; also larger ones with --size
+    python -m tests.spec.campaign --processes 1              in this process alone, not in one for each core
     python -m tests.spec.campaign --coverage                 shows transitions, places of faults, words of the API
     python -m tests.spec.campaign --replay FILE              a witness again, with its story and what its last fault does
     python -m tests.spec.campaign --replay FILE --html PAGE  and as a page for a browser
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ from minray.simulation.trace import first_difference, parting
 from minray.testing.shrink import describe_fault
 from tests.spec.api_coverage import ApiCoverage, Listener
 from tests.spec.coverage import Coverage
+from tests.spec.numbers import Numbers, cores, in_processes
 from tests.spec.pair_coverage import PairCoverage
 from tests.spec.scenario import Scenario, read_witness, save
 from tests.spec.shrink import Witness, replace, smallest
@@ -62,8 +63,10 @@ class Statistics:
     pairs: PairCoverage = field(default_factory=PairCoverage)
     api: ApiCoverage | None = None
     """Counts of the words of the API, if these are listened to."""
-    unrepeatable: list[Failure] = field(default_factory=list)
-    """Scenarios whose two runs differ."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Seed that fails as it was drawn -> its first problem."""
+    unrepeatable: dict[int, str] = field(default_factory=dict)
+    """Seed whose two runs differ -> where they part."""
 
     def add(self, verdict: Verdict) -> None:
         self.scenarios += 1
@@ -71,6 +74,20 @@ class Statistics:
         self.operations.update(verdict.operations)
         self.faults.update(struck(verdict))
         self.coverage.add(verdict)
+
+    def merge(self, other: Statistics) -> None:
+        """Add the counts of the same campaign in another process."""
+        self.scenarios += other.scenarios
+        self.repeated += other.repeated
+        self.steps += other.steps
+        self.operations.update(other.operations)
+        self.faults.update(other.faults)
+        self.coverage.merge(other.coverage)
+        self.pairs.merge(other.pairs)
+        if self.api is not None and other.api is not None:
+            self.api.merge(other.api)
+        self.failed.update(other.failed)
+        self.unrepeatable.update(other.unrepeatable)
 
     def line(self) -> str:
         seconds = time.monotonic() - self.began
@@ -98,12 +115,28 @@ def campaign(
     seconds: float | None = None,
     size: str = "medium",
     listens: bool = False,
+    processes: int = 1,
 ) -> tuple[Statistics, Failure | None]:
     """Run until the time is up, the number is reached, or something fails; ``listens``: count words of the API."""
     statistics = Statistics(api=ApiCoverage() if listens else None)
-    for number in itertools.count():
-        if number == runs or (seconds is not None and time.monotonic() - statistics.began >= seconds):
-            return statistics, None
+    numbers = Numbers(runs, seconds)
+    for part in in_processes(processes, lambda: _share(numbers, first_seed, size, listens)):
+        statistics.merge(part)
+    if not statistics.failed:
+        return statistics, None
+    scenario = scenario_of(min(statistics.failed), SIZES[size])
+    verdict = run(scenario)  # again, because a trace is too large to be brought from another process
+    if verdict.ok:
+        first = statistics.failed[scenario.seed]
+        statistics.unrepeatable[scenario.seed] = f"determinism: only one of two runs fails: {first}"
+        return statistics, None
+    return statistics, Failure(scenario, verdict)
+
+
+def _share(numbers: Numbers, first_seed: int, size: str, listens: bool) -> Statistics:
+    """Run the scenarios whose numbers this process takes."""
+    statistics = Statistics(api=ApiCoverage() if listens else None)
+    while (number := numbers.take()) is not None:
         scenario = scenario_of(first_seed + number, SIZES[size])
         listener = Listener()
         with listener.listening() if listens else contextlib.nullcontext():
@@ -113,13 +146,14 @@ def campaign(
         if statistics.api is not None:
             statistics.api.add(scenario, verdict, listener.said)
         if not verdict.ok:
-            return statistics, Failure(scenario, verdict)
-        if number % ONE_IN == 0:
+            statistics.failed[scenario.seed] = verdict.problems[0]
+            numbers.fail()
+        elif number % ONE_IN == 0:
             statistics.repeated += 1
             again = compared(verdict, run(scenario))
             if not again.ok:
-                statistics.unrepeatable.append(Failure(scenario, again))
-    raise AssertionError("there is always another seed")
+                statistics.unrepeatable[scenario.seed] = again.problems[-1]
+    return statistics
 
 
 def compared(first: Verdict, again: Verdict) -> Verdict:
@@ -184,6 +218,9 @@ def without_last_fault(scenario: Scenario, verdict: Verdict) -> str:
 @click.option("--seed", type=click.IntRange(MIN_SEED, LAST_FIRST_SEED), default=0, help="The first scenario.")
 @click.option("--runs", type=click.IntRange(1), help="End after this number of scenarios.")
 @click.option("--size", type=click.Choice(list(SIZES)), default="medium", show_default=True)
+@click.option(
+    "--processes", type=click.IntRange(1), help="Share the scenarios among this number.  [default: one for each core]"
+)
 @click.option("--coverage", is_flag=True, help="Show the transitions, the places of faults, and the words of the API.")
 @click.option("--name", help="What the witness of a failure is called.")
 @click.option("--replay", "witness", type=click.Path(exists=True, path_type=Path), help="Run a witness instead.")
@@ -193,6 +230,7 @@ def main(
     seed: int,
     runs: int | None,
     size: str,
+    processes: int | None,
     coverage: bool,
     name: str | None,
     witness: Path | None,
@@ -200,21 +238,21 @@ def main(
 ) -> None:
     """Look for a program and a few faults with which minray breaks a guarantee."""
     if witness is not None:
-        refuse_beside("--replay", ("seconds", "seed", "runs", "size", "coverage", "name"))
+        refuse_beside("--replay", ("seconds", "seed", "runs", "size", "processes", "coverage", "name"))
         raise SystemExit(replay(witness, page))
     if page is not None:
         raise click.UsageError("--html shows the run of a witness: name one with --replay")
     if seconds is None and runs is None:
         seconds = SECONDS
     with without_garbage_collection():
-        statistics, failure = campaign(seed, runs, seconds, size, listens=coverage)
+        statistics, failure = campaign(seed, runs, seconds, size, coverage, processes or cores())
     click.echo(statistics.line())
     if statistics.api is not None:
         click.echo(f"{statistics.coverage.tables()}\n\n{statistics.pairs.table()}\n\n{statistics.api.table()}")
-    for parted in statistics.unrepeatable:
-        path = REGRESSIONS / f"seed_{parted.scenario.seed}_twice.json"
-        save(parted.scenario, path)
-        click.echo(f"{parted.verdict.problems[-1]}\n{command_for(path)}")
+    for parted, where in sorted(statistics.unrepeatable.items()):
+        path = REGRESSIONS / f"seed_{parted}_twice.json"
+        save(scenario_of(parted, SIZES[size]), path)
+        click.echo(f"{where}\n{command_for(path)}")
     if failure is not None:
         show_small(failure, size, name)
     if failure is not None or statistics.unrepeatable:

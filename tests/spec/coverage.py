@@ -74,6 +74,12 @@ class Coverage:
         self.transitions.update(seen | after)
         self.after_faults.update(after)
 
+    def merge(self, other: Coverage) -> None:
+        for kind, places in other.places.items():
+            self.places[kind].update(places)
+        self.transitions.update(other.transitions)
+        self.after_faults.update(other.after_faults)
+
     def line(self) -> str:
         """Summary in one line."""
         known = all_transitions()

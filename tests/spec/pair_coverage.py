@@ -26,6 +26,10 @@ class PairCoverage:
         self.features.update(names)
         self.pairs.update(pairs_of(names))
 
+    def merge(self, other: PairCoverage) -> None:
+        self.features.update(other.features)
+        self.pairs.update(other.pairs)
+
     def line(self) -> str:
         """Summary in one line."""
         often = sum(count >= OFTEN for count in self.pairs.values())

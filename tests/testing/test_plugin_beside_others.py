@@ -58,7 +58,7 @@ def test_a_time_out_of_pytest_timeout_does_so_too(pytester: pytest.Pytester, opt
 
 @pytest.mark.slow
 def test_the_method_thread_prints_before_it_ends_the_process(pytester: pytest.Pytester) -> None:
-    result = run_apart(pytester, STUCK, "--timeout=10", "--timeout-method=thread")
+    result = run_apart(pytester, STUCK, "--timeout=4", "--timeout-method=thread")
     assert result.ret == 1
     told(result)
 
