@@ -44,7 +44,7 @@ class Numbers:
 
 
 _share: Callable[[], object] | None = None
-"""What a fork does. It holds locks that cannot be pickled, so forks inherit it."""
+"""The share of each fork. It holds locks that cannot be pickled, so forks inherit it."""
 
 
 def _do() -> object:
