@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minray.node.discovery import local_nodes
+from minray.testing import cluster_leaks
 from tests.testing.runs import run, run_apart
 
 pytest_plugins = ["pytester"]
@@ -58,10 +59,21 @@ def test_put_with_nested(minray_local):
 """
 
 
+SHOWN = ("-Wdefault", "-Wignore::pytest.PytestAssertRewriteWarning")
+"""Show warnings, but not that modules of the process around the run cannot be rewritten."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait less for what certainly stays."""
+    monkeypatch.setattr(cluster_leaks, "PATIENCE_S", 0.5)
+
+
 def test_clean_tests_pass(pytester: pytest.Pytester) -> None:
     run(pytester, CLEAN).assert_outcomes(passed=8)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("body", "line"),
     [
@@ -195,13 +207,15 @@ def test_one(minray_local):
     assert not local_nodes
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("how", "errors", "warnings"), [("error", 1, 0), ("warn", 0, 1), ("off", 0, 0)])
 def test_the_option_decides_what_a_leak_does(pytester: pytest.Pytester, how: str, errors: int, warnings: int) -> None:
     text = "\nKEPT = []\n\ndef test_one(minray_local):\n    KEPT.append(add.remote(1))\n"
-    result = run_apart(pytester, text, f"--minray-leaks={how}", "-Wdefault")
+    result = run(pytester, text, f"--minray-leaks={how}", *SHOWN)
     result.assert_outcomes(passed=1, errors=errors, warnings=warnings)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_mark_and_a_pattern_allow_leaks(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
@@ -232,6 +246,7 @@ def test_a_failed_test_is_not_blamed_for_leaks(pytester: pytest.Pytester) -> Non
     result.assert_outcomes(failed=1)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_leaks_count_in_clusters_that_a_test_starts(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
