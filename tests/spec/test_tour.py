@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from minray.core_worker.submission.lease_client import LeaseClient
+from tests.seeds import WANTS_ALL
 from tests.spec.actors import Create, Kill
 from tests.spec.programs import (
     Body,
@@ -44,7 +45,9 @@ from tests.spec.scenario import Scenario, World
 from tests.spec.strategies import worlds
 from tests.spec.trial import run
 
-TOURS = settings(max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
+TOURS = settings(
+    max_examples=25 if WANTS_ALL else 8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)
 SECONDS = st.sampled_from((0.0, 0.02, 0.5))
 ENDS = st.sampled_from((Return(), Return(), Raise("ValueError"), Exit(1)))
 

@@ -11,6 +11,7 @@ import pytest
 
 import minray.testing.search  # noqa: F401 (imported by the first run in this process, it would be imported by each of them)
 from minray.testing import fault_plugin
+from tests.seeds import long
 from tests.testing.runs import PLUGIN
 
 pytest_plugins = ["pytester"]
@@ -437,20 +438,28 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_page_shows_what_its_program_does(pytester: pytest.Pytester) -> None:
-    jobs, test, fixed, *_ = blocks("python")
-    told, summary, *_ = blocks("text")
-    (pytester.path / "jobs.py").write_text(jobs)
-    (pytester.path / "test_jobs.py").write_text(test)
-    arguments = (*PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist")
-    found = pytester.runpytest_subprocess(*arguments)
+    jobs, test, *_ = blocks("python")
+    told, *_ = blocks("text")
+    found = _run_jobs(pytester, jobs, test)
     found.assert_outcomes(failed=1)
     shown = [line.rstrip() for line in told.splitlines() if line != "..."]
     printed = [line.rstrip() for line in found.stdout.lines]
     places = [printed.index(line) for line in shown if line]
     assert places == sorted(places)
+
+
+@long
+def test_the_page_shows_that_its_mended_program_passes(pytester: pytest.Pytester) -> None:
+    jobs, test, fixed, *_ = blocks("python")
+    _, summary, *_ = blocks("text")
     before_class = jobs[: jobs.index("@minray.remote(max_restarts")]
-    (pytester.path / "jobs.py").write_text(before_class + fixed)
-    passed = pytester.runpytest_subprocess(*arguments, "-v")
+    passed = _run_jobs(pytester, before_class + fixed, test, "-v")
     passed.assert_outcomes(passed=1)
     known = re.sub(r"in [\d.]+ s$", "", summary.strip())
     assert any(line.startswith(known) for line in passed.stdout.lines), known
+
+
+def _run_jobs(pytester: pytest.Pytester, jobs: str, test: str, *arguments: str) -> pytest.RunResult:
+    (pytester.path / "jobs.py").write_text(jobs)
+    (pytester.path / "test_jobs.py").write_text(test)
+    return pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
