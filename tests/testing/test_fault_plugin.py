@@ -450,8 +450,10 @@ def test_the_page_shows_what_its_program_does(pytester: pytest.Pytester) -> None
 
 @long
 def test_the_page_shows_that_its_mended_program_passes(pytester: pytest.Pytester) -> None:
+    """The faults that were found are counted too: they are tried first."""
     jobs, test, fixed, *_ = blocks("python")
     _, summary, *_ = blocks("text")
+    _run_jobs(pytester, jobs, test).assert_outcomes(failed=1)
     before_class = jobs[: jobs.index("@minray.remote(max_restarts")]
     passed = _run_jobs(pytester, before_class + fixed, test, "-v")
     passed.assert_outcomes(passed=1)
