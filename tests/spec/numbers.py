@@ -48,7 +48,7 @@ _share: Callable[[], object] | None = None
 
 
 def _do(core: int) -> object:
-    """Do a share on one core. Threads of a simulated world take turns, and the next one need not be woken elsewhere."""
+    """Do a share on one core. Each simulated world stays on the core where it begins, which is not another fork's then."""
     assert _share is not None
     os.sched_setaffinity(0, {core})
     return _share()
