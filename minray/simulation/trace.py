@@ -20,6 +20,8 @@ from minray.simulation.loop import TICKS_PER_SECOND, SimLoop
 
 MAX_ROWS = 40
 ROW_CHARACTERS = 150
+LINE_CHARACTERS = 80
+"""Characters of one event in a conversation: a page then needs no scrolling."""
 
 FAULT, LIFE, STATE, SEND, RECEIVE, OUTPUT, LOG = "fault", "life", "state", "send", "receive", "output", "log"
 """Kinds of events."""
@@ -109,6 +111,27 @@ class Trace:
         if len(self.events) > len(shown):
             lines.append(f"({len(self.events) - len(shown)} of {len(self.events)} events are not shown)")
         return "\n".join(lines)
+
+    def conversation(self, *told: str) -> str:
+        """Return a text with one line for each event of ``told``: the virtual second, the process, and what happens.
+
+        ``told`` has names of messages, of state tables, and of kinds of events. A message's line stands where the message
+        arrives, and its answer is told with it. ``output`` means the lines that workers print. Faults are always told.
+        """
+        lines = []
+        for event in self.events:
+            if event.kind == FAULT or self._is_told(event, told):
+                text = event.text()
+                short = text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 4]} ..."
+                lines.append(f"{event.ticks / TICKS_PER_SECOND:8.4f}  {event.process:16} {short}")
+        return "\n".join(lines)
+
+    def _is_told(self, event: Event, told: Iterable[str]) -> bool:
+        if event.kind == OUTPUT:
+            return OUTPUT in told and event.process.startswith("worker/") and not event.is_task_mark()
+        if event.kind == STATE:
+            return event.details[0] in told
+        return event.kind in told or (event.kind == RECEIVE and event.details[0].removesuffix(" reply") in told)
 
     def _chosen(self, rows: int, marked: int | None) -> list[int]:
         """Return the numbers of a story's events.

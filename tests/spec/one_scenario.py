@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from minray.simulation.loop import TICKS_PER_SECOND
-from minray.simulation.trace import FAULT, LIFE, OUTPUT, RECEIVE, STATE, Event
+from minray.simulation.trace import LIFE, OUTPUT
 from minray.testing.shrink import describe_fault
 from tests.spec.campaign import REGRESSIONS
 from tests.spec.scenario import Scenario
@@ -29,9 +28,6 @@ TOLD = ("RequestWorkerLease", "PushTask", "ReportWorkerDeath", "GetLeaseFailure"
 """Messages that the conversation shows, with their answers. Reports and polls are left out."""
 SUBJECTS = ("task", "lease", "worker")
 """State machines whose transitions the conversation shows."""
-
-WIDEST = 80
-"""Characters of one event: the page's blocks need no scrolling then."""
 
 
 def parts() -> dict[str, str]:
@@ -60,28 +56,11 @@ def judgement(verdict: Verdict) -> str:
 
 def conversation(verdict: Verdict, after: str = "") -> str:
     """One line for each event that concerns the program, from the first line on that contains ``after``."""
-    events = [event for event in verdict.trace.events if _is_told(event)]
-    first = next(number for number, event in enumerate(events) if event.kind == STATE and event.details[0] == "task")
-    last = max(number for number, event in enumerate(events) if event.kind == STATE and event.details[0] == "task")
-    lines = [f"{_second(event)}  {event.process:16} {_short(event.text())}\n" for event in events[first : last + 1]]
-    begins = next(number for number, line in enumerate(lines) if after in line)
-    return "".join(lines[begins:])
-
-
-def _second(event: Event) -> str:
-    return f"{event.ticks / TICKS_PER_SECOND:8.4f}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 4]} ..."
-
-
-def _is_told(event: Event) -> bool:
-    if event.kind == STATE:
-        return event.details[0] in SUBJECTS
-    if event.kind == OUTPUT:
-        return event.process.startswith("worker/") and not event.is_task_mark()
-    return event.kind in (FAULT, LIFE) or (event.kind == RECEIVE and event.details[0].removesuffix(" reply") in TOLD)
+    lines = verdict.trace.conversation(*SUBJECTS, *TOLD, LIFE, OUTPUT).splitlines(keepends=True)
+    tasks = [number for number, line in enumerate(lines) if re.search(r"  task \S+: ", line)]
+    told = lines[tasks[0] : tasks[-1] + 1]
+    begins = next(number for number, line in enumerate(told) if after in line)
+    return "".join(told[begins:])
 
 
 def filled(text: str) -> str:
