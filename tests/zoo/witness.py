@@ -2,9 +2,11 @@
 
     python -m tests.zoo.witness find [BUG...]            shrink what the campaign found; tests/zoo/witnesses/BUG.json
     python -m tests.zoo.witness pages FOLDER [BUG...]    the runs of the witnesses with their bugs, and of the true code
+    python -m tests.zoo.witness tell BUG...              what the bugs break, in words
 
-``make zoo ZOO_ARGS="--by campaign"`` notes with which seed the campaign finds a bug. Both commands plant the bug in a copy
-of the package, and run this module there with ``shrink`` or ``show``; tests do so with ``replay``.
+``make zoo ZOO_ARGS="--by campaign"`` notes with which seed the campaign finds a bug. The first two commands plant the bug in
+a copy of the package, and run this module there with ``shrink`` or ``show``; tests do so with ``replay``. ``tell`` plants
+it in this process.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from tests.spec.trial import run
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import load
 from tests.zoo.scenarios import CAMPAIGN
-from tests.zoo.transplant import assert_transplanted, run_python, transplanted
+from tests.zoo.transplant import assert_transplanted, planted, run_python, transplanted
 
 TIMEOUT_S = 1800.0
 MAX_RUNS = 250
 """For each failure that is made small."""
+MOST_CHARACTERS = 120
+"""Of one problem that is told."""
 
 
 def in_copy(bug: Bug | None, *arguments: str) -> dict[str, Any]:
@@ -65,6 +69,21 @@ def write_pages(folder: Path, bugs: list[Bug]) -> list[Path]:
     return written
 
 
+def told(bug: Bug) -> str:
+    """Return what the bug does, what its witness breaks with it, and what the same scenario breaks without it."""
+    scenario = Scenario.from_json(bug.witness.read_text())
+    with planted(bug.mutations):
+        problems = run(scenario).problems
+    lines = [f"the bug      {bug.here}", *(f"with it      {_first_line(problem)}" for problem in problems)]
+    sound = run(scenario).problems or ["nothing is broken"]
+    return "\n".join([*lines, *(f"without it   {_first_line(problem)}" for problem in sound)])
+
+
+def _first_line(problem: str) -> str:
+    line = problem.partition("\n")[0]
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 4]} ..."
+
+
 # --- In the copy ---
 
 
@@ -89,7 +108,7 @@ def show(path: Path, page: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.witness")
-    parser.add_argument("what", choices=["find", "pages", "shrink", "show", "replay"])
+    parser.add_argument("what", choices=["find", "pages", "tell", "shrink", "show", "replay"])
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
     if options.what in ("shrink", "show", "replay"):
@@ -106,6 +125,9 @@ def main() -> int:
     bugs = [bug for bug in BUGS if not names or bug.name in names]
     if options.what == "find":
         find(bugs)
+    elif options.what == "tell":
+        for bug in bugs:
+            print(told(bug))
     else:
         for page in write_pages(Path(folder[0]).resolve(), bugs):
             print(page)
