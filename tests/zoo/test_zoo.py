@@ -16,7 +16,7 @@ from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.measure import PAGE, load, search, written_page
 from tests.zoo.scenarios import CAMPAIGN, SCENARIOS
 from tests.zoo.transplant import CHECKOUT, Mutation, NotTransplanted, mutate, run_python, transplanted
-from tests.zoo.witness import in_copy
+from tests.zoo.witness import in_copy, told
 
 CAUGHT_BY_CAMPAIGN = [bug for bug in BUGS if load()[bug.name].get(CAMPAIGN, {}).get("seed") is not None]
 SOURCE = '''
@@ -58,6 +58,11 @@ def test_its_witness_is_small_and_fails_with_the_bug_alone(bug: Bug) -> None:
     assert is_small(scenario)
     assert run(scenario).ok
     assert in_copy(bug, "replay", str(bug.witness))["problems"]
+
+
+def test_a_bug_is_told_in_words() -> None:
+    lines = told(next(bug for bug in BUGS if bug.name == "own-no-ticket")).splitlines()
+    assert [" ".join(line.split()[:3]) for line in lines[1:]] == ["with it S7:", "without it nothing"]
 
 
 def test_the_page_shows_what_was_measured() -> None:

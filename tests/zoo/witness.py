@@ -31,7 +31,7 @@ TIMEOUT_S = 1800.0
 MAX_RUNS = 250
 """For each failure that is made small."""
 MOST_CHARACTERS = 120
-"""Of one problem that is told."""
+"""Characters of one problem that is told: one line of a terminal and a half."""
 
 
 def in_copy(bug: Bug | None, *arguments: str) -> dict[str, Any]:
@@ -60,10 +60,10 @@ def write_pages(folder: Path, bugs: list[Bug]) -> list[Path]:
     for bug in bugs:
         if not bug.witness.exists():
             continue
-        for planted, name in ((bug, bug.name), (None, f"{bug.name}_fixed")):
+        for inmate, name in ((bug, bug.name), (None, f"{bug.name}_fixed")):
             page = folder / f"{name}.html"
-            found = in_copy(planted, "show", str(bug.witness), str(page))
-            if bool(found["problems"]) != (planted is not None):
+            found = in_copy(inmate, "show", str(bug.witness), str(page))
+            if bool(found["problems"]) != (inmate is not None):
                 raise RuntimeError(f"{name}: {found['problems'] or 'no problem'}; make a new witness with `find {bug.name}`")
             written.append(page)
     return written
