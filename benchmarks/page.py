@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.document import RAY
 from benchmarks.drawing import plot
-from benchmarks.results import amount, geometric_mean
+from benchmarks.results import amount, geometric_mean, spread
 
 STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
@@ -35,8 +35,8 @@ th:first-child, td:first-child { text-align: left; }
 """
 EXPLAINED = (
     "Each number is a median; beside it, how many times as fast minray is as that system: the median of the ratios of this "
-    "one run, and their least and greatest. Systems took turns. Numbers of different runs or machines cannot be compared, "
-    "those of the original documents least of all: they stand here to show the shape."
+    "one run, and their spread: least and greatest, or quartiles. Systems took turns. Numbers of different runs or machines "
+    "cannot be compared, those of the original documents least of all: they stand here to show the shape."
 )
 
 
@@ -118,8 +118,8 @@ def _cell(row: dict[str, Any], system: str) -> str:
     if system not in row["medians"]:
         return ""
     ratio = row["ratios"].get(system)
-    spread = f" · {ratio['median']:.3g}x ({ratio['least']:.3g}-{ratio['greatest']:.3g})" if ratio else ""
-    return amount(row["medians"][system]) + spread
+    compared = f" · {ratio['median']:.3g}x ({spread(ratio)})" if ratio else ""
+    return amount(row["medians"][system]) + compared
 
 
 def write_page(*paths: Path) -> Path:

@@ -1,8 +1,9 @@
 """Results of a run: samples by document, table and row, and their medians, ratios and targets.
 
 Only ratios within one run count. The first sample of one system is compared with the first of another, the second with the
-second, and so on. The median of these ratios, the least and the greatest are reported. A ratio above one says that minray is
-faster. All results are plain data, as in the JSON file.
+second, and so on. The median of these ratios and their spread are reported: the least and the greatest, or from ``MANY``
+ratios on their quartiles, which one bad moment of the machine does not move. A ratio above one says that minray is faster.
+All results are plain data, as in the JSON file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.document import OURS, Document, Sample, Table, Target
+
+MANY = 8
+"""Number of ratios from which on quartiles say more than the least and the greatest."""
 
 Row = dict[str, Any]
 """A row with ``row``, ``x``, ``samples`` (system -> numbers), and later ``medians``, ``ratios`` and ``target``."""
@@ -65,7 +69,7 @@ def conclude(documents: Sequence[Document], gathered: list[dict[str, Any]]) -> N
 
 
 def ratios_of(samples: dict[str, list[float]], more_is_better: bool) -> dict[str, dict[str, float]]:
-    """Return minray's speed as a multiple of each peer's: the median, the least and the greatest ratio."""
+    """Return minray's speed as a multiple of each peer's: the median ratio, the extremes, and of many the quartiles."""
     ours = next((system for system in OURS if system in samples), None)
     if ours is None:
         return {}
@@ -74,7 +78,10 @@ def ratios_of(samples: dict[str, list[float]], more_is_better: bool) -> dict[str
         pairs = list(zip(samples[ours], theirs, strict=False))
         if peer != ours and all(mine and other for mine, other in pairs):
             each = [mine / other if more_is_better else other / mine for mine, other in pairs]
-            ratios[peer] = {"median": statistics.median(each), "least": min(each), "greatest": max(each)}
+            ratios[peer] = {"median": statistics.median(each), "least": min(each), "greatest": max(each), "count": len(each)}
+            if len(each) >= MANY:
+                lower, _, upper = statistics.quantiles(each, n=4, method="inclusive")
+                ratios[peer] |= {"lower quartile": lower, "upper quartile": upper}
     return ratios
 
 
@@ -120,12 +127,19 @@ def as_text(gathered: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def spread(ratio: dict[str, float]) -> str:
+    """Return how far the ratios to a peer lie apart: ``4.1-6.2``, or ``quartiles of 10: 4.8-5.6``."""
+    if "lower quartile" in ratio:
+        return f"quartiles of {ratio['count']}: {ratio['lower quartile']:.2g}-{ratio['upper quartile']:.2g}"
+    return f"{ratio['least']:.2g}-{ratio['greatest']:.2g}"
+
+
 def _row_lines(table: dict[str, Any], row: Row) -> list[str]:
     place = "" if row["x"] is None else f", {row['x']:g} {table['axis']}"
     cells = []
     for system, median in row["medians"].items():
         ratio = row["ratios"].get(system)
-        compared = f" ({ratio['median']:.2g}x, {ratio['least']:.2g}-{ratio['greatest']:.2g})" if ratio else ""
+        compared = f" ({ratio['median']:.2g}x, {spread(ratio)})" if ratio else ""
         cells.append(f"{system} {amount(median)}{compared}")
     target = row["target"]
     told = f"; {target['text']} {'met' if target['met'] else 'MISSED'}" if target else ""

@@ -74,7 +74,7 @@ def rows(documents: list[dict[str, Any]], table: str) -> dict[str, Any]:
 
 
 def test_the_first_sample_is_compared_with_the_first(found) -> None:
-    assert rows(found, "speeds")["fast"]["ratios"] == {RAY: {"median": 3.25, "least": 2.5, "greatest": 4.0}}
+    assert rows(found, "speeds")["fast"]["ratios"] == {RAY: {"median": 3.25, "least": 2.5, "greatest": 4.0, "count": 2}}
 
 
 def test_a_ratio_above_one_says_that_we_are_faster(found) -> None:
@@ -82,6 +82,13 @@ def test_a_ratio_above_one_says_that_we_are_faster(found) -> None:
     assert results.ratios_of({MINRAY: [1.0], DASK: [3.0]}, more_is_better=True)[DASK]["median"] == pytest.approx(1 / 3)
     assert results.ratios_of({DASK_ON_MINRAY: [1.0], DASK: [2.0]}, more_is_better=False)[DASK]["median"] == 2
     assert results.ratios_of({RAY: [1.0], DASK: [3.0]}, more_is_better=True) == {}
+
+
+def test_many_ratios_are_shown_by_their_quartiles() -> None:
+    samples = {MINRAY: [1.0] * 9, DASK: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 99.0]}
+    assert results.spread(results.ratios_of(samples, more_is_better=False)[DASK]) == "quartiles of 9: 3-7"
+    few = {MINRAY: [1.0] * 3, DASK: [1.0, 2.0, 99.0]}
+    assert results.spread(results.ratios_of(few, more_is_better=False)[DASK]) == "1-99"
 
 
 def test_a_target_is_a_ratio_to_a_peer_or_an_amount(found) -> None:
