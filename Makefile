@@ -4,9 +4,10 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
-# One process per core of a small machine; tests of one file share a process, and with it its fixtures.
+# Three processes for the two cores of a small machine, because tests wait almost half of their time. Tests of one file share
+# a process, and with it its fixtures.
 # `make test PYTEST_ARGS=` runs them one after the other.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?= -n 3 --dist loadfile
 # Tests that run minray in their own process: the parts alone, and the simulation, in which all rooms share one process.
 COVERAGE_ARGS ?= --ignore=tests/real --ignore=tests/cluster --ignore=tests/debugging --ignore=tests/spec --ignore=tests/zoo --ignore=tests/tidy
 DEMO_ARGS ?=
