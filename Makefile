@@ -11,6 +11,7 @@ PYTEST_ARGS ?= -n 3 --dist loadfile
 # Tests that run minray in their own process: the parts alone, and the simulation, in which all rooms share one process.
 COVERAGE_ARGS ?= --ignore=tests/real --ignore=tests/cluster --ignore=tests/debugging --ignore=tests/spec --ignore=tests/zoo --ignore=tests/tidy
 DEMO_ARGS ?=
+DOCS_ARGS ?=
 BENCH_ARGS ?=
 CONFORMANCE_ARGS ?=
 SPEC_ARGS ?= --seconds 90
@@ -33,7 +34,7 @@ BROWSER_STAMP := $(VENV)/.installed-test-browser
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale
+.PHONY: help venv test-docs lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -52,6 +53,7 @@ help:
 	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
 	@echo "make docs            build the documentation into docs/_build"
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
+	@echo "make test-docs       run the programs and commands that the pages show, and compare their output with what is shown"
 	@echo "make bench           six documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
@@ -174,6 +176,10 @@ docs: $(STAMP)
 docs-quick: $(STAMP)
 	$(PY) -m sphinx -W --keep-going -q -b html -D zoo_runs=0 docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# DOCS_ARGS="-k learn" runs the chapters alone.
+test-docs: $(STAMP)
+	$(PY) -m pytest tests/site/in_full.py $(DOCS_ARGS)
 
 # Compiled first, as pip does it for the peers, also where Python is told not to (PYTHONDONTWRITEBYTECODE).
 bench: $(BENCH_STAMP)
