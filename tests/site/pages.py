@@ -5,13 +5,14 @@
 Rules of a page
   * A ``python`` block is a whole program. If its first line is a comment with a file's name, such as ``# square.py``, the
     program has that name, and the page's later programs and commands can use the file.
-  * A ``text`` block after it, with at most one paragraph between the two, is everything that the program prints.
+  * A ``text`` block after it, with at most one paragraph between the two, is everything that the program prints on standard
+    output. What goes to standard error, such as the line that ``init`` logs, is not shown.
   * A ``console`` block has lines ``$ command`` with what the command prints beneath them. A command is ``python`` or
     ``minray`` with its arguments, perhaps after ``NAME=value``. A backslash at its end continues it.
   * In a shown output, a line ``...`` stands for any number of lines, and ``...`` within a line stands for any characters.
-    Standard error is part of the output. Blanks at the ends of lines do not count.
-  * A program ends without an error, unless its shown output has a traceback. A command ends with exit status 0, unless its
-    line ends with ``# exit status N``.
+    Blanks at the ends of lines do not count.
+  * The output of a command has both, as in a terminal: standard output and standard error.
+  * A program ends without an error. A command ends with exit status 0, unless its line ends with ``# exit status N``.
   * All blocks of a page run one after the other, in one directory of their own.
   * A block that shows code of minray is a ``{literalinclude}``, and does not run. Blocks inside other directives (a fence
     with more than three backticks, or colons) and inside ``<details>`` count as well.
@@ -190,16 +191,16 @@ def run(step: Step, folder: Path) -> str:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     # Unbuffered, so that both outputs are in the order of a terminal; 80 columns, because help texts are wrapped to them.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "80", **step.environment}
+    errors = subprocess.PIPE if step.file else subprocess.STDOUT
     try:
         done = subprocess.run(
             step.command, cwd=folder, env=environment, timeout=PROGRAM_S, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         return f"line {step.line}: not over after {PROGRAM_S} s; so far:\n{error.output!r}"
-    fails = bool(step.file) and "Traceback" in (step.shown or "")
-    if fails != bool(done.returncode) if step.file else done.returncode != step.exit_status:
-        return f"line {step.line}: exit status {done.returncode}, with the output\n{done.stdout}"
+    if done.returncode != step.exit_status:
+        return f"line {step.line}: exit status {done.returncode}, with the output\n{done.stdout}{done.stderr or ''}"
     if step.shown is not None and not matches(step.shown, done.stdout):
         return f"line {step.line}: the page shows\n{step.shown}\nbut printed is\n{done.stdout}"
     return ""

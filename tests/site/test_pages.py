@@ -11,11 +11,14 @@ from tests.site import pages
 GOOD = """
 ```python
 # twice.py
+import sys
+
 def twice(x):
     return 2 * x
 
 if __name__ == "__main__":
     print("a line", id(twice))
+    print("not shown", file=sys.stderr)
     print(twice(21))
 ```
 
@@ -66,9 +69,10 @@ def test_a_page_runs_as_it_says(tmp_path: Path) -> None:
         ("\n42\n", "\n43\n", "line 3: the page shows"),
         ("a line ...\n42", "a line ...", "line 3: the page shows"),
         ("print(twice(21))", "print(twice(21)); exit(1)", "line 3: exit status 1"),
-        ("\n8\n", "\n9\n", "line 20: the page shows"),
-        ("status 3", "status 4", "line 23: exit status 3"),
-        ("\n1\n...", "\n2\n...", "line 24: the page shows"),
+        ("exit(int(", "print(int(", "line 26: exit status 0"),
+        ("\n8\n", "\n9\n", "line 23: the page shows"),
+        ("status 3", "status 4", "line 26: exit status 3"),
+        ("\n1\n...", "\n2\n...", "line 27: the page shows"),
     ],
 )
 def test_a_mistake_is_noticed(tmp_path: Path, right: str, wrong: str, what: str) -> None:
