@@ -221,7 +221,8 @@ def pages() -> list[str]:
 if __name__ == "__main__":
     wrong = []
     for argument in sys.argv[1:]:
-        with tempfile.TemporaryDirectory() as name:
+        with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(prefix="minray-") as sessions:
+            os.environ["MINRAY_TMPDIR"] = sessions  # no program joins a cluster that runs on this machine
             wrong += run_page(Path(argument).resolve().relative_to(ROOT).as_posix(), Path(name))
     print("\n".join(wrong) or "all blocks do what the pages show")
     raise SystemExit(bool(wrong))
