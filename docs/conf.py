@@ -4,6 +4,7 @@ The runs that the pages show are simulated while the documentation is built, so 
 a task, and for each bug of the zoo that has a witness, the run with the bug and the run without.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from minray.simulation.__main__ import simulate, single
 from minray.simulation.page import headline, write_page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from docs.building import files, reference
 from tests.zoo.bugs import BUGS
 from tests.zoo.witness import write_pages
 
@@ -20,12 +22,23 @@ project = "minray"
 author = "the authors of minray"
 copyright = author  # the name that Sphinx gives this setting
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = "minray"
+html_baseurl = os.environ.get("SITE_URL", "http://localhost:8000/")
+"""Where the site is published, with a slash at its end; the sitemap and llms.txt have whole addresses."""
+html_static_path = ["building/static"]
+html_css_files = ["landing.css"]
+html_js_files = [("landing.js", {"defer": "defer"})]
+html_permalinks_icon = "#"
+
+autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+autodoc_member_order = "alphabetical"
+autodoc_preserve_defaults = True
+default_role = "code"  # in docstrings; pages are Markdown
 
 
 def write_life_of_a_task(app: Sphinx, error: Exception | None) -> None:
@@ -43,6 +56,8 @@ def write_zoo(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    files.setup(app)
+    reference.setup(app)
     app.add_config_value("zoo_runs", True, "", bool)  # False: leave out the runs of the zoo, which take minutes
     app.connect("build-finished", write_life_of_a_task)
     app.connect("build-finished", write_zoo)

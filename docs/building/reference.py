@@ -1,0 +1,122 @@
+"""The parts of the pages that are generated from the code: settings, exceptions, commands.
+
+A page has the line ``<!-- generated: NAME -->``, in whose place the part stands when Sphinx reads the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+from sphinx.application import Sphinx
+
+from minray import exceptions
+from minray.cli.main import main
+from minray.common import config
+from minray.common.bounds import Bounds
+from minray.common.config import SystemConfig
+
+MARK = re.compile(r"<!-- generated: (\w+) -->")
+
+
+def settings() -> str:
+    """Return the table of ``_system_config``: the entries most programs may change, then the bounds of memory and traffic."""
+    titles = {SystemConfig: "Settings", Bounds: "Bounds of memory and traffic"}
+    return "\n".join(f"## {title}\n\n{_table_of(record)}" for record, title in titles.items())
+
+
+def _table_of(record: type) -> str:
+    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for name, kind, default, meaning in _fields(record):
+        meaning += _range(name)
+        rows.append(f"| <a id='{name}'></a>`{name}` | {kind} | `{default}` | {_as_markdown(meaning)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _fields(record: type) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, type, default and meaning of each field; those without a docstring share the one that comes next."""
+    (definition,) = ast.parse(inspect.getsource(record)).body
+    assert isinstance(definition, ast.ClassDef)
+    waiting: list[ast.AnnAssign] = []
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign):
+            waiting.append(statement)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            for field in waiting:
+                name = ast.unparse(field.target)
+                yield name, ast.unparse(field.annotation), _shown(getattr(record(), name)), inspect.cleandoc(statement.value.value)
+            waiting = []
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+
+
+def _range(name: str) -> str:
+    if name in config.CHOICES:
+        return f" One of {', '.join(f'`{choice!r}`' for choice in config.CHOICES[name])}."
+    return f" At least {config.LEAST[name]:,}." if name in config.LEAST else ""
+
+
+def _as_markdown(text: str) -> str:
+    text = re.sub(r"\s*\((?:[GSLC]\d+(?:, )?)+\)", "", " ".join(text.split()))  # numbers of guarantees, for readers of the code
+    text = text.replace("See MAX_DIRECT_CALL_OBJECT_SIZE.", "Largest argument, result or put, in bytes, that travels in a message.")
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def exceptions_table() -> str:
+    """Return the tree of exceptions: each with its base, and when it is raised."""
+    rows = ["| exception | is a | raised when |", "|---|---|---|"]
+    for name in exceptions.__all__:
+        found = getattr(exceptions, name)
+        bases = [base for above in found.__bases__ for base in _public(above)]
+        first = (inspect.getdoc(found) or "").partition("\n\n")[0]
+        rows.append(f"| {{py:exc}}`~minray.exceptions.{name}` | {', '.join(f'`{base}`' for base in bases)} | {_as_markdown(first)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _public(base: type) -> Iterator[str]:
+    """Yield the nearest ancestors that have a public name."""
+    if base.__name__ in exceptions.__all__ or base.__module__ == "builtins":
+        yield base.__name__
+    else:
+        for above in base.__bases__:
+            yield from _public(above)
+
+
+def commands() -> str:
+    """Return what ``--help`` prints for each command, under a heading for each."""
+    context = click.Context(main, info_name="minray", max_content_width=100, terminal_width=100)
+    return "\n".join(_command(main, context))
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f"## `{context.command_path}`\n\n````text\n{command.get_help(context)}\n````\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None and not inner.hidden:
+                yield from _command(inner, click.Context(inner, context, info_name=name, max_content_width=100, terminal_width=100))
+
+
+PARTS: dict[str, Callable[[], str]] = {"settings": settings, "exceptions": exceptions_table, "commands": commands}
+"""Name in a page's mark -> the function that makes the part."""
+
+
+def fill(app: Sphinx, name: str, source: list[str]) -> None:
+    """Put the generated parts into a page."""
+    source[0] = MARK.sub(lambda mark: PARTS[mark[1]](), source[0])
+
+
+def link_pages(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Make links of the pages that a docstring mentions."""
+    lines[:] = [re.sub(r"``docs/(\w+)\.md``", r":doc:`/\1`", line) for line in lines]
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", fill)
+    app.connect("autodoc-process-docstring", link_pages)
