@@ -34,7 +34,7 @@ BROWSER_STAMP := $(VENV)/.installed-test-browser
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv test-docs lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale
+.PHONY: help venv test-docs lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick serve-docs bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -51,8 +51,9 @@ help:
 	@echo "make playground      build the playground, a simulated cluster in a page, into build/playground"
 	@echo "make test-playground  the playground in a headless Chromium: its page, and its runs beside those of this Python"
 	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
-	@echo "make docs            build the documentation into docs/_build"
+	@echo "make docs            build the site into docs/_build/html, with the playground, and check its words and links"
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
+	@echo "make serve-docs      serve the site on this machine, at http://localhost:8000/"
 	@echo "make test-docs       run the programs and commands that the pages show, and compare their output with what is shown"
 	@echo "make bench           six documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
@@ -168,14 +169,22 @@ $(DEMO_STAMP): setup.cfg pyproject.toml
 demo: $(DEMO_STAMP)
 	$(PY) examples/identifier_index.py $(DEMO_ARGS)
 
-docs: $(STAMP)
+docs: $(STAMP) playground
+	$(PY) -m tests.site.spelling
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(PY) -m tests.site.built docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-# Everything but the runs of the zoo's bugs, which take minutes to simulate.
+# Everything but the runs of the zoo's bugs, which take minutes to simulate, and with the playground only if it was built before.
 docs-quick: $(STAMP)
+	$(PY) -m tests.site.spelling
 	$(PY) -m sphinx -W --keep-going -q -b html -D zoo_runs=0 docs docs/_build/html
+	$(PY) -m tests.site.built docs/_build/html zoo_runs
 	@echo "docs/_build/html/index.html"
+
+# A server of files, because browsers run no cluster in a page that was opened as a file.
+serve-docs: $(STAMP)
+	$(PY) -m http.server --directory docs/_build/html --bind 127.0.0.1 8000
 
 # DOCS_ARGS="-k learn" runs the chapters alone.
 test-docs: $(STAMP)

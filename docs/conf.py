@@ -37,7 +37,6 @@ html_permalinks_icon = "#"
 
 autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
 autodoc_member_order = "alphabetical"
-autodoc_preserve_defaults = True
 default_role = "code"  # in docstrings; pages are Markdown
 
 

@@ -45,7 +45,7 @@ def first_sentence(app: Sphinx, name: str) -> str:
     """Return the first sentence of a page's first paragraph as plain text."""
     for paragraph in app.env.get_doctree(name).findall(lambda node: node.tagname == "paragraph"):
         text = " ".join(paragraph.astext().split())
-        return re.split(r"(?<=[.!?:]) ", text, maxsplit=1)[0]
+        return re.split(r"(?<=[.!?]) ", text, maxsplit=1)[0]
     return ""
 
 

@@ -117,6 +117,12 @@ def link_pages(app: Sphinx, what: str, name: str, thing: object, options: object
     lines[:] = [re.sub(r"``docs/(\w+)\.md``", r":doc:`/\1`", line) for line in lines]
 
 
+def skip_second_names(app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object) -> bool | None:
+    """Leave out a class's second name, such as ``ObjectID``, which would describe the class twice."""
+    return True if what == "module" and inspect.isclass(thing) and thing.__name__ != name else None
+
+
 def setup(app: Sphinx) -> None:
     app.connect("source-read", fill)
+    app.connect("autodoc-skip-member", skip_second_names)
     app.connect("autodoc-process-docstring", link_pages)
