@@ -20,11 +20,13 @@ from minray.common import config
 from minray.common.bounds import Bounds
 from minray.common.config import SystemConfig
 
+HELP_WIDTH = 92
+"""Columns of a help text, which a page shows without scrolling."""
 MARK = re.compile(r"<!-- generated: (\w+) -->")
 
 
 def settings() -> str:
-    """Return the table of ``_system_config``: the entries most programs may change, then the bounds of memory and traffic."""
+    """Return the tables of ``_system_config``: entries that programs may change, then the bounds of memory and traffic."""
     titles = {SystemConfig: "Settings", Bounds: "Bounds of memory and traffic"}
     return "\n".join(f"## {title}\n\n{_table_of(record)}" for record, title in titles.items())
 
@@ -47,8 +49,8 @@ def _fields(record: type) -> Iterator[tuple[str, str, str, str]]:
             waiting.append(statement)
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             for field in waiting:
-                name = ast.unparse(field.target)
-                yield name, ast.unparse(field.annotation), _shown(getattr(record(), name)), inspect.cleandoc(statement.value.value)
+                name, meaning = ast.unparse(field.target), inspect.cleandoc(statement.value.value)
+                yield name, ast.unparse(field.annotation), _shown(getattr(record(), name)), meaning
             waiting = []
 
 
@@ -63,8 +65,7 @@ def _range(name: str) -> str:
 
 
 def _as_markdown(text: str) -> str:
-    text = re.sub(r"\s*\((?:[GSLC]\d+(?:, )?)+\)", "", " ".join(text.split()))  # numbers of guarantees, for readers of the code
-    text = text.replace("See MAX_DIRECT_CALL_OBJECT_SIZE.", "Largest argument, result or put, in bytes, that travels in a message.")
+    text = re.sub(r"\s*\((?:[GSLC]\d+(?:, )?)+\)", "", " ".join(text.split()))  # numbers of guarantees
     return text.replace("``", "`").replace("|", "\\|")
 
 
@@ -75,7 +76,8 @@ def exceptions_table() -> str:
         found = getattr(exceptions, name)
         bases = [base for above in found.__bases__ for base in _public(above)]
         first = (inspect.getdoc(found) or "").partition("\n\n")[0]
-        rows.append(f"| {{py:exc}}`~minray.exceptions.{name}` | {', '.join(f'`{base}`' for base in bases)} | {_as_markdown(first)} |")
+        kinds = ", ".join(f"`{base}`" for base in bases)
+        rows.append(f"| {{py:exc}}`~minray.exceptions.{name}` | {kinds} | {_as_markdown(first)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -90,8 +92,7 @@ def _public(base: type) -> Iterator[str]:
 
 def commands() -> str:
     """Return what ``--help`` prints for each command, under a heading for each."""
-    context = click.Context(main, info_name="minray", max_content_width=100, terminal_width=100)
-    return "\n".join(_command(main, context))
+    return "\n".join(_command(main, click.Context(main, info_name="minray", terminal_width=HELP_WIDTH)))
 
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -100,7 +101,7 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             if inner is not None and not inner.hidden:
-                yield from _command(inner, click.Context(inner, context, info_name=name, max_content_width=100, terminal_width=100))
+                yield from _command(inner, click.Context(inner, context, info_name=name, terminal_width=HELP_WIDTH))
 
 
 PARTS: dict[str, Callable[[], str]] = {"settings": settings, "exceptions": exceptions_table, "commands": commands}

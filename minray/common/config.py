@@ -154,7 +154,7 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     client_reconnect_grace_period_s: float = 30.0
     """Time for which a remote client that has lost its connection may come back; then its driver process ends."""
     max_direct_call_object_size: int = MAX_DIRECT_CALL_OBJECT_SIZE
-    """See MAX_DIRECT_CALL_OBJECT_SIZE."""
+    """Largest argument, result or put, in bytes, that travels inside a message."""
     object_manager_default_chunk_size: int = 5 * 1024 * 1024
     """Size in bytes of the chunks in which objects travel between nodes; large objects use about 32 larger chunks."""
     object_manager_lanes: int = 2

@@ -1,9 +1,9 @@
-"""What must hold of the built site, beyond Sphinx's own warnings; a part of ``make docs``.
+"""Checks that hold of the built site, beyond Sphinx's own warnings; a part of ``make docs``.
 
     python -m tests.site.built docs/_build/html [FOLDER THAT THIS BUILD LACKS]
 
-Sphinx checks links between pages. Here every link of the built HTML is followed, also those that a page has as HTML, those of
-the theme, and those into the playground and the simulated runs. No other host is asked.
+Sphinx checks links between pages. Here every link of the built HTML is followed, also those that a page has as HTML, those
+of the theme, and those into the playground and the simulated runs. No other host is asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 FILES = ("index.html", "search.html", "404.html", "searchindex.js", "llms.txt", "sitemap.xml", "robots.txt", "genindex.html")
 SEARCHED = {"spillback": "architecture", "lineag": "specification", "pytest": "testing"}
 """Word, as Sphinx's stemmer shortens it -> a page that a search for it finds."""
-LEFT_ALONE = {"playground": "loads what its scripts name; tests/playground visits it", "_modules": "source code, linked by Sphinx"}
+LEFT_ALONE = {"playground": "loads what its scripts name", "_modules": "source code, which Sphinx links"}
 """Folder whose own pages are not read -> why not."""
 SITEMAP = "{http://www.sitemaps.org/schemas/sitemap/0.9}loc"
 

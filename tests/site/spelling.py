@@ -4,15 +4,14 @@ The dictionary is that of pyspellchecker, which has American English. ``docs/wor
 British forms, and words of the field. Code, names with capitals, and words of less than four letters are not checked. With
 ``--write``, the list becomes what the pages have today; read the difference before you commit it.
 
-How hard a page is to read is checked as well, by the automated readability index, which needs no dictionary: 4.71 times the
-letters of a word plus half the words of a sentence, less 21.43. It is about the number of years at school.
+The automated readability index of each page is checked as well. It is 4.71 times the letters of a word plus half the words
+of a sentence, less 21.43. That is about the number of years at school that a reader needs.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 from tests.site.pages import ROOT, pages
 from tests.tidy import english
@@ -63,7 +62,7 @@ def unknown() -> dict[str, str]:
 
 def complaints() -> list[str]:
     listed, there = set(WORDS.read_text().split()), unknown()
-    found = [f"{there[word]}: {word!r} is in no dictionary, nor in {WORDS.relative_to(ROOT)}" for word in there.keys() - listed]
+    found = [f"{there[word]}: {word!r} is in no dictionary, nor in docs/words.txt" for word in there.keys() - listed]
     for page in pages():
         if (needed := years((ROOT / page).read_text())) > MOST_YEARS:
             found.append(f"{page}: needs {needed:.1f} years at school, at most {MOST_YEARS}: shorter words or sentences")
