@@ -25,9 +25,12 @@ copyright = author  # the name that Sphinx gives this setting
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["deflist", "colon_fence"]
 
 html_theme = "furo"
 html_title = "minray"
+html_favicon = "playground/icon.svg"
+pygments_dark_style = "monokai"
 html_baseurl = os.environ.get("SITE_URL", "http://localhost:8000/")
 """Where the site is published, with a slash at its end; the sitemap and llms.txt have whole addresses."""
 html_static_path = ["building/static"]

@@ -26,17 +26,16 @@ MARK = re.compile(r"<!-- generated: (\w+) -->")
 
 
 def settings() -> str:
-    """Return the tables of ``_system_config``: entries that programs may change, then the bounds of memory and traffic."""
-    titles = {SystemConfig: "Settings", Bounds: "Bounds of memory and traffic"}
-    return "\n".join(f"## {title}\n\n{_table_of(record)}" for record, title in titles.items())
+    """Return the entries of ``_system_config``: those that programs may change, then the bounds of memory and traffic."""
+    titles = {SystemConfig: "Ordinary settings", Bounds: "Bounds of memory and traffic"}
+    return "\n".join(f"## {title}\n\n{_list_of(record)}" for record, title in titles.items())
 
 
-def _table_of(record: type) -> str:
-    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+def _list_of(record: type) -> str:
+    entries = []
     for name, kind, default, meaning in _fields(record):
-        meaning += _range(name)
-        rows.append(f"| <a id='{name}'></a>`{name}` | {kind} | `{default}` | {_as_markdown(meaning)} |")
-    return "\n".join(rows) + "\n"
+        entries.append(f"`{name}` ({kind}, by default `{default}`)\n: {_as_markdown(meaning + _range(name))}\n")
+    return "\n".join(entries)
 
 
 def _fields(record: type) -> Iterator[tuple[str, str, str, str]]:
@@ -66,19 +65,18 @@ def _range(name: str) -> str:
 
 def _as_markdown(text: str) -> str:
     text = re.sub(r"\s*\((?:[GSLC]\d+(?:, )?)+\)", "", " ".join(text.split()))  # numbers of guarantees
-    return text.replace("``", "`").replace("|", "\\|")
+    return text.replace("``", "`")
 
 
-def exceptions_table() -> str:
-    """Return the tree of exceptions: each with its base, and when it is raised."""
-    rows = ["| exception | is a | raised when |", "|---|---|---|"]
+def exceptions_list() -> str:
+    """Return all exceptions: each with its base, and when it is raised."""
+    entries = []
     for name in exceptions.__all__:
         found = getattr(exceptions, name)
-        bases = [base for above in found.__bases__ for base in _public(above)]
+        kinds = " and ".join(f"`{base}`" for above in found.__bases__ for base in _public(above))
         first = (inspect.getdoc(found) or "").partition("\n\n")[0]
-        kinds = ", ".join(f"`{base}`" for base in bases)
-        rows.append(f"| {{py:exc}}`~minray.exceptions.{name}` | {kinds} | {_as_markdown(first)} |")
-    return "\n".join(rows) + "\n"
+        entries.append(f"{{py:exc}}`~minray.exceptions.{name}`, a {kinds}\n: {_as_markdown(first)}\n")
+    return "\n".join(entries)
 
 
 def _public(base: type) -> Iterator[str]:
@@ -104,7 +102,7 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
                 yield from _command(inner, click.Context(inner, context, info_name=name, terminal_width=HELP_WIDTH))
 
 
-PARTS: dict[str, Callable[[], str]] = {"settings": settings, "exceptions": exceptions_table, "commands": commands}
+PARTS: dict[str, Callable[[], str]] = {"settings": settings, "exceptions": exceptions_list, "commands": commands}
 """Name in a page's mark -> the function that makes the part."""
 
 
@@ -113,8 +111,13 @@ def fill(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = MARK.sub(lambda mark: PARTS[mark[1]](), source[0])
 
 
-def link_pages(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Make links of the pages that a docstring mentions."""
+def for_users(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Keep of a module's docstring the first paragraph, and make links of the pages that a docstring mentions.
+
+    The rest of a module's docstring is for readers of its code.
+    """
+    if what == "module" and "" in lines:
+        del lines[lines.index("") :]
     lines[:] = [re.sub(r"``docs/(\w+)\.md``", r":doc:`/\1`", line) for line in lines]
 
 
@@ -126,4 +129,4 @@ def skip_second_names(app: Sphinx, what: str, name: str, thing: object, skip: bo
 def setup(app: Sphinx) -> None:
     app.connect("source-read", fill)
     app.connect("autodoc-skip-member", skip_second_names)
-    app.connect("autodoc-process-docstring", link_pages)
+    app.connect("autodoc-process-docstring", for_users)

@@ -548,8 +548,8 @@ def unwanted_words(root: Path) -> list[str]:
 
 def plain_english(root: Path) -> list[str]:
     """Docstrings, comments and pages name their objects, call a process "it", and have short sentences."""
-    folders = [root / name for name in ("minray", "tests", "benchmarks", "examples", "labs")]
-    files = [*root.glob("*.md"), *(root / "docs").glob("*.md")]
+    folders = [root / name for name in ("minray", "tests", "benchmarks", "examples", "labs", "docs/building")]
+    files = [*root.glob("*.md"), *_documents(root)]
     files += [path for folder in folders for pattern in ("*.py", "*.md") for path in folder.rglob(pattern)]
     found = []
     for source in (_source(root, path) for path in sorted(files)):
@@ -590,8 +590,13 @@ def missing_commands(root: Path) -> list[str]:
 
 def _pages(root: Path) -> list[Path]:
     """The pages at the root and in docs/, and the forms and workflows of .github/."""
-    pages = [*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / ".github").rglob("*.md")]
+    pages = [*root.glob("*.md"), *_documents(root), *(root / ".github").rglob("*.md")]
     return sorted([*pages, *(root / ".github").rglob("*.yml")])
+
+
+def _documents(root: Path) -> list[Path]:
+    """The pages of docs/, without what is built there."""
+    return [path for path in (root / "docs").rglob("*.md") if "_build" not in path.parts]
 
 
 @dataclass(frozen=True)
