@@ -12,6 +12,7 @@ PYTEST_ARGS ?= -n 3 --dist loadfile
 COVERAGE_ARGS ?= --ignore=tests/real --ignore=tests/cluster --ignore=tests/debugging --ignore=tests/spec --ignore=tests/zoo --ignore=tests/tidy
 DEMO_ARGS ?=
 DOCS_ARGS ?=
+SITE_ARGS ?=
 BENCH_ARGS ?=
 CONFORMANCE_ARGS ?=
 SPEC_ARGS ?= --seconds 90
@@ -34,7 +35,7 @@ BROWSER_STAMP := $(VENV)/.installed-test-browser
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv test-docs lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick serve-docs bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale
+.PHONY: help venv test-docs test-site lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick serve-docs bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -55,6 +56,7 @@ help:
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
 	@echo "make serve-docs      serve the site on this machine, at http://localhost:8000/"
 	@echo "make test-docs       run the programs and commands that the pages show, and compare their output with what is shown"
+	@echo "make test-site       the built site in a headless Chromium: the landing page's cluster, the search, narrow screens"
 	@echo "make bench           six documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
@@ -148,6 +150,10 @@ playground: $(STAMP)
 
 test-playground: $(BROWSER_STAMP) playground
 	MINRAY_TEST_PLAYGROUND=$(CURDIR)/build/playground $(PY) -m pytest tests/playground $(PLAYGROUND_ARGS)
+
+# The site as docs-quick builds it, with the playground.
+test-site: $(BROWSER_STAMP) playground docs-quick
+	MINRAY_TEST_SITE=$(CURDIR)/docs/_build/html $(PY) -m pytest tests/site/in_browser.py $(SITE_ARGS)
 
 # The configuration is in setup.cfg.
 coverage: $(STAMP)

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import http.server
 import os
-import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.chromium import missing_chromium, running_chromium, skip_folder
+from tests.served import served
 
 if TYPE_CHECKING:
     from tests.dashboard.browser.visitor import Visitor
@@ -38,31 +37,10 @@ def missing() -> str:
     return missing_chromium()
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves the site, as any server of files does."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments, directory=os.environ[ASKED])
-
-    def do_GET(self) -> None:
-        if self.path == "/favicon.ico":  # Browsers ask for it where a page names no icon.
-            self.send_response(204)
-            self.end_headers()
-        else:
-            super().do_GET()
-
-    def log_message(self, *_: Any) -> None:
-        """Write nothing."""
-
-
 @pytest.fixture(scope="session")
 def url() -> Generator[str, None, None]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(Path(os.environ[ASKED])) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 const start = document.getElementById("start");
 const link = document.getElementById("start-link");
+const LEAST_WIDTH = 900; // Pixels. A narrower window shows the playground alone, because one scrolled area in another is a trap.
 
 /** Say why no cluster can start here, and what helps. */
 function refuse() {
@@ -14,8 +15,10 @@ function refuse() {
 
 function load(event) {
   if (event.ctrlKey || event.metaKey || event.shiftKey) return; // the visitor wants a window of its own
+  const isFile = location.protocol === "file:";
+  if (!isFile && window.innerWidth < LEAST_WIDTH) return;
   event.preventDefault();
-  if (location.protocol === "file:") return refuse();
+  if (isFile) return refuse();
   const frame = document.createElement("iframe");
   frame.src = link.getAttribute("href");
   frame.title = "The playground: a simulated cluster";
