@@ -185,7 +185,7 @@ docs: $(STAMP) playground
 docs-quick: $(STAMP)
 	$(PY) -m tests.site.spelling
 	$(PY) -m sphinx -W --keep-going -q -b html -D zoo_runs=0 docs docs/_build/html
-	$(PY) -m tests.site.built docs/_build/html zoo_runs
+	$(PY) -m tests.site.built docs/_build/html zoo_runs $(if $(wildcard build/playground/index.html),,playground)
 	@echo "docs/_build/html/index.html"
 
 # A server of files, because browsers run no cluster in a page that was opened as a file.

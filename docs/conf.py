@@ -38,7 +38,7 @@ html_css_files = ["landing.css"]
 html_js_files = [("landing.js", {"defer": "defer"})]
 html_permalinks_icon = "#"
 
-autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True, "imported-members": True}
 autodoc_member_order = "alphabetical"
 default_role = "code"  # in docstrings; pages are Markdown
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PLAYGROUND = ROOT / "build/playground"
 """Where ``make playground`` assembles it."""
+INTO_PLAYGROUND = re.compile(r"\[([^\[\]]+)\]\(((?:\.\./)?playground/index\.html[^\s)]*)\)")
 SECTIONS = {
     "Learn": "learn/index", "Use": "use", "Reference": "reference/index", "Specification": "promises", "Inside": "inside",
 }  # fmt: skip
@@ -32,7 +33,12 @@ def playground_part() -> str:
 
 
 def fill(app: Sphinx, name: str, source: list[str]) -> None:
-    source[0] = source[0].replace("<!-- playground -->", playground_part())
+    """Put the playground into the landing page, and make links of the links into it.
+
+    Sphinx would take a link to ``playground/index.html`` for one to the file that the playground is built from.
+    """
+    page = source[0].replace("<!-- playground -->", playground_part())
+    source[0] = INTO_PLAYGROUND.sub(r'<a href="\2">\1</a>', page)
 
 
 def pages_below(app: Sphinx, name: str) -> list[str]:

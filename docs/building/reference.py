@@ -9,19 +9,24 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from sphinx.application import Sphinx
 
+import minray
 from minray import exceptions
 from minray.cli.main import main
 from minray.common import config
 from minray.common.bounds import Bounds
 from minray.common.config import SystemConfig
 
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
 HELP_WIDTH = 92
 """Columns of a help text, which a page shows without scrolling."""
+FIRST = ["init", "shutdown", "remote", "get", "put", "wait", "cancel", "kill", "get_actor", "method", "why"]
+"""Functions of ``minray`` that most programs need, in the order in which a reader meets them."""
 MARK = re.compile(r"<!-- generated: (\w+) -->")
 
 
@@ -102,7 +107,24 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
                 yield from _command(inner, click.Context(inner, context, info_name=name, terminal_width=HELP_WIDTH))
 
 
-PARTS: dict[str, Callable[[], str]] = {"settings": settings, "exceptions": exceptions_list, "commands": commands}
+def names() -> str:
+    """Return the functions of ``minray``, those of most programs first, and then its classes."""
+    there = {name: getattr(minray, name) for name in minray.__all__}
+    functions = [name for name, found in there.items() if inspect.isroutine(found)]
+    classes = [name for name, found in there.items() if inspect.isclass(found) and found.__name__ == name]
+    functions.sort(key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
+    parts = ["## Functions", *(_described("autofunction", name) for name in functions)]
+    return "\n\n".join([*parts, "## Classes", *(_described("autoclass", name) for name in sorted(classes))])
+
+
+def _described(directive: str, name: str) -> str:
+    members = "   :members:\n" if directive == "autoclass" else ""
+    return f"```{{eval-rst}}\n.. {directive}:: minray.{name}\n{members}```"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "names": names, "settings": settings, "exceptions": exceptions_list, "commands": commands,
+}  # fmt: skip
 """Name in a page's mark -> the function that makes the part."""
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 from pathlib import Path
 
 import pytest
 
-from docs.building.files import from_the_root
+import minray
+from docs.building import files, reference
+from minray import exceptions
+from minray.cli.main import main
+from minray.common.config import SystemConfig
 from tests.site import built, spelling
 
 
@@ -38,9 +45,37 @@ def test_a_site_without_its_files_is_incomplete(tmp_path: Path) -> None:
     assert list(built.complaints(tmp_path)) == [f"{name} is missing" for name in built.FILES]
 
 
+def test_what_a_quick_build_lacks_is_no_complaint(tmp_path: Path) -> None:
+    for name in ("index.html", "search.html", "404.html", "genindex.html", "robots.txt"):
+        (tmp_path / name).write_text('<a href="zoo_runs/a.html"><a href="zoo.html">')
+    (tmp_path / "llms.txt").write_text("[a](http://localhost/m/index.html) [b](http://localhost/m/b.html)")
+    row = "<url><loc>http://localhost/m/index.html</loc></url>"
+    (tmp_path / "sitemap.xml").write_text(f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{row}</urlset>')
+    names, terms = [*built.SEARCHED.values()], {word: place for place, word in enumerate(built.SEARCHED)}
+    index = json.dumps({"docnames": names, "terms": terms, "titleterms": {}})
+    (tmp_path / "searchindex.js").write_text(f"Search.setIndex({index})")
+    assert list(built.complaints(tmp_path, "zoo_runs", "playground")) == [
+        "http://localhost/m/b.html is in the sitemap or in llms.txt, and leads nowhere",
+        *(f"{name}: zoo.html leads nowhere" for name in ("404.html", "genindex.html", "index.html", "search.html")),
+    ]
+
+
+def test_links_into_the_playground_are_links_of_the_site() -> None:
+    found = files.INTO_PLAYGROUND.findall("[a\nrun](../playground/index.html#abc) [page](../playground.md)")
+    assert found == [("a\nrun", "../playground/index.html#abc")]
+
+
+def test_the_reference_has_all_names() -> None:
+    public = {name for name in minray.__all__ if inspect.isroutine(found := getattr(minray, name)) or inspect.isclass(found)}
+    assert set(re.findall(r":: minray\.(\w+)", reference.names())) == public - {"ObjectID"}
+    assert set(re.findall(r"^`(\w+)` \(", reference.settings(), re.M)) == set(SystemConfig.__struct_fields__)
+    assert re.findall(r"exceptions\.(\w+)`", reference.exceptions_list()) == exceptions.__all__
+    assert {f"## `minray {name}`" for name in main.commands} <= set(reference.commands().splitlines())
+
+
 def test_links_of_the_page_for_missing_addresses_begin_at_the_root() -> None:
     page = '<html data-content_root="./"><a href="index.html"><a href="#x"><a href="https://a.b/"><img src="a.svg">'
-    assert from_the_root(page, "/m/") == (
+    assert files.from_the_root(page, "/m/") == (
         '<html data-content_root="/m/"><a href="/m/index.html"><a href="#x"><a href="https://a.b/"><img src="/m/a.svg">'
     )
 
