@@ -204,7 +204,8 @@ function draw(page, at) {
     story.getElementById("data").textContent = JSON.stringify(page);
     story.body.append(Object.assign(story.createElement("script"), { src: "story.js" }));
   };
-  frame.src = at > 0 ? `story.html?${++frames}#event=${at}` : `story.html?${++frames}`;
+  // Not by src: each run would be one more step of the browser's way back.
+  frame.contentWindow.location.replace(at > 0 ? `story.html?${++frames}#event=${at}` : `story.html?${++frames}`);
 }
 
 function onMoment(number) {

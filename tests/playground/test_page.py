@@ -145,3 +145,10 @@ def test_a_browser_that_cannot_suspend_is_told_so(browser: Any, url: str) -> Non
 def test_the_site_is_light_enough() -> None:
     files = [path for path in Path(os.environ[ASKED]).rglob("*") if path.is_file()]
     assert sum(len(gzip.compress(path.read_bytes())) for path in files) < SITE_BYTES
+
+
+def test_runs_are_no_steps_of_the_way_back(page: Page) -> None:
+    before = page.evaluate("history.length")
+    run(page, "a_task")
+    run(page, "a_task")
+    assert page.evaluate("history.length") == before
