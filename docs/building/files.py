@@ -57,6 +57,12 @@ def first_sentence(app: Sphinx, name: str) -> str:
     return ""
 
 
+def text_of(app: Sphinx, name: str) -> str:
+    """Return the path of a page's text: its Markdown, but the HTML of a page that is made from the code."""
+    made = re.search(r"<!-- generated: |^\.\. automodule::", Path(app.env.doc2path(name)).read_text(), re.MULTILINE)
+    return f"{name}.html" if made else f"_sources/{name}.md.txt"
+
+
 def llms_text(app: Sphinx) -> str:
     """Return the text of llms.txt."""
     text = f"# minray\n\n> {first_sentence(app, 'index')}\n"
@@ -68,7 +74,7 @@ def llms_text(app: Sphinx) -> str:
                 listed.add(name)
                 about = first_sentence(app, name)
                 title = app.env.titles[name].astext()
-                text += f"- [{title}]({app.config.html_baseurl}_sources/{name}.md.txt): {about}\n"
+                text += f"- [{title}]({app.config.html_baseurl}{text_of(app, name)}): {about}\n"
     return text
 
 

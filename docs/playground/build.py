@@ -61,6 +61,8 @@ def fetch_pyodide(fetched: Path) -> Path:
     """Return the folder with Pyodide; npm fetches it unless it is there."""
     folder = fetched / f"pyodide-{PYODIDE}"
     if not folder.exists():
+        if shutil.which("npm") is None:
+            raise SystemExit(f"npm is missing, which fetches pyodide {PYODIDE} for the playground: install Node.js")
         archive = run("npm", "pack", "--silent", f"pyodide@{PYODIDE}", cwd=fetched).split()[-1]
         with TemporaryDirectory(dir=fetched) as unpacked, tarfile.open(fetched / archive) as tar:
             tar.extractall(unpacked, filter="data")
