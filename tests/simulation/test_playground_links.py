@@ -1,7 +1,7 @@
 """The links into the playground: each shows a run that exists, and whose end its chapter tells.
 
-A link's fragment is what ``link`` in ``docs/playground/main.js`` writes: JSON in base64, with a program of the menu or its text,
-a seed, nodes and faults; or a bug of the zoo.
+A link's fragment is what ``link`` in ``docs/playground/main.js`` writes: JSON in base64. It has a program of the menu or its
+text, a seed, nodes and faults; or a bug of the zoo.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks the map from the claims of papers to lines: each file, class, function and test that it names is there.
 
-A row of a table has a claim, then files with the names defined in them, then tests: ``path/to/file.py`` ``Class.method``, and
-``tests/path.py::test_name``. Names are looked up in the file's syntax tree, so nothing is imported.
+A row of a table has a claim, then files with the names defined in them (``path/to/file.py`` ``Class.method``), then tests
+(``tests/path.py::test_name``). Names are looked up in the file's syntax tree, so nothing is imported.
 """
 
 from __future__ import annotations
