@@ -1,7 +1,7 @@
 """Checks the map from the claims of papers to lines: each file, class, function and test that it names is there.
 
-A row of a table has a claim, then files with the names defined in them (``path/to/file.py`` ``Class.method``), then tests
-(``tests/path.py::test_name``). Names are looked up in the file's syntax tree, so nothing is imported.
+A claim is an item of a list. The items beneath it name files with what they define (``path/to/file.py`` ``Class.method``),
+and tests (``tests/path.py::test_name``). Names are looked up in the file's syntax tree, so nothing is imported.
 """
 
 from __future__ import annotations
@@ -9,21 +9,47 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 PAGE = "docs/learn/papers.md"
-HEADER = ["claim", "file and names", "test"]
 QUOTED = re.compile(r"`([^`]+)`")
 
 
-def rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each row of the page's tables, without heads."""
+@dataclass
+class Claim:
+    """A claim of a paper, with what the page names beneath it."""
+
+    line: int
+    """Number of its first line."""
+    names: list[tuple[str, str]] = field(default_factory=list)
+    """(file, dotted name in it); the name is empty for the file itself."""
+    tests: list[tuple[str, str]] = field(default_factory=list)
+    """(file, name of a function in it)."""
+
+
+def claims(text: str) -> Iterator[Claim]:
+    """Yield the claims of the page in order."""
+    claim: Claim | None = None
     for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith("|") and not line.startswith("|---"):
-            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-            if [cell.strip(" |") for cell in cells] != HEADER:
-                yield number, cells
+        if line.startswith("* "):
+            if claim is not None:
+                yield claim
+            claim = Claim(number)
+        elif line.startswith("  * ") and claim is not None:
+            path = ""
+            for word in QUOTED.findall(line):
+                file, is_test, name = word.partition("::")
+                if is_test:
+                    claim.tests.append((file, name))
+                elif word.endswith(".py"):
+                    path = word
+                    claim.names.append((path, ""))
+                else:
+                    claim.names.append((path, word))
+    if claim is not None:
+        yield claim
 
 
 @cache
@@ -43,25 +69,19 @@ def defined(path: Path) -> set[str]:
 
 
 def complaints(root: Path) -> list[str]:
-    """Return complaints about names that are not there, and about rows without a file or a test."""
+    """Return complaints about names that are not there, and about claims without a file or a test."""
     found = []
-    for line, cells in rows((root / PAGE).read_text()):
-        if len(cells) != len(HEADER):
-            found.append(f"{PAGE}:{line}: a row has {len(HEADER)} cells, this one {len(cells)}")
-            continue
-        files, tests = QUOTED.findall(cells[1]), [name.partition("::") for name in QUOTED.findall(cells[2])]
-        if not files or not files[0].endswith(".py"):
-            found.append(f"{PAGE}:{line}: the second cell begins with no file")
-        if not tests:
-            found.append(f"{PAGE}:{line}: no test")
-        wanted = [(path, name) for path, _, name in tests]
-        path = ""
-        for word in files:
-            path, name = (word, "") if word.endswith(".py") else (path, word)
-            wanted.append((path, name))
-        for path, name in wanted:
-            if not (root / path).is_file():
-                found.append(f"{PAGE}:{line}: {path} does not exist")
+    for claim in claims((root / PAGE).read_text()):
+        where = f"{PAGE}:{claim.line}"
+        if not claim.names:
+            found.append(f"{where}: no file")
+        if not claim.tests:
+            found.append(f"{where}: no test")
+        for path, name in claim.names + claim.tests:
+            if not path.endswith(".py"):
+                found.append(f"{where}: {name} has no file before it")
+            elif not (root / path).is_file():
+                found.append(f"{where}: {path} does not exist")
             elif name and name not in defined(root / path):
-                found.append(f"{PAGE}:{line}: {path} has no {name}")
+                found.append(f"{where}: {path} has no {name}")
     return found

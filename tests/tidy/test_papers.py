@@ -17,24 +17,24 @@ def test_every_file_name_and_test_of_the_map_is_there() -> None:
 def test_all_five_papers_have_claims() -> None:
     text = (ROOT / papers.PAGE).read_text()
     assert text.count("\n## ") == 5
-    assert len(list(papers.rows(text))) > 50
+    assert len(list(papers.claims(text))) > 50
 
 
 @pytest.mark.parametrize(
-    ("row", "wrong"),
+    ("items", "wrong"),
     [
-        ("| a | `a.py` `A.b` | `tests/t.py::test_a` |", ""),
-        ("| a | `a.py` `A.c` | `tests/t.py::test_a` |", "a.py has no A.c"),
-        ("| a | `b.py` | `tests/t.py::test_a` |", "b.py does not exist"),
-        ("| a | `a.py` | `tests/t.py::test_b` |", "tests/t.py has no test_b"),
-        ("| a | `a.py` | none |", "no test"),
-        ("| a | `A.b` | `tests/t.py::test_a` |", "the second cell begins with no file"),
-        ("| a | `a.py` |", "a row has 3 cells, this one 2"),
+        (["`a.py` `A.b`", "`tests/t.py::test_a`"], ""),
+        (["`a.py` `A.c`", "`tests/t.py::test_a`"], "a.py has no A.c"),
+        (["`b.py`", "`tests/t.py::test_a`"], "b.py does not exist"),
+        (["`a.py`", "`tests/t.py::test_b`"], "tests/t.py has no test_b"),
+        (["`a.py`"], "no test"),
+        (["`tests/t.py::test_a`"], "no file"),
+        (["`A.b`", "`tests/t.py::test_a`"], "A.b has no file before it"),
     ],
 )
-def test_what_is_not_there_is_seen(tmp_path: Path, row: str, wrong: str) -> None:
+def test_what_is_not_there_is_seen(tmp_path: Path, items: list[str], wrong: str) -> None:
     files = {
-        papers.PAGE: f"| claim | file and names | test |\n|---|---|---|\n{row}\n",
+        papers.PAGE: "\n".join(["* a claim", "  of two lines", *(f"  * {item}" for item in items)]),
         "a.py": "class A:\n    def b(self): ...\n",
         "tests/t.py": "def test_a(): ...\n",
     }
