@@ -13,12 +13,7 @@ from __future__ import annotations
 import ast
 
 from labs.lab import Hole
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-class NoSuchFunction(Exception):
-    """A lab names a function that its file does not have."""
+from tests.syntax import Function, NoSuchFunction, find_function
 
 
 def starter(source: str, lab: Hole) -> str:
@@ -58,19 +53,10 @@ def lines_to_write(source: str, lab: Hole) -> int:
 
 
 def _find(tree: ast.Module, symbol: str, lab: Hole) -> Function:
-    scope: ast.AST = tree
-    for name in symbol.split("."):
-        found = [
-            node
-            for node in getattr(scope, "body", [])
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name
-        ]
-        if len(found) != 1:
-            raise NoSuchFunction(f"lab {lab.name}: {lab.file} has {len(found)} functions {symbol}: change its lab.toml")
-        scope = found[0]
-    if not isinstance(scope, Function):
-        raise NoSuchFunction(f"lab {lab.name}: {symbol} of {lab.file} is a class, not a function: change its lab.toml")
-    return scope
+    try:
+        return find_function(tree, symbol)
+    except NoSuchFunction as error:
+        raise NoSuchFunction(f"lab {lab.name}: {lab.file}: {error}: change its lab.toml") from None
 
 
 def _after_docstring(function: Function) -> int:

@@ -34,6 +34,8 @@ SENTENCES = [CHECKOUT / "docs/zoo.md", CHECKOUT / "docs/specification.md"]
 """The pages with the sentences of the guarantees."""
 OF_TESTS = ("zoo", "spec", "simulation")
 """Folders of tests with which the zoo's bugs are planted, run and judged."""
+OF_ZOO = "tests/syntax.py"
+"""Module by which the zoo finds functions."""
 PYODIDE = "314.0.7"
 """Version of Pyodide: CPython 3.14."""
 PARTS = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
@@ -107,6 +109,7 @@ def pack_zoo(archive: Path) -> None:
             for path in sorted((CHECKOUT / "tests" / folder).glob("*.py")):
                 if not path.name.startswith("test_"):
                     zipped.write(path, path.relative_to(CHECKOUT))
+        zipped.write(CHECKOUT / OF_ZOO, OF_ZOO)
         for bug in SHOWN.values():
             zipped.write(bug.witness, bug.witness.relative_to(CHECKOUT))
 

@@ -23,11 +23,11 @@ from tempfile import TemporaryDirectory
 from types import CodeType, FunctionType
 from typing import Any
 
+from tests.syntax import Function, NoSuchFunction, find_function
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXPECTED_PACKAGE = "MINRAY_ZOO_PACKAGE"
 """Environment variable: the folder that ``minray`` must have been imported from."""
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class NotTransplanted(Exception):
@@ -60,26 +60,12 @@ class Span:
     end: int
 
 
-def find_function(tree: ast.Module, symbol: str) -> Function:
-    """The function of a dotted name; raises NotTransplanted."""
-    scope: ast.AST = tree
-    for name in symbol.split("."):
-        found = [
-            node
-            for node in getattr(scope, "body", [])
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name
-        ]
-        if len(found) != 1:
-            raise NotTransplanted(f"{symbol}: {name} is there {len(found)} times")
-        scope = found[0]
-    if not isinstance(scope, Function):
-        raise NotTransplanted(f"{symbol} is not a function")
-    return scope
-
-
 def mutate(source: str, mutation: Mutation) -> str:
     """The text of a module with the mutation in it."""
-    function = find_function(ast.parse(source), mutation.symbol)
+    try:
+        function = find_function(ast.parse(source), mutation.symbol)
+    except NoSuchFunction as error:
+        raise NotTransplanted(f"{mutation.module}: {error}") from None
     wanted = ast.parse(textwrap.dedent(mutation.fragment).strip()).body
     places = list(_statements(function, wanted))
     if not places and len(wanted) == 1 and isinstance(wanted[0], ast.Expr):
