@@ -366,6 +366,18 @@ def test_g110_a_restarted_gcs_takes_everything_over() -> None:
     assert after.alive(3).info.restarts == 1
 
 
+def test_g110_g112_a_restarted_gcs_knows_which_kills_were_carried_out_and_who_was_forgotten() -> None:
+    """Repetitions of what the earlier gcs has answered reach the later one."""
+    table, after = Table(), Table()
+    table.live(1, max_restarts=1)
+    table.commit(table.actors.killed_row(id_of(1), b"k1"))
+    table.lose(1)
+    after.actors.load(table.actors.rows(), [id_of(2)])
+    assert after.actors.is_known_kill(b"k1") and after.actors.killed_row(id_of(1), b"k1") is None
+    assert after.actors.killed_row(id_of(1), b"k2") is not None, "another kill is meant for the next incarnation"
+    assert after.actors.is_forgotten(id_of(2)) and after.actors.registered_row(info(2), 9.0) is None
+
+
 def test_g110_of_loaded_dead_actors_those_that_died_first_are_forgotten_first() -> None:
     table, after = Table(), Table(max_dead_actors=1)
     for number, time in ((1, 30.0), (2, 20.0)):

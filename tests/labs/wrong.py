@@ -183,4 +183,107 @@ def _spilling_policy() -> Iterator[Wrong]:
     )
 
 
-WRONG = [*_lease_manager(), *_reference_counter(), *_actor_submitter(), *_pull_manager(), *_spilling_policy()]
+def _submitter() -> Iterator[Wrong]:
+    name, of = "07-submitter", "NormalTaskSubmitter"
+    yield Wrong(
+        name,
+        "every task that waits needs a request",
+        f"{of}.assign",
+        "min(self._requests_per_task * len(key.queue), self._request_limit())",
+        "self._requests_per_task * len(key.queue)",
+    )
+    yield Wrong(
+        name,
+        "a request that is redirected is made again, whoever waits",
+        f"{of}.on_redirected",
+        "if key.queue:\n    self._request(key, raylet, grant_or_reject)",
+        "self._request(key, raylet, grant_or_reject)",
+    )
+    yield Wrong(
+        name,
+        "a lease lingers for its time, also when others wait",
+        f"{of}._return_idle",
+        "contended or left_s < TIMER_SLACK_S",
+        "left_s < TIMER_SLACK_S",
+    )
+    yield Wrong(
+        name,
+        "a worker that has tasks to do is kept as long as there are tasks",
+        f"{of}._may_take",
+        "worker.closing or worker.stalled or self._is_overdue(worker, now)",
+        "worker.closing or worker.stalled",
+    )
+
+
+def _retries() -> Iterator[Wrong]:
+    name, of = "08-retries", "TaskOutcomes"
+    yield Wrong(name, "what a dead attempt has made died with it", f"{of}.on_died", "self.discard_attempt(task, raylet)", "pass")
+    yield Wrong(
+        name,
+        "a death for memory is a death",
+        f"{of}.on_died",
+        "failure is not None and failure.memory_total",
+        "False",
+    )
+    yield Wrong(
+        name,
+        "a task whose worker dies was with it",
+        f"{of}.on_died",
+        "if task.state is not PUSHED:\n    return",
+        "pass",
+    )
+    yield Wrong(
+        name,
+        "arguments that were there for the first attempt are there for the next",
+        f"{of}.retry",
+        "self._resolver.is_resolved(task)",
+        "True",
+    )
+
+
+def _gcs_tables() -> Iterator[Wrong]:
+    name, of = "09-gcs-tables", "GcsActorManager"
+    yield Wrong(
+        name,
+        "a decision is true when it is made",
+        f"{of}.ended_row",
+        "return ActorRow(info, None, row.lease_id, row.raylet)",
+        """
+        ended = ActorRow(info, None, row.lease_id, row.raylet)
+        self._rows[info.actor_id] = ended
+        return ended
+        """,
+    )
+    yield Wrong(
+        name,
+        "the gcs that has carried a kill out knows it",
+        f"{of}.on_committed",
+        "remember(self._kills, row.kill.kill_id, None)",
+        "pass",
+    )
+    yield Wrong(
+        name,
+        "rows are stored in the order of their deaths",
+        f"{of}.load",
+        "sorted(rows, key=lambda row: (row.info.end_time, row.info.actor_id))",
+        "list(rows)",
+    )
+    yield Wrong(
+        name,
+        "whoever dies leaves the name",
+        f"{of}._forget_name",
+        "self._named.get((info.namespace, info.name)) == info.actor_id",
+        "(info.namespace, info.name) in self._named",
+    )
+
+
+WRONG = [
+    *_lease_manager(),
+    *_reference_counter(),
+    *_actor_submitter(),
+    *_pull_manager(),
+    *_spilling_policy(),
+    *_submitter(),
+    *_retries(),
+    *_gcs_tables(),
+]
