@@ -29,9 +29,10 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from labs import holes, manifest, mutants
-from labs.lab import ROOT, Hole, Lab, Specification, load, names
+from labs import holes, manifest, mutants, stories
+from labs.lab import ROOT, Hole, Lab, Specification, Stories, load, names
 from tests.labs.mutants import MUTANTS
+from tests.labs.stories import STORIES, write_stories
 from tests.zoo.transplant import mutate
 
 ROOT_FILES = ("LICENSE", "_minray_pytestplugin.py", "pyproject.toml", "setup.cfg", "setup.py")
@@ -42,10 +43,10 @@ CAMPAIGN = ("tests/spec/trial.py", "tests/spec/strategies.py", "tests/spec/write
 FRAME = ("tests/helpers.py",)
 """Modules of ``tests`` that every run of pytest needs, with the ``conftest.py`` above them."""
 STARTER = "starter.txt"
-"""File with which the student of a specification begins, in the folder of the lab."""
+"""File with which a student begins who writes no functions, in the folder of the lab."""
 WITHHELD = ("tests/zoo/", "tests/labs/")
 """Folders whose files quote solutions."""
-GRADER = ("__init__", "contract", "grade", "lab", "manifest", "mutants", "scenarios", "score")
+GRADER = ("__init__", "contract", "grade", "lab", "manifest", "mutants", "scenarios", "score", "stories")
 """Modules of ``labs`` that run in an archive."""
 WORKFLOW = ".github/workflows/classroom.yml"
 MODE, MODE_OF_PROGRAMS = 0o644, 0o755
@@ -103,6 +104,8 @@ def unpack(lab: Lab, to: Path, root: Path = ROOT) -> str:
     (to / lab.file).write_text(starter(lab, root))
     if isinstance(lab, Specification):
         (to / "labs" / lab.name / mutants.PACKED).write_text(mutants.pack(mutants_of(lab, root)))
+    if isinstance(lab, Stories):
+        stories.write_hashes(to, lab, write_stories(to / "labs" / lab.name, STORIES))
     (to / WORKFLOW).parent.mkdir(parents=True)
     (to / WORKFLOW).write_text(filled(root, "classroom.yml", lab))
     (to / "README.md").write_text(filled(root, "README.md", lab))

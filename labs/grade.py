@@ -11,7 +11,8 @@ Rules
   * Files that were edited, removed or added come first: until they are as handed out there are no points.
   * Then the clauses of the contract are checked. Scenarios run only if all clauses hold, since a machine that breaks its
     contract breaks most scenarios, too, and a failing unit test says more.
-  * Tests that a student has written are run on mutants instead (``labs/mutants.py``).
+  * Tests that a student has written are run on mutants instead (``labs/mutants.py``), and answers about pages are compared with
+    the hashes of right ones (``labs/stories.py``).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pathlib import Path
 
 import click
 
-from labs import contract, manifest, mutants, scenarios
-from labs.lab import ROOT, SCENARIO_POINTS, Hole, Lab, NoSuchLab, Specification, load
+from labs import contract, manifest, mutants, scenarios, stories
+from labs.lab import ROOT, SCENARIO_POINTS, Hole, Lab, NoSuchLab, Specification, Stories, load
 from labs.score import Part, Score
 
 UNCHANGED = "the files as they were handed out"
@@ -43,6 +44,8 @@ def grade(lab: Lab, root: Path, jobs: int = 1, page: Path | None = None) -> Scor
 def _parts(lab: Lab, root: Path, jobs: int, page: Path | None) -> list[Part]:
     if isinstance(lab, Specification):
         return mutants.check(lab, root)
+    if isinstance(lab, Stories):
+        return stories.check(lab, root)
     assert isinstance(lab, Hole)
     parts = contract.check(lab, root)
     if all(part.passed for part in parts):
@@ -69,7 +72,7 @@ def main(name: str, jobs: int, page: Path | None, results: Path | None, github: 
     """Grade one lab and print the score with its reasons; exit with 1 if it is not complete."""
     try:
         score = grade(load(name), ROOT, jobs, page)
-    except (NoSuchLab, mutants.NoMutants) as error:
+    except (NoSuchLab, mutants.NoMutants, stories.NoStories) as error:
         raise click.UsageError(str(error)) from None
     click.echo(score.text())
     if results is not None:

@@ -2,8 +2,9 @@
 
 Ray: has no counterpart.
 
-There are two kinds. In a *hole* the student writes functions, and tests judge them. In a *specification* the student writes
-tests, and mutants judge them (``labs/mutants.py``); its ``lab.toml`` has a ``subject``, the file that the tests are about.
+There are three kinds. In a *hole* the student writes functions, and tests judge them. In a *specification* the student writes
+tests, and mutants judge them (``labs/mutants.py``); its ``lab.toml`` has a ``subject``, the file that the tests are about. In
+*stories* the student answers questions about runs (``labs/stories.py``); its ``lab.toml`` has the number of ``stories``.
 
     title = "The lease manager"
     file = "minray/scheduling/local_lease_manager.py"
@@ -84,6 +85,14 @@ class Specification(Lab):
 
 
 @dataclass(frozen=True)
+class Stories(Lab):
+    """A lab in which the student finds mistakes of minray from pages of runs."""
+
+    stories: int
+    """Number of pages."""
+
+
+@dataclass(frozen=True)
 class Hole(Lab):
     """A lab in which the student writes functions."""
 
@@ -117,6 +126,8 @@ def load(name: str, root: Path = ROOT) -> Lab:
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     if "subject" in table:
         return Specification(name, table["title"], table["file"], table["subject"])
+    if "stories" in table:
+        return Stories(name, table["title"], table["file"], table["stories"])
     return _hole(name, table)
 
 

@@ -1,10 +1,11 @@
 """Each lab as it is handed out: the starter, the real file, wrong solutions, edited tests; ``make test-labs`` runs this.
 
-A run takes about half an hour of one idle core, most of it for six times 200 scenarios. ``LABS_ARGS="-k wrong"`` is a part.
+A run takes about RUNTIME of one core, half of it for two times 200 scenarios. ``LABS_ARGS="-k wrong"`` is a part.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from labs import archive, holes, manifest, scenarios
+from labs import archive, contract, holes, manifest, scenarios, stories
 from labs.grade import UNCHANGED, grade
-from labs.lab import ROOT, Hole, Lab, Specification, load, names
+from labs.lab import CLAUSE_POINTS, ROOT, Hole, Lab, Scenarios, Specification, Stories, load, names
 from tests.labs.another_design import pull_manager
+from tests.labs.answers import WRONG_ANSWERS, filled_in, right_answers
 from tests.labs.specifications import WEAK, WHOLE
 from tests.labs.wrong import WRONG, Wrong
 from tests.zoo.transplant import mutate
@@ -29,7 +31,10 @@ PASSED = 60
 FEW = 20
 """Points below which a starter must stay in which nothing was written."""
 HOLES = [name for name in names() if isinstance(load(name), Hole)]
+FEW_SCENARIOS = 5
+"""Number of scenarios that each archive runs: a file that it lacks shows in the first."""
 SPECIFICATIONS = [name for name in names() if isinstance(load(name), Specification)]
+STORIES = [name for name in names() if isinstance(load(name), Stories)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 Submit = Callable[[Lab, str | None], Path]
@@ -59,9 +64,23 @@ def test_a_starter_has_few_points(name: str, submit: Submit) -> None:
 
 
 @pytest.mark.parametrize("name", HOLES)
-def test_the_real_file_has_all_points(name: str, submit: Submit) -> None:
+def test_the_real_file_keeps_the_contract(name: str, submit: Submit) -> None:
+    """In each archive, with the first of its scenarios."""
     lab = load(name)
-    score = grade(lab, submit(lab, real_file(lab)))
+    assert isinstance(lab, Hole)
+    root = submit(lab, real_file(lab))
+    parts = contract.check(lab, root)
+    assert sum(part.earned for part in parts) == CLAUSE_POINTS, parts
+    few = dataclasses.replace(lab, scenarios=dataclasses.replace(lab.scenarios, count=FEW_SCENARIOS))
+    part = scenarios.check(few, root, 1, None)
+    assert part.passed, part.reason
+
+
+def test_the_real_files_have_all_points(submit: Submit) -> None:
+    """The labs have the same scenarios, and with its real file each archive has the same code. So one of them stands for all."""
+    labs = [lab for lab in map(load, HOLES) if isinstance(lab, Hole)]
+    assert {lab.scenarios for lab in labs} == {Scenarios(0, 200, "medium")}
+    score = grade(labs[0], submit(labs[0], real_file(labs[0])))
     assert score.points == score.most == 100, score.text()
 
 
@@ -94,8 +113,34 @@ def test_a_weak_specification_has_less_than_sixty_points(name: str, thought: str
     assert score.points < PASSED, score.text()
 
 
+@pytest.mark.parametrize("name", STORIES)
+def test_the_right_answers_have_all_points(name: str, submit: Submit) -> None:
+    lab = load(name)
+    score = grade(lab, submit(lab, filled_in(right_answers())))
+    assert score.points == score.most == 100, score.text()
+
+
+@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("thought", WRONG_ANSWERS)
+def test_wrong_answers_have_less_than_sixty_points(name: str, thought: str, submit: Submit) -> None:
+    lab = load(name)
+    score = grade(lab, submit(lab, filled_in(WRONG_ANSWERS[thought](right_answers()))))
+    assert score.points < PASSED, score.text()
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_no_file_of_the_archive_tells_an_answer(name: str, submit: Submit) -> None:
+    """A page has the states of the run, the code has all functions; beside the hashes nothing has an answer's name and its story."""
+    lab = load(name)
+    folder = submit(lab, None) / "labs" / name
+    told = "".join(path.read_text() for path in folder.iterdir())
+    for answer in right_answers():
+        assert not any(function in told for function in answer.functions)
+    assert (folder / stories.ANSWERS).is_file() and not (folder.parent.parent / "docs/zoo.md").exists()
+
+
 def test_each_lab_has_three_wrong_solutions() -> None:
-    assert SPECIFICATIONS and len(WEAK) >= 3
+    assert SPECIFICATIONS and len(WEAK) >= 3 and STORIES and len(WRONG_ANSWERS) >= 3
     for name in HOLES:
         assert len([wrong for wrong in WRONG if wrong.lab == name]) >= 3, name
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from labs import archive, contract, grade, holes, mutants, scenarios
-from labs.lab import CLAUSE_POINTS, ROOT, Clause, Hole, NoSuchLab, Scenarios, Specification, load, names
+from labs import archive, contract, grade, holes, mutants, scenarios, stories
+from labs.lab import CLAUSE_POINTS, ROOT, Clause, Hole, NoSuchLab, Scenarios, Specification, Stories, load, names
 from labs.score import Part, Score
 from tests.labs.another_design import pull_manager
+from tests.labs.stories import STORIES, bug_of, write_stories
 from tests.labs.wrong import WRONG, Wrong
-from tests.syntax import NoSuchFunction
+from tests.syntax import NoSuchFunction, find_function
 from tests.zoo.transplant import mutate
 
 SAMPLE = "04-pull-manager"
@@ -183,6 +184,48 @@ def test_a_mutant_is_caught_by_any_test_that_fails(tmp_path: Path, monkeypatch: 
     bad = {"good", "worse"}
     assert sum(part.earned for part in mutants.check(Specification("x", "x", "x", "it.py"), tmp_path)) == 0
     assert (tmp_path / "it.py").read_text() == "good"
+
+
+def test_a_story_is_told_of_a_function_that_there_is_and_breaks_what_its_bug_breaks() -> None:
+    lab = load("10-stories")
+    assert isinstance(lab, Stories) and lab.stories == len(STORIES)
+    page = (ROOT / "labs/10-stories/README.md").read_text()
+    for story in STORIES:
+        bug = bug_of(story)
+        paths = {mutation.symbol: ROOT / mutation.path for mutation in bug.mutations}
+        for symbol in story.functions:
+            find_function(ast.parse(paths[symbol].read_text()), symbol)
+            assert symbol not in page
+        assert story.guarantee == bug.prop and f"| {story.guarantee} |" in page
+
+
+def test_a_page_is_that_of_the_run_that_goes_wrong(tmp_path: Path) -> None:
+    """The same page each time, since its digest is the salt of the answers' hashes."""
+    (answer,), (again,) = (write_stories(tmp_path, STORIES[:1]) for _ in range(2))
+    assert answer == again and answer.event == 102  # one lease goes after the exit of its worker, if the code is right
+    assert "in which one function is wrong" in (tmp_path / "story-1.html").read_text()
+
+
+def test_answers_are_compared_with_hashes_and_a_near_event_counts(tmp_path: Path) -> None:
+    lab = Stories("x", "x", "labs/x/answers.toml", 1)
+    (tmp_path / "labs/x").mkdir(parents=True)
+    with pytest.raises(stories.NoStories, match="unpack the archive"):
+        stories.check(lab, tmp_path)
+    stories.page_of(tmp_path, lab, 1).write_text("a page")
+    stories.write_hashes(tmp_path, lab, [stories.Answer("S7", 20, ("A.b", "A.c"))])
+    assert "A.b" not in (tmp_path / "labs/x" / stories.ANSWERS).read_text()
+
+    def check(text: str) -> tuple[list[int], str]:
+        (tmp_path / lab.file).write_text(f"[story-1]\n{text}")
+        parts = stories.check(lab, tmp_path)
+        return [part.earned for part in parts], "\n".join(part.reason for part in parts)
+
+    assert check('guarantee = "S7"\nevent = 17\nfunction = "A.c"')[0] == [5, 7, 8]
+    assert check('guarantee = "S2"\nevent = 16\nfunction = "A.d"') == ([0] * 3, "S2 is wrong\n16 is wrong\nA.d is wrong")
+    earned, reason = check('event = "17"\nfunction = ""')
+    assert earned == [0] * 3 and "event must be a number, got '17'" in reason and "not answered" in reason
+    earned, reason = check("event = ")
+    assert earned == [0] and "cannot be read" in reason
 
 
 def test_scenarios_wait_for_the_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
