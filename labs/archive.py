@@ -2,7 +2,7 @@
 
 Ray: has no counterpart.
 
-    python -m labs.archive [LAB...] [--to FOLDER]
+    python -m labs.archive [LAB...] [--to FOLDER] [--playground ADDRESS]
 
 For each lab there are two files in the folder (``build/labs``):
   * ``LAB.tar.gz`` for students: the package with the lab's holes, the tests that the lab needs, and the grader.
@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from labs import holes, manifest, mutants, stories
+from labs import holes, manifest, mutants, permalink, stories
 from labs.lab import ROOT, Hole, Lab, Specification, Stories, load, names
 from tests.labs.mutants import MUTANTS
 from tests.labs.stories import STORIES, write_stories
@@ -46,7 +46,7 @@ STARTER = "starter.txt"
 """File with which a student begins who writes no functions, in the folder of the lab."""
 WITHHELD = ("tests/zoo/", "tests/labs/")
 """Folders whose files quote solutions."""
-GRADER = ("__init__", "contract", "grade", "lab", "manifest", "mutants", "scenarios", "score", "stories")
+GRADER = ("__init__", "contract", "grade", "lab", "manifest", "mutants", "permalink", "scenarios", "score", "stories")
 """Modules of ``labs`` that run in an archive."""
 WORKFLOW = ".github/workflows/classroom.yml"
 MODE, MODE_OF_PROGRAMS = 0o644, 0o755
@@ -90,8 +90,11 @@ def _imported(path: Path) -> list[str]:
     return found
 
 
-def unpack(lab: Lab, to: Path, root: Path = ROOT) -> str:
-    """Write the tree of an archive into an empty folder, and return the digest of its manifest."""
+def unpack(lab: Lab, to: Path, root: Path = ROOT, playground: str = "") -> str:
+    """Write the tree of an archive into an empty folder, and return the digest of its manifest.
+
+    ``playground`` is the address to which links to failing scenarios lead; empty: there are no links.
+    """
     files = [path.relative_to(root).as_posix() for path in sorted((root / "minray").rglob("*")) if path.is_file()]
     files += [*ROOT_FILES, *PAGES, *needed_tests(root, [*lab.test_files, *(CAMPAIGN if isinstance(lab, Hole) else FRAME)])]
     files += [f"labs/{name}.py" for name in GRADER]
@@ -106,6 +109,8 @@ def unpack(lab: Lab, to: Path, root: Path = ROOT) -> str:
         (to / "labs" / lab.name / mutants.PACKED).write_text(mutants.pack(mutants_of(lab, root)))
     if isinstance(lab, Stories):
         stories.write_hashes(to, lab, write_stories(to / "labs" / lab.name, STORIES))
+    if playground:
+        (to / permalink.ADDRESS).write_text(f"{playground}\n")
     (to / WORKFLOW).parent.mkdir(parents=True)
     (to / WORKFLOW).write_text(filled(root, "classroom.yml", lab))
     (to / "README.md").write_text(filled(root, "README.md", lab))
@@ -132,13 +137,13 @@ def filled(root: Path, template: str, lab: Lab) -> str:
     return re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
 
 
-def pack(lab: Lab, to: Path, root: Path = ROOT) -> tuple[list[Path], str]:
+def pack(lab: Lab, to: Path, root: Path = ROOT, playground: str = "") -> tuple[list[Path], str]:
     """Write both files of a lab; return them, and the digest of the manifest inside."""
     to.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="minray-labs-") as name:
         tree = Path(name) / lab.name
         tree.mkdir()
-        digest = unpack(lab, tree, root)
+        digest = unpack(lab, tree, root, playground)
         tar, archive = to / f"{lab.name}.tar.gz", to / f"{lab.name}-gradescope.zip"
         _write_tar(tree, tar)
         _write_zip(tree, archive, {name: filled(root, name, lab) for name in ("setup.sh", "run_autograder")})
@@ -178,10 +183,11 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
 @click.command()
 @click.argument("chosen", metavar="[LAB]...", nargs=-1)
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "build/labs", help="Folder.")
-def main(chosen: tuple[str, ...], to: Path) -> None:
+@click.option("--playground", default="", metavar="ADDRESS", help="Of the playground's page, for links to failing scenarios.")
+def main(chosen: tuple[str, ...], to: Path, playground: str) -> None:
     """Write the archives of these labs, or of all."""
     for name in chosen or names():
-        files, digest = pack(load(name), to)
+        files, digest = pack(load(name), to, playground=playground)
         click.echo(f"{name}: {' '.join(str(path) for path in files)}; digest of the manifest: {digest}")
 
 

@@ -2,10 +2,11 @@
 
 Ray: has no counterpart.
 
-    python -m labs.grade LAB [--jobs N] [--page FILE] [--results FILE] [--github FILE]
+    python -m labs.grade LAB [--jobs N] [--page FILE] [--link FILE] [--results FILE] [--github FILE]
 
-``--page`` is the story of the first failing scenario, ``--results`` is Gradescope's format, and ``--github`` a file to which
-the output of a step of a workflow is appended.
+``--page`` is the story of the first failing scenario, and ``--link`` the address at which the playground runs it with the
+student's code (``labs/permalink.py``). ``--results`` is Gradescope's format, which has the link, too, and ``--github`` a file to
+which the output of a step of a workflow is appended.
 
 Rules
   * Files that were edited, removed or added come first: until they are as handed out there are no points.
@@ -66,15 +67,18 @@ def _refused(lab: Lab, changes: list[str]) -> list[Part]:
 @click.argument("name", metavar="LAB")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of processes for scenarios.")
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the story of a failing scenario.")
+@click.option("--link", type=click.Path(dir_okay=False, path_type=Path), help="Write the playground's link to it.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Write Gradescope's results.json.")
 @click.option("--github", type=click.Path(dir_okay=False, path_type=Path), help="Append the output of a workflow's step.")
-def main(name: str, jobs: int, page: Path | None, results: Path | None, github: Path | None) -> None:
+def main(name: str, jobs: int, page: Path | None, link: Path | None, results: Path | None, github: Path | None) -> None:
     """Grade one lab and print the score with its reasons; exit with 1 if it is not complete."""
     try:
         score = grade(load(name), ROOT, jobs, page)
     except (NoSuchLab, mutants.NoMutants, stories.NoStories) as error:
         raise click.UsageError(str(error)) from None
     click.echo(score.text())
+    if link is not None:
+        link.write_text("".join(f"{part.link}\n" for part in score.parts if part.link))
     if results is not None:
         results.write_text(score.gradescope())
     if github is not None:

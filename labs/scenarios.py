@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from labs import permalink
 from labs.contract import environment
 from labs.lab import SCENARIO_POINTS, Hole
 from labs.score import Part
@@ -38,6 +39,8 @@ class Failing:
 
     seed: int
     problems: tuple[str, ...]
+    scenario: str = ""
+    """In JSON; empty if the process ended before it said which one it ran."""
 
 
 def check(lab: Hole, root: Path, jobs: int, page: Path | None) -> Part:
@@ -51,7 +54,8 @@ def check(lab: Hole, root: Path, jobs: int, page: Path | None) -> Part:
     lines = [f"the scenario of seed {failing.seed} fails:", *told, again]
     if page is not None and write_page(root, size, failing.seed, page):
         lines.append(f"its story is the page {page.name}")
-    return Part(NAME, SCENARIO_POINTS, False, "\n".join(lines))
+    shared = permalink.link(root, lab.file, failing.scenario) if failing.scenario else ""
+    return Part(NAME, SCENARIO_POINTS, False, "\n".join(lines), shared)
 
 
 def first_failing(lab: Hole, root: Path, jobs: int) -> Failing | None:
@@ -79,7 +83,7 @@ def _run_block(root: Path, size: str, block: Sequence[int]) -> Failing | None:
     judged = [json.loads(line) for line in output.splitlines() if line.startswith('{"seed"')]
     for line in judged:
         if line["problems"]:
-            return Failing(line["seed"], tuple(line["problems"]))
+            return Failing(line["seed"], tuple(line["problems"]), line["scenario"])
     if len(judged) == len(block):
         return None
     return Failing(block[len(judged)], ("the process has ended: " + "\n".join(trouble.strip().splitlines()[-TOLD_LINES:]),))
@@ -110,7 +114,8 @@ def main(arguments: list[str]) -> None:
         for seed in range(first, first + count):
             scenario = scenario_of(seed, SIZES[size])
             verdict = run(scenario)
-            print(json.dumps({"seed": seed, "problems": verdict.problems}), flush=True)
+            told = {"scenario": scenario.to_json()} if verdict.problems else {}
+            print(json.dumps({"seed": seed, "problems": verdict.problems, **told}), flush=True)
             if page is not None:
                 outcome = verdict.problems[0].splitlines()[0] if verdict.problems else "nothing broken"
                 write(verdict.trace, page, headline(seed, len(scenario.world.nodes), outcome, verdict.trace))

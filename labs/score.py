@@ -24,6 +24,8 @@ class Part:
     passed: bool
     reason: str
     """Sentences about what was checked or has failed, and what to do."""
+    link: str = ""
+    """Address at which the playground shows the failure, of some kilobytes; empty: there is none."""
 
     @property
     def earned(self) -> int:
@@ -53,6 +55,7 @@ class Score:
         for part in self.parts:
             lines.append(f"  {'pass' if part.passed else 'FAIL'} {part.earned:3} of {part.points:2}  {part.name}")
             lines += [f"         {line}" for line in part.reason.splitlines()]
+            lines += ["         the playground runs it: --link FILE writes the link"] if part.link else []
         return "\n".join([*lines, *self.notes])
 
     def gradescope(self) -> str:
@@ -64,7 +67,7 @@ class Score:
                 "score": part.earned,
                 "max_score": part.points,
                 "status": "passed" if part.passed else "failed",
-                "output": part.reason,
+                "output": _with_link(part),
                 "visibility": "visible",
             }
             for number, part in enumerate(self.parts, 1)
@@ -79,7 +82,7 @@ class Score:
                 "name": part.name,
                 "status": "pass" if part.passed else "fail",
                 "score": part.earned,
-                "message": part.reason,
+                "message": _with_link(part),
                 "test_code": f"python -m labs.grade {self.lab}",
                 "filename": "",
                 "line_no": 0,
@@ -90,3 +93,7 @@ class Score:
         status = "pass" if self.points == self.most else "fail"
         table = {"version": 1, "status": status, "max_score": self.most, "tests": tests}
         return base64.b64encode(json.dumps(table).encode()).decode()
+
+
+def _with_link(part: Part) -> str:
+    return f"{part.reason}\nthe playground runs it: {part.link}" if part.link else part.reason

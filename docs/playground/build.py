@@ -44,7 +44,7 @@ WHEELS = ("msgspec==0.22.0", "cloudpickle==3.1.3", "click==8.5.1")
 PLATFORM = (
     "--platform=pyemscripten_2026_0_wasm32", "--python-version=3.14", "--implementation=cp", "--abi=cp314",
 )  # fmt: skip
-PAGES = ("index.html", "style.css", "story.css", "main.js", "worker.js", "cluster.js", "faults.js", "icon.svg")
+PAGES = ("index.html", "style.css", "story.css", "main.js", "worker.js", "cluster.js", "attempt.js", "faults.js", "icon.svg")
 POLICY = "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'"
 STORY = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -12,9 +12,10 @@ export function canSuspend() {
 const read = (bytes) => JSON.parse(new TextDecoder().decode(bytes));
 
 export class Cluster {
-  /** `onState(text, isReady)` hears what the worker does while it loads. */
-  constructor(onState) {
+  /** `onState(text, isReady)` hears what the worker does while it loads. A fragment may have a student's code (attempt.js). */
+  constructor(onState, fragment = "") {
     this.onState = onState;
+    this.fragment = fragment;
     this.open = new Map();
     this.count = 0;
     this.start();
@@ -22,17 +23,17 @@ export class Cluster {
 
   start() {
     this.onState("Loading …", false);
-    this.worker = new Worker("worker.js", { type: "module" });
+    this.worker = new Worker(`worker.js${this.fragment}`, { type: "module" });
     this.worker.onmessage = ({ data }) => this.onMessage(data);
     this.worker.onerror = (event) => this.onState(`The worker has failed: ${event.message}`, false);
   }
 
-  /** Ask the worker; resolves to its answer. `onPartial` hears of a run that goes on. */
+  /** Ask the worker, in JSON or by a value; resolves to its answer. `onPartial` hears of a run that goes on. */
   ask(what, question, onPartial = () => {}) {
     const id = ++this.count;
     return new Promise((resolve, reject) => {
       this.open.set(id, { resolve, reject, onPartial });
-      this.worker.postMessage({ id, ask: what, question: JSON.stringify(question) });
+      this.worker.postMessage({ id, ask: what, question: typeof question === "string" ? question : JSON.stringify(question) });
     });
   }
 

@@ -7,12 +7,14 @@
 // The lanes are in a frame: the story page of minray.simulation, whose data the page fills in. The frame tells which moment is
 // looked at ("moment"), and which process was clicked ("process").
 
+import { attemptIn } from "./attempt.js";
 import { Cluster, canSuspend } from "./cluster.js";
 import { KINDS, OF_MESSAGE, OF_PROCESS, say } from "./faults.js";
 
 const $ = (id) => document.getElementById(id);
 const NATIVE = "python -m minray.simulation.script run.json --html run.html";
 
+let attempt = null;  // a student's file, and the scenario in which it fails; then the page shows this alone
 let cluster = null, site = null, overrides = null, shown = null, ran = null, event = 0, chosen = null, frames = 0;
 
 function element(tag, attributes, ...children) {
@@ -147,7 +149,24 @@ async function runBug() {
   history.replaceState(null, "", link());
 }
 
+async function runAttempt() {
+  $("outcome").textContent = "Running …";
+  $("outcome").className = "";
+  const answer = await ask("scenario", attempt.scenario);
+  if (answer === null) return;
+  ran = answer;
+  show(answer);
+}
+
+function showAttempt() {
+  $("source").value = attempt.scenario;
+  $("source").readOnly = true;
+  $("source-name").textContent = `A scenario of a lab, run with a student's ${attempt.file}`;
+  for (const selector of ["#program", "label[for=program]", "#of-script", "#kinds"]) document.querySelector(selector).hidden = true;
+}
+
 async function run(aim) {
+  if (attempt) return runAttempt();
   if (bug()) return runBug();
   const asked = script();
   $("outcome").textContent = "Running …";
@@ -174,7 +193,8 @@ function show(answer) {
   $("struck").hidden = !answer.answers.length;
   $("digest").textContent = answer.digest;
   $("size").textContent = `${answer.page.events.length.toLocaleString("en")} events in ${answer.seconds.toFixed(1)} virtual seconds`;
-  $("native").textContent = isBug ? `python -m tests.zoo.witness pages . ${bug()?.name}` : NATIVE;
+  $("native").textContent = attempt ? "python -m labs.grade LAB --page story.html"
+    : isBug ? `python -m tests.zoo.witness pages . ${bug()?.name}` : NATIVE;
   $("how").hidden = isBug;
   $("proof").hidden = false;
   const { events, lanes } = answer.page;
@@ -214,7 +234,7 @@ function onMoment(number) {
   const [, lane, kind, details] = shown.events[number];
   const process = chosen ?? shown.lanes[lane][0];
   const isMessage = kind === "send" && chosen === null;
-  $("moment").hidden = Boolean(bug());
+  $("moment").hidden = Boolean(bug() || attempt);
   $("what").textContent = isMessage
     ? `Event ${number + 1}: the message ${details[0]} from ${process} to ${details[1]}. Strike it, or ${process}:`
     : `Event ${number + 1}: strike ${process} at its next step:`;
@@ -270,10 +290,16 @@ async function begin() {
   }
   site = await (await fetch("site.json")).json();
   fillMenus();
+  try {
+    attempt = await attemptIn(location.hash);
+  } catch (error) {
+    $("outcome").textContent = error.message;
+    history.replaceState(null, "", location.pathname);
+  }
   cluster = new Cluster((text, isReady) => {
     $("state").textContent = text;
     $("run").disabled = !isReady;
-  });
+  }, attempt ? location.hash : "");
   $("program").onchange = () => chooseProgram($("program").value);
   for (const id of ["source", "seed", "nodes"]) $(id).oninput = onChanged;
   $("planted").onchange = () => { event = 0; };
@@ -282,12 +308,15 @@ async function begin() {
   $("why").onclick = explain;
   $("save").onclick = save;
   $("link").onclick = async () => {
-    history.replaceState(null, "", link());
+    if (!attempt) history.replaceState(null, "", link());
     await navigator.clipboard?.writeText(location.href);
     $("state").textContent = "The link is copied, and in the address.";
   };
   document.addEventListener("keydown", onKey);
-  if (readLink()) run();
+  if (attempt) {
+    showAttempt();
+    run();
+  } else if (readLink()) run();
   else chooseProgram(site.programs[0].name);
 }
 

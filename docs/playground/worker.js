@@ -1,11 +1,12 @@
 // The web worker in which the simulated cluster runs, so that the page stays responsive whatever a program does.
 //
-// Messages to it: { id, ask, question }, where `ask` is "perform" or "explain" (methods of Session), or "bug" (the zoo's). Messages from it: { id, answer } or
+// Messages to it: { id, ask, question }, where `ask` is "perform" or "explain" (methods of Session), or "bug" or "scenario" (the zoo's). Messages from it: { id, answer } or
 // { id, error }, and before these { stage } while it loads, { ready } when it has, and { id, partial } while a program runs.
 // A question is a JSON text; answers are JSON in arrays of bytes.
 //
 // Python is entered by callPromising, since only code that was entered like this can be suspended (JSPI).
 
+import { attemptIn } from "./attempt.js";
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 let asked = 0;
@@ -17,6 +18,11 @@ async function load() {
   postMessage({ stage: "Python is starting" });
   const pyodide = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
   for (const wheel of await files) pyodide.unpackArchive(wheel, "wheel");
+  const attempt = await attemptIn(location.hash);
+  if (attempt) {
+    const folder = pyodide.runPython("import sysconfig; sysconfig.get_path('purelib')");
+    pyodide.FS.writeFile(`${folder}/${attempt.file}`, attempt.text);
+  }
   postMessage({ stage: "minray is being imported" });
   pyodide.globals.set("post", (partial) => postMessage({ id: asked, partial }));
   const session = pyodide.runPython("from minray.simulation.browser.session import Session; Session(post)");
@@ -24,11 +30,12 @@ async function load() {
   return { pyodide, session };
 }
 
-/** Return the function that runs a bug of the zoo. What it needs is loaded when the first bug is asked for. */
+/** Return the functions that run judged scenarios, by question. What they need is loaded when the first is asked for. */
 async function loadZoo(pyodide) {
   const archive = await (await fetch("zoo.zip")).arrayBuffer();
   pyodide.unpackArchive(archive, "zip", { extractDir: pyodide.runPython("import minray, pathlib; str(pathlib.Path(minray.__file__).parents[1])") });
-  return pyodide.runPython("from tests.zoo.in_a_page import show; show");
+  const module = pyodide.runPython("import tests.zoo.in_a_page as judged; judged");
+  return { bug: module.show, scenario: module.show_scenario };
 }
 
 const loaded = load();
@@ -40,8 +47,9 @@ onmessage = ({ data: { id, ask, question } }) => {
     const { pyodide, session } = await loaded;
     asked = id;
     try {
-      if (ask === "bug") zoo ??= await loadZoo(pyodide);
-      const answer = ask === "bug" ? session.call.callPromising(zoo, question) : session[ask].callPromising(question);
+      const isJudged = ask === "bug" || ask === "scenario";
+      if (isJudged) zoo ??= await loadZoo(pyodide);
+      const answer = isJudged ? session.call.callPromising(zoo[ask], question) : session[ask].callPromising(question);
       postMessage({ id, answer: await answer });
     } catch (error) {
       postMessage({ id, error: String(error.message ?? error) });

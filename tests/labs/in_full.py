@@ -57,12 +57,6 @@ def real_file(lab: Lab) -> str:
     return (ROOT / lab.file).read_text()
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_starter_has_few_points(name: str, submit: Submit) -> None:
-    lab = load(name)
-    assert grade(lab, submit(lab, None)).points < FEW
-
-
 @pytest.mark.parametrize("name", HOLES)
 def test_the_real_file_keeps_the_contract(name: str, submit: Submit) -> None:
     """In each archive, with the first of its scenarios."""
@@ -200,7 +194,7 @@ def test_a_failing_scenario_is_the_same_each_time_and_has_a_page(submit: Submit)
 
 
 @pytest.mark.parametrize("name", names())
-def test_an_archive_grades_itself(name: str, submit: Submit) -> None:
+def test_an_archive_grades_itself_and_its_starter_has_few_points(name: str, submit: Submit) -> None:
     """As a student starts it: from its folder, with the interpreter of an environment."""
     lab = load(name)
     root = submit(lab, None)

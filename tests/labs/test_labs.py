@@ -6,18 +6,20 @@ import ast
 import base64
 import dataclasses
 import json
+import zlib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from labs import archive, contract, grade, holes, mutants, scenarios, stories
+from labs import archive, contract, grade, holes, mutants, permalink, scenarios, stories
 from labs.lab import CLAUSE_POINTS, ROOT, Clause, Hole, NoSuchLab, Scenarios, Specification, Stories, load, names
 from labs.score import Part, Score
 from tests.labs.another_design import pull_manager
 from tests.labs.stories import STORIES, bug_of, write_stories
 from tests.labs.wrong import WRONG, Wrong
 from tests.syntax import NoSuchFunction, find_function
+from tests.zoo.in_a_page import show_scenario
 from tests.zoo.transplant import mutate
 
 SAMPLE = "04-pull-manager"
@@ -132,13 +134,29 @@ def test_the_names_of_tests_are_those_that_pytest_takes(tmp_path: Path) -> None:
 
 def test_the_failure_of_the_lowest_seed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def block(root: Path, size: str, seeds: range) -> scenarios.Failing | None:
-        return scenarios.Failing(seeds[3], ("L2: a reference is left",)) if seeds[0] >= 40 else None
+        return scenarios.Failing(seeds[3], ("L2: a reference is left",), "{}") if seeds[0] >= 40 else None
 
     monkeypatch.setattr(scenarios, "_run_block", block)
     for jobs in (1, 2, 5):
         part = scenarios.check(LABS[0], ROOT, jobs, None)
         assert not part.passed and "seed 43" in part.reason and "L2: a reference is left" in part.reason
         assert "python -m labs.scenarios medium 43 1" in part.reason
+
+
+def test_a_link_has_the_students_code_and_the_scenario_and_the_playground_runs_that(tmp_path: Path) -> None:
+    scenario = bug_of(STORIES[4]).witness.read_text()
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "its.py").write_text("'student'")
+    assert permalink.link(tmp_path, "its.py", scenario) == ""
+    (tmp_path / permalink.ADDRESS).write_text("https://play/\n")
+    address, _, packed = permalink.link(tmp_path, "its.py", scenario).partition("#attempt=")
+    attempt = json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))))
+    assert address == "https://play/" and (attempt["file"], attempt["text"]) == ("its.py", "'student'")
+    answer = json.loads(show_scenario(attempt["scenario"]))
+    assert answer["problems"] == [] and answer["page"]["events"]
+    score = Score("01-x", [Part("two", 45, False, "seed 7 fails", "https://play/#attempt=x")])
+    assert "--link" in score.text() and "https://play/#attempt=x" not in score.text()
+    assert json.loads(score.gradescope())["tests"][0]["output"].endswith("https://play/#attempt=x")
 
 
 def test_a_score_in_all_its_formats() -> None:

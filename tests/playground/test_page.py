@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from labs import permalink
 from tests.dashboard.browser.visitor import NARROW, Visitor
 from tests.playground.conftest import ASKED
+from tests.zoo.bugs import BUGS
+from tests.zoo.transplant import CHECKOUT, mutate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -102,6 +105,21 @@ def test_a_planted_bug_breaks_its_guarantee_and_the_true_code_does_not(page: Pag
     page.uncheck("#planted")
     run(page)
     assert text(page, "#outcome") == "nothing is broken" and text(page, "#problems") == ""
+
+
+def test_a_link_of_a_lab_runs_the_students_code_in_the_scenario_where_it_fails(visit: Visit, tmp_path: Path) -> None:
+    """The student's reference counter notes a ticket again that was given back."""
+    bug = next(bug for bug in BUGS if bug.name == "ray-18552")
+    (mutation,) = bug.mutations
+    (tmp_path / "labs").mkdir()
+    (tmp_path / permalink.ADDRESS).write_text("index.html")
+    (tmp_path / mutation.path).parent.mkdir(parents=True)
+    (tmp_path / mutation.path).write_text(mutate((CHECKOUT / mutation.path).read_text(), mutation))
+    page = visit(permalink.link(tmp_path, mutation.path, bug.witness.read_text())).page
+    page.locator("#outcome", has_text="a guarantee is broken").wait_for(timeout=RUN_MS)
+    assert "L2: driver/0: 1 references" in text(page, "#problems")
+    assert "a student's minray/core_worker/ownership/reference_counter.py" in text(page, "#source-name")
+    assert not page.locator("#program").is_visible()
 
 
 def test_a_program_without_an_end_is_stopped(page: Page) -> None:

@@ -1,14 +1,16 @@
-"""The zoo in the playground: the run of a bug's witness, with the bug planted or without, and what was broken.
+"""Judged scenarios in the playground: the witness of a bug of the zoo, or the failing scenario of a lab; and what was broken.
 
     show(b'{"name": "ray-24359", "planted": true}')      JSON in, JSON out, as the page's other answers
+    show_scenario(b'{"program": ...}')                   a scenario, with the code that this process has
 
 The bug is planted into the functions of this process, and taken back after the run. Bugs whose witnesses need numpy are left
-out, since the site has none (``SHOWN``).
+out, since the site has none (``SHOWN``). Of a lab's scenario the page says so.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.page import headline, page_data
 from tests.spec.scenario import Scenario
 from tests.spec.trial import run
+from tests.spec.verdict import Verdict
 from tests.zoo.bugs import BUGS
 from tests.zoo.transplant import planted
 
@@ -71,6 +74,18 @@ def show(question: str) -> bytes:
     scenario = Scenario.from_json(bug.witness.read_text())
     with planted(bug.mutations) if wish.planted else nullcontext():
         verdict = run(scenario)
+    return _answer(scenario, verdict)
+
+
+def show_scenario(text: str) -> bytes:
+    """Run a scenario in JSON; return what the page shows of it. Raises ValueError if it needs what a browser does not have."""
+    if sys.platform == "emscripten" and PADDED.search(text):
+        raise ValueError("This scenario has arrays, and the playground has no numpy. Run it on your machine.")
+    scenario = Scenario.from_json(text)
+    return _answer(scenario, run(scenario))
+
+
+def _answer(scenario: Scenario, verdict: Verdict) -> bytes:
     events = verdict.trace.events
     outcome = "a guarantee is broken" if verdict.problems else "nothing is broken"
     answer = {
