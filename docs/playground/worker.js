@@ -20,8 +20,8 @@ async function load() {
   for (const wheel of await files) pyodide.unpackArchive(wheel, "wheel");
   const attempt = await attemptIn(location.hash);
   if (attempt) {
-    const folder = pyodide.runPython("import sysconfig; sysconfig.get_path('purelib')");
-    pyodide.FS.writeFile(`${folder}/${attempt.file}`, attempt.text);
+    const package_ = pyodide.runPython("import importlib.util; importlib.util.find_spec('minray').origin");  // imports nothing
+    pyodide.FS.writeFile(package_.replace("minray/__init__.py", attempt.file), attempt.text);
   }
   postMessage({ stage: "minray is being imported" });
   pyodide.globals.set("post", (partial) => postMessage({ id: asked, partial }));
