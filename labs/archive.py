@@ -183,7 +183,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
 @click.command()
 @click.argument("chosen", metavar="[LAB]...", nargs=-1)
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "build/labs", help="Folder.")
-@click.option("--playground", default="", metavar="ADDRESS", help="Of the playground's page, for links to failing scenarios.")
+@click.option("--playground", default="", metavar="ADDRESS", help="The playground's page, for links to failures.")
 def main(chosen: tuple[str, ...], to: Path, playground: str) -> None:
     """Write the archives of these labs, or of all."""
     for name in chosen or names():

@@ -5,15 +5,15 @@ Ray: has no counterpart.
     python -m labs.grade LAB [--jobs N] [--page FILE] [--link FILE] [--results FILE] [--github FILE]
 
 ``--page`` is the story of the first failing scenario, and ``--link`` the address at which the playground runs it with the
-student's code (``labs/permalink.py``). ``--results`` is Gradescope's format, which has the link, too, and ``--github`` a file to
-which the output of a step of a workflow is appended.
+student's code (``labs/permalink.py``). ``--results`` is Gradescope's format, which has the link, too. ``--github`` is a file
+to which the output of a step of a workflow is appended.
 
 Rules
   * Files that were edited, removed or added come first: until they are as handed out there are no points.
   * Then the clauses of the contract are checked. Scenarios run only if all clauses hold, since a machine that breaks its
     contract breaks most scenarios, too, and a failing unit test says more.
-  * Tests that a student has written are run on mutants instead (``labs/mutants.py``), and answers about pages are compared with
-    the hashes of right ones (``labs/stories.py``).
+  * Tests that a student has written are run on mutants instead (``labs/mutants.py``). Answers about pages are compared
+    with the hashes of right ones (``labs/stories.py``).
 """
 
 from __future__ import annotations

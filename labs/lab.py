@@ -2,9 +2,9 @@
 
 Ray: has no counterpart.
 
-There are three kinds. In a *hole* the student writes functions, and tests judge them. In a *specification* the student writes
-tests, and mutants judge them (``labs/mutants.py``); its ``lab.toml`` has a ``subject``, the file that the tests are about. In
-*stories* the student answers questions about runs (``labs/stories.py``); its ``lab.toml`` has the number of ``stories``.
+There are three kinds. In a *hole* the student writes functions, and tests judge them. In a *specification* the student
+writes tests, and mutants judge them (``labs/mutants.py``); its ``lab.toml`` has a ``subject``, the file that they are about.
+In *stories* the student answers questions about runs (``labs/stories.py``); its ``lab.toml`` has the number of ``stories``.
 
     title = "The lease manager"
     file = "minray/scheduling/local_lease_manager.py"

@@ -2,12 +2,12 @@
 
 Ray: has no counterpart.
 
-The archive has pages of runs of minray with a mistake in it, and the hashes of the right answers. A page is made when the
+The archive has pages of runs of minray with a mistake in it, and the hashes of right answers. A page is made when the
 archive is made (``tests/labs/stories.py``), so it cannot drift from the code.
 
 Rules
-  * An answer is hashed with the digest of its page and its question as salt, by a function that is slow on purpose. So nobody
-    reads an answer by accident. Who tries all functions of minray by a program finds them in some minutes.
+  * An answer is hashed with the digest of its page and its question as salt, by a function that is slow on purpose. So
+    nobody reads an answer by accident. A program that tries all functions of minray finds them in some minutes.
   * An event counts if it is at most ``NEAR`` events from the one at which the run leaves the right path.
 """
 
@@ -41,7 +41,7 @@ ASKED = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What is right about one story."""
+    """The right answers about one story."""
 
     guarantee: str
     event: int
@@ -96,8 +96,10 @@ def check(lab: Stories, root: Path) -> list[Part]:
         table = given.get(key_of(number), {})
         for asked, points in POINTS.items():
             answer = table.get(asked) if isinstance(table, dict) else None
-            passed = _is_answer(asked, answer) and hashed(str(answer).strip(), salt, asked) in right[key_of(number)][asked]
-            parts.append(Part(f"story {number}: {ASKED[asked]}", points, passed, _reason(lab, number, asked, answer, passed)))
+            accepted = right[key_of(number)][asked]
+            passed = _is_answer(asked, answer) and hashed(str(answer).strip(), salt, asked) in accepted
+            reason = _reason(lab, number, asked, answer, passed)
+            parts.append(Part(f"story {number}: {ASKED[asked]}", points, passed, reason))
     return parts
 
 

@@ -39,7 +39,7 @@ def _each(change: Callable[[Answer], Answer]) -> Callable[[Answers], Answers]:
 
 WRONG_ANSWERS: dict[str, Callable[[Answers], Answers]] = {
     "where it hurts is where it is wrong": _each(
-        lambda answer: dataclasses.replace(answer, event=answer.event + 100, functions=("NormalTaskSubmitter.on_worker_lost",))
+        lambda answer: dataclasses.replace(answer, event=answer.event + 100, functions=("LeaseClient.on_worker_lost",))
     ),
     "the handler of the message is wrong": _each(
         lambda answer: dataclasses.replace(answer, guarantee="L2", functions=("Raylet.handle_ReturnWorkerLease",))

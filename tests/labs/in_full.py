@@ -71,7 +71,7 @@ def test_the_real_file_keeps_the_contract(name: str, submit: Submit) -> None:
 
 
 def test_the_real_files_have_all_points(submit: Submit) -> None:
-    """The labs have the same scenarios, and with its real file each archive has the same code. So one of them stands for all."""
+    """The labs have the same scenarios, and with its real file each archive has the same code. So one stands for all."""
     labs = [lab for lab in map(load, HOLES) if isinstance(lab, Hole)]
     assert {lab.scenarios for lab in labs} == {Scenarios(0, 200, "medium")}
     score = grade(labs[0], submit(labs[0], real_file(labs[0])))
@@ -124,7 +124,7 @@ def test_wrong_answers_have_less_than_sixty_points(name: str, thought: str, subm
 
 @pytest.mark.parametrize("name", STORIES)
 def test_no_file_of_the_archive_tells_an_answer(name: str, submit: Submit) -> None:
-    """A page has the states of the run, the code has all functions; beside the hashes nothing has an answer's name and its story."""
+    """Pages, programs, hints and hashes: none of them names a function that is an answer."""
     lab = load(name)
     folder = submit(lab, None) / "labs" / name
     told = "".join(path.read_text() for path in folder.iterdir())

@@ -2,8 +2,8 @@
 
 Hidden from students: an archive has the pages, and hashes of the answers.
 
-The event of an answer is the first that the same run does not have with the right code. A simulated run follows from its seed.
-So all events before that are the same in both runs.
+The event of an answer is the first that the same run does not have with the right code. A simulated run follows from its
+seed. So all events before that are the same in both runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def _write(folder: Path, name: str, story: Story) -> Answer:
     with planted(bug.mutations):
         wrong = run(scenario).trace
     nodes = len(scenario.world.nodes)
-    head = f"{name.replace('-', ' ').capitalize()}: a cluster of {nodes} node{'s' * (nodes > 1)}, in which one function is wrong."
+    cluster = f"a cluster of {nodes} node{'s' * (nodes > 1)}"
+    head = f"{name.replace('-', ' ').capitalize()}: {cluster}, in which one function is wrong."
     write_page(wrong, folder / f"{name}.html", head)
     (folder / f"{name}-program.json").write_text(readable(scenario) + "\n")
     return Answer(story.guarantee, first_wrong_event(right, wrong), story.functions)

@@ -218,7 +218,7 @@ def test_a_story_is_told_of_a_function_that_there_is_and_breaks_what_its_bug_bre
 
 
 def test_a_page_is_that_of_the_run_that_goes_wrong(tmp_path: Path) -> None:
-    """The same page each time, since its digest is the salt of the answers' hashes."""
+    """Two pages of a story are equal, since a page's digest is the salt of its answers' hashes."""
     (answer,), (again,) = (write_stories(tmp_path, STORIES[:1]) for _ in range(2))
     assert answer == again and answer.event == 102  # one lease goes after the exit of its worker, if the code is right
     assert "in which one function is wrong" in (tmp_path / "story-1.html").read_text()

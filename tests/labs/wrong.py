@@ -217,7 +217,13 @@ def _submitter() -> Iterator[Wrong]:
 
 def _retries() -> Iterator[Wrong]:
     name, of = "08-retries", "TaskOutcomes"
-    yield Wrong(name, "what a dead attempt has made died with it", f"{of}.on_died", "self.discard_attempt(task, raylet)", "pass")
+    yield Wrong(
+        name,
+        "what a dead attempt has made died with it",
+        f"{of}.on_died",
+        "self.discard_attempt(task, raylet)",
+        "pass",
+    )
     yield Wrong(
         name,
         "a death for memory is a death",

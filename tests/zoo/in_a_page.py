@@ -1,4 +1,4 @@
-"""Judged scenarios in the playground: the witness of a bug of the zoo, or the failing scenario of a lab; and what was broken.
+"""Judged scenarios in the playground: the witness of a bug of the zoo, or the failing scenario of a lab.
 
     show(b'{"name": "ray-24359", "planted": true}')      JSON in, JSON out, as the page's other answers
     show_scenario(b'{"program": ...}')                   a scenario, with the code that this process has
@@ -78,7 +78,7 @@ def show(question: str) -> bytes:
 
 
 def show_scenario(text: str) -> bytes:
-    """Run a scenario in JSON; return what the page shows of it. Raises ValueError if it needs what a browser does not have."""
+    """Run a scenario in JSON; return what the page shows of it. Raises ValueError if it needs numpy in a browser."""
     if sys.platform == "emscripten" and PADDED.search(text):
         raise ValueError("This scenario has arrays, and the playground has no numpy. Run it on your machine.")
     scenario = Scenario.from_json(text)
