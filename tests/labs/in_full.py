@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from labs import archive, contract, holes, manifest, scenarios, stories
+from labs import archive, contract, holes, manifest, permalink, scenarios, stories
 from labs.grade import UNCHANGED, grade
 from labs.lab import CLAUSE_POINTS, ROOT, Hole, Lab, Scenarios, Specification, Stories, load, names
 from tests.labs.another_design import pull_manager
@@ -142,7 +142,7 @@ def test_each_lab_has_three_wrong_solutions() -> None:
 def test_an_archive_has_the_starter_and_no_solution(tmp_path: Path) -> None:
     sample = names()[0]
     lab = load(sample)
-    files, digest = archive.pack(lab, tmp_path)
+    files, digest = archive.pack(lab, tmp_path, playground="https://play/")
     with tarfile.open(files[0]) as tar:
         members = {member.name.removeprefix(f"{sample}/"): member for member in tar.getmembers()}
         inside = tar.extractfile(members[lab.file])
@@ -151,6 +151,7 @@ def test_an_archive_has_the_starter_and_no_solution(tmp_path: Path) -> None:
     assert not [name for name in members if name.startswith(archive.WITHHELD)]
     root = tmp_path / sample
     assert manifest.digest_of(root / manifest.NAME) == digest and manifest.changes(root) == []
+    assert (root / permalink.ADDRESS).read_text() == "https://play/\n"
     (root / lab.file).write_text("")
     assert manifest.changes(root) == [], "the student's file is the student's"
     steps = yaml.safe_load((root / archive.WORKFLOW).read_text())["jobs"]["grade"]["steps"]
@@ -158,7 +159,7 @@ def test_an_archive_has_the_starter_and_no_solution(tmp_path: Path) -> None:
     with zipfile.ZipFile(files[1]) as packed:
         assert packed.getinfo("run_autograder").external_attr >> 16 == archive.MODE_OF_PROGRAMS
         assert f"tree=/autograder/source/{sample}" in packed.read("run_autograder").decode()
-    again, _ = archive.pack(lab, tmp_path / "again")
+    again, _ = archive.pack(lab, tmp_path / "again", playground="https://play/")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in files]
 
 
@@ -179,18 +180,20 @@ def test_edited_removed_and_added_files_are_noticed(submit: Submit) -> None:
     ]
 
 
-def test_a_failing_scenario_is_the_same_each_time_and_has_a_page(submit: Submit) -> None:
+def test_a_failing_scenario_is_the_same_each_time_and_has_a_page_and_a_link(submit: Submit) -> None:
     """Also with more processes: the lowest seed that fails counts."""
     wrong = next(wrong for wrong in WRONG if wrong.symbol == "Reference.is_in_scope")
     lab = load(wrong.lab)
     assert isinstance(lab, Hole)
     root = submit(lab, mutate(real_file(lab), wrong.mutation))
+    (root / permalink.ADDRESS).write_text("https://play/\n")
     pages = [root / "build/one.html", root / "build/two.html"]
     pages[0].parent.mkdir()
     one, two = (scenarios.check(lab, root, jobs, page) for jobs, page in zip((1, 2), pages, strict=True))
     assert not one.passed and "its story is the page one.html" in one.reason
     assert one.reason.replace("one.html", "two.html") == two.reason
     assert pages[0].read_text() == pages[1].read_text()
+    assert one.link == two.link and one.link.startswith("https://play/#attempt=")
 
 
 @pytest.mark.parametrize("name", names())
