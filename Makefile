@@ -70,7 +70,7 @@ help:
 	@echo "make mutants         plant small mistakes in protocol files, and show those that nothing catches"
 	@echo "make reach           where in the protocol the campaign's scenarios come, and where they do not"
 	@echo "make labs            the archives of the labs, for students and for Gradescope, into build/labs"
-	@echo "make test-labs       each lab: its archive, its starter, the real file, and wrong solutions; it takes half an hour"
+	@echo "make test-labs       each lab: its archive, its starter, the real file, and wrong solutions; it takes a quarter of an hour"
 	@echo "make spec            a campaign: programs and faults by seed, judged; a failure becomes a small witness"
 	@echo "make spec-real       the same programs and judge on real clusters, whose processes are killed, stopped and cut off"
 	@echo "make exhaustive      small programs, and every fault of three kinds at every point of theirs"

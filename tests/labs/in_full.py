@@ -1,6 +1,7 @@
 """Each lab as it is handed out: the starter, the real file, wrong solutions, edited tests; ``make test-labs`` runs this.
 
-A run takes about RUNTIME of one core, half of it for two times 200 scenarios. ``LABS_ARGS="-k wrong"`` is a part.
+A run takes about a quarter of an hour of one idle core, a third of it for two times 200 scenarios. ``LABS_ARGS="-k wrong"``
+is a part.
 """
 
 from __future__ import annotations
