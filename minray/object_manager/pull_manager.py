@@ -114,8 +114,7 @@ class PullManager:
             self._maybe_line_up(order)
         if any(self._bundles[order].has_begun for order in one.bundles):
             self._begin(one)
-        else:
-            self._advance()
+        self._advance()
 
     def on_room(self, object_id: bytes) -> None:
         """Note that an object that has begun has got its memory."""

@@ -14,9 +14,9 @@ Rules
   * Nothing is pinned for a lease without resources. So leases that wait for each other's CPUs never hold memory that
     another one needs. Arguments that came early may have been evicted when their lease has its turn; then they are pulled
     once more.
-  * Arguments that come *ahead* of running, together with the pinned ones, keep within the same limit. Otherwise leases
-    would evict each other's arguments again and again. A lease is ahead until it runs, or until ``on_late`` says that this
-    takes too long: it may wait for the lease behind it.
+  * Arguments that come *ahead* of running, together with the pinned ones, keep within the same limit, each object counted
+    once. Otherwise leases would evict each other's arguments again and again. A lease is ahead until it runs, or until
+    ``on_late`` says that this takes too long: it may wait for the lease behind it.
   * An argument that cannot be pulled is excused: the lease is granted without it. The worker asks for it once more, and
     tells its task why it is missing.
 
@@ -26,7 +26,7 @@ What we do not like about it yet: a lease with large arguments can starve while 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 import msgspec
 
@@ -98,16 +98,19 @@ class LeaseDependencyManager:
         if not self._has_changed:
             return begun
         self._has_changed = False
-        ahead = (self._leases[lease_id] for lease_id in self._ahead)
-        taken_bytes = self.pinned_bytes + sum(map(self._more_bytes, ahead))
-        for lease_id in sorted(self._waiting, key=lambda lease_id: -self._leases[lease_id].level):
+        counted, taken_bytes = set(self._pinned), self.pinned_bytes
+        deepest_first = sorted(self._waiting, key=lambda lease_id: -self._leases[lease_id].level)
+        for lease_id in [*self._ahead, *deepest_first]:
             lease = self._leases[lease_id]
-            more_bytes = self._more_bytes(lease)
-            if taken_bytes + more_bytes <= self._limit_bytes or (self.is_stuck() and self._is_next(lease_id)):
-                taken_bytes += more_bytes
+            more_bytes = self._more_bytes(lease, counted)
+            if lease_id in self._waiting:
+                if taken_bytes + more_bytes > self._limit_bytes and not (self.is_stuck() and self._is_next(lease_id)):
+                    continue
                 del self._waiting[lease_id]
                 self._ahead[lease_id] = None
                 begun.append(lease_id)
+            taken_bytes += more_bytes
+            counted.update(lease.needed)
         return begun
 
     def _is_next(self, lease_id: bytes) -> bool:
@@ -138,7 +141,7 @@ class LeaseDependencyManager:
     def has_memory(self, lease_id: bytes) -> bool:
         """Tell whether the limit lets a lease's arguments be pinned now, here or not."""
         lease = self._leases[lease_id]
-        more_bytes = self._more_bytes(lease)
+        more_bytes = self._more_bytes(lease, self._pinned)
         if not more_bytes or self.pinned_bytes + more_bytes <= self._limit_bytes:
             return True
         return self.is_stuck() and not self._is_behind(lease)
@@ -152,8 +155,8 @@ class LeaseDependencyManager:
         """Tell whether all running leases are blocked, so that none gives memory back by itself."""
         return not self._active_count
 
-    def _more_bytes(self, lease: _WaitingLease) -> int:
-        return sum(size for object_id, size in lease.needed.items() if object_id not in self._users)
+    def _more_bytes(self, lease: _WaitingLease, counted: Container[bytes]) -> int:
+        return sum(size for object_id, size in lease.needed.items() if object_id not in counted)
 
     def take_missing(self) -> list[bytes]:
         missing, self._missing = self._missing, {}
@@ -162,7 +165,7 @@ class LeaseDependencyManager:
     def on_allocated(self, lease_id: bytes) -> None:
         """Count the arguments of a lease that got resources as pinned."""
         lease = self._leases[lease_id]
-        self.pinned_bytes += self._more_bytes(lease)
+        self.pinned_bytes += self._more_bytes(lease, self._pinned)
         self._users.update(lease.needed.keys())
         for object_id, size in lease.needed.items():
             self._pinned.setdefault(object_id, size)

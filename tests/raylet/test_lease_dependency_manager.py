@@ -270,3 +270,17 @@ def test_a_lease_that_ends_before_its_turn_is_not_fetched_for() -> None:
     scene.end("B")
     scene.end("A")
     assert scene.begin() == "" and not len(scene.manager)
+
+
+def test_g86_what_several_leases_wait_for_counts_once_while_it_is_fetched() -> None:
+    scene = Scene()
+    for lease, sizes in ("A", {b"shared": 40}), ("B", {b"shared": 40, b"b": 20}), ("C", {b"c": 20}), ("D", {b"d": 10}):
+        scene.manager.add_lease(lease.encode(), sizes, 0)
+        scene.manager.want(lease.encode())
+    assert scene.begin() == "ABD", "60 bytes and 10 more are the limit"
+    scene.here |= {b"shared": 40, b"b": 20}
+    assert scene.run("A", "B") == "AB" and scene.begin() == ""
+    scene.end("A")
+    assert scene.begin() == "", "B still has what they share"
+    scene.end("B")
+    assert scene.begin() == "C"
