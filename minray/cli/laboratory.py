@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from minray.laboratory.experiment import Setup  # imports numpy and the simulation, which other commands do not need
@@ -79,6 +80,7 @@ def setup_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--cpus", type=click.FloatRange(0), default=4.0, show_default=True, help="CPUs of each node."),
         click.option("--resources", default="{}", help="What each node has besides, as JSON: '{\"GPU\": 1}'."),
         click.option("--store-bytes", type=click.IntRange(1), default=1 << 30, show_default=True, help="Each object store."),
+        click.option("--machines", type=INPUT, help='Unequal nodes: JSON such as [{"cpus": 8, "speed": 2}, {"count": 5}].'),
         click.option("--costs", type=INPUT, help="Cost model of links, disks and starts: JSON or TOML. Default: 10 Gb/s."),
         click.option("--failures", type=INPUT, help='Node failures: JSON such as [{"node": 2, "down_s": 10, "up_s": 60}].'),
         click.option("--set", "entries", type=Entries(), multiple=True, help="Entries of the cluster's _system_config."),
@@ -105,12 +107,18 @@ def errors_of_traces() -> Iterator[None]:
 
 def _setup(options: dict[str, Any]) -> Setup:
     from minray.laboratory.cost_model import CostModel, read_costs
-    from minray.laboratory.experiment import Setup
+    from minray.laboratory.experiment import Setup, machines_in
 
     resources = value_of(options["resources"])
     if not isinstance(resources, dict) or not all(isinstance(amount, int | float) for amount in resources.values()):
         raise ValueError(f"--resources must be a JSON object of numbers, got {options['resources']}")
+    if options["machines"] is not None:
+        context = click.get_current_context()
+        for name in ("nodes", "cpus", "resources", "store_bytes"):
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise ValueError(f"--machines describes all nodes; leave out --{name.replace('_', '-')}")
     return Setup(
+        machines=machines_in(options["machines"]) if options["machines"] is not None else (),
         nodes=options["nodes"],
         cpus=options["cpus"],
         resources=resources,
@@ -186,7 +194,7 @@ def generate_command(load: str, seed: int, output: Path) -> None:
     with errors_of_traces():
         workload = workload_of(load, seed)
         output.write_bytes(encode(workload))
-        work, path = work_s(workload.tasks), critical_path_s(workload.tasks)
+        work, path = work_s(workload), critical_path_s(workload.tasks)
         click.echo(f"{len(workload.tasks)} tasks of {work:.1f} CPU seconds, critical path {path:.1f} s, are in {output}")
         for note in workload.notes:
             click.echo(f"left out: {note}", err=True)

@@ -54,10 +54,10 @@ class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rack_of(self, node: int) -> int:
         return node // self.rack_nodes if self.rack_nodes else 0
 
-    def busy_s(self, duration_s: float, input_bytes: int, output_bytes: int) -> float:
-        """Return how long a worker is busy with a task: its duration, its arguments and its results."""
+    def values_s(self, input_bytes: int, output_bytes: int) -> float:
+        """Return how long a worker is busy with a task's arguments and results, beside its duration."""
         pickling_s = input_bytes / 1e6 * self.deserialise_s_per_mb + output_bytes / 1e6 * self.serialise_s_per_mb
-        return duration_s + pickling_s + output_bytes / self.memory_bytes_per_s
+        return pickling_s + output_bytes / self.memory_bytes_per_s
 
 
 def read_costs(path: Path) -> CostModel:

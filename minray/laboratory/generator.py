@@ -19,7 +19,7 @@ import msgspec
 
 from minray.laboratory.draws import Draws
 from minray.laboratory.shapes import SHAPES
-from minray.laboratory.workload import CPU, TraceError, TraceTask, Workload, checked
+from minray.laboratory.workload import CPU, TraceActor, TraceError, TraceTask, Workload, checked
 
 MAX_TASKS = 1_000_000
 """The largest number of tasks that are generated, against slips of the keyboard: they are all kept in memory."""
@@ -59,6 +59,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Mean size of a task's result in bytes."""
     outputs: str = "constant"
     cpus: float = 1.0
+    """CPUs of a task, or of an actor as long as it lives."""
     groups: int = 1
     """Number of users to whom the instances belong, in turn."""
 
@@ -136,18 +137,21 @@ def generate(load: Load, seed: int) -> Workload:
     if load.count * len(places) > MAX_TASKS:
         raise TraceError(f"{load.shape}: {load.count} instances of {len(places)} tasks each are more than {MAX_TASKS} tasks")
     resources = {} if load.cpus == 1 else {CPU: load.cpus}
-    tasks = []
+    tasks, actors = [], []
     for instance, arrival_s in zip(range(load.count), times, strict=False):
+        for number in sorted({place.actor for place in places if place.actor is not None}):
+            actors.append(TraceActor(f"{instance}.{number}", round(arrival_s, 6), resources={CPU: load.cpus}))
         for number, place in enumerate(places):
             task = TraceTask(
                 id=f"{instance}.{number}",
                 duration_s=round(draw_duration(durations, load.duration), 6),
                 inputs=tuple((f"{instance}.{source}", 0) for source in place.inputs),
                 outputs=(round(draw_size(sizes, load.output)),),
-                resources=resources,
+                resources=resources if place.actor is None else {},
                 arrival_s=round(arrival_s, 6),
                 group=f"user {instance % load.groups}",
                 kind=place.kind,
+                actor="" if place.actor is None else f"{instance}.{place.actor}",
             )
             tasks.append(task)
-    return checked(Workload(load.shape, tuple(tasks)), load.shape)
+    return checked(Workload(load.shape, tuple(tasks), actors=tuple(actors)), load.shape)

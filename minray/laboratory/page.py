@@ -48,13 +48,13 @@ svg text { fill: var(--ink) }
 def run_page(record: RunRecord, figures: Figures) -> str:
     """Return the page of one run."""
     setup, workload = record.setup, figures["workload"]
-    title = f"{workload['name']} on {setup.nodes} simulated nodes"
+    machines, cpus = setup.each(), setup.total_cpus()
+    title = f"{workload['name']} on {len(machines)} simulated nodes"
     width_s = record.makespan_s / SLICES
     middles = [(index + 0.5) * width_s for index in range(SLICES)]
-    cpus = setup.nodes * setup.cpus
     delays = [row.queueing_delay_s for row in task_rows(record) if row.queueing_delay_s is not None]
-    shown = node_names(setup)[: MAX_ROWS + 1]
-    shares = [(node, [used / setup.cpus for used in busy_curve(record, node)]) for node in shown]
+    shown = list(zip(node_names(setup), machines, strict=True))[: MAX_ROWS + 1]
+    shares = [(node, [used / (machine.cpus or 1.0) for used in busy_curve(record, node)]) for node, machine in shown]
     hot = figures["hot_spots"]
     links = [(link["link"], link["utilisation"], _percent(link["utilisation"])) for link in hot["links"]]
     late = [(task["task"], task["queueing_delay_s"], f"{task['queueing_delay_s']:.3f} s") for task in hot["tasks"]]

@@ -9,8 +9,11 @@ Rules
   * The driver submits each task when it arrives. It drops a reference after the last task that uses it, and one that no task
     uses when that task has ended.
   * Tasks of one kind are one remote function, as far as minray knows: it learns how long its tasks take.
-  * Tasks are retried for ever when their node or worker is lost.
-  * In a simulation ``OBSERVERS`` hear of each task that has ended. On a real cluster the timeline tells the same.
+  * Calls of an actor are methods of one actor. The driver makes it when it arrives, and drops its handle after the last
+    call.
+  * Tasks are retried, and actors restarted, for ever when their node or worker is lost.
+  * In a simulation ``OBSERVERS`` tell the speed of a node, and hear of each task that has ended. Real nodes have the speed
+    that they have, and their timeline tells of the tasks.
 """
 
 from __future__ import annotations
@@ -18,73 +21,124 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 
 import minray
-from minray.laboratory.workload import CPU, GPU, MEMORY, TraceTask
+from minray.laboratory.workload import CPU, GPU, MEMORY, TraceActor, TraceTask, Workload
 
-Observer = Callable[[str, float, float], None]
+
+class Observer(Protocol):
+    """What a simulation knows of the node on which a task runs."""
+
+    def speed(self) -> float:
+        """Return the speed of the node of the calling process."""
+
+    def on_end(self, task: str, start_s: float, end_s: float) -> None:
+        """Note that a task has ended, with the times of ``time.time``."""
+
+
 OBSERVERS: list[Observer] = []
-"""Called as (task, start, end) at the end of each task, with the times of ``time.time``."""
+"""The observer of the simulation that runs; empty on a real cluster."""
 
 WARM_S = 1.0
 """Duration of a task of the warm-up in seconds: long enough that each CPU must take one."""
 
 
-def perform(task: str, busy_s: float, sizes: Sequence[int], *inputs: Any) -> Any:
-    """Be a task: sleep, and return values of these sizes."""
+def perform(task: str, duration_s: float, values_s: float, sizes: Sequence[int], *inputs: Any) -> Any:
+    """Be a task: sleep, and return values of these sizes.
+
+    ``duration_s``: how long the task takes on a node of speed 1. ``values_s``: how long its arguments and results take.
+    """
     start_s = time.time()
-    time.sleep(busy_s)
+    time.sleep(_here_s(duration_s) + values_s)
     values = [numpy.zeros(size, numpy.uint8) for size in sizes]
-    for observe in OBSERVERS:
-        observe(task, start_s, time.time())
+    for observer in OBSERVERS:
+        observer.on_end(task, start_s, time.time())
     return values[0] if len(values) == 1 else values
 
 
-def warm_up(nodes: int, cpus: float) -> None:
-    """Run a task on each CPU of each node, so that all workers have started and imported what they need."""
+def _here_s(duration_s: float) -> float:
+    """Return how long work of this duration takes on the node of this process."""
+    return duration_s / OBSERVERS[0].speed() if OBSERVERS else duration_s
+
+
+class Performer:
+    """Be an actor: its constructor sleeps, and its calls are tasks."""
+
+    def __init__(self, start_s: float) -> None:
+        time.sleep(_here_s(start_s))
+
+    def perform(self, *arguments: Any) -> Any:
+        return perform(*arguments)
+
+
+def warm_up(cpus: int) -> None:
+    """Run a task on each of the cluster's CPUs, so that all workers have started and imported what they need."""
     function = minray.remote(perform).options(scheduling_strategy="SPREAD", max_retries=-1)
-    minray.get([function.remote("warm-up", WARM_S, [0]) for _ in range(nodes * int(cpus))])
+    minray.get([function.remote("warm-up", 0.0, WARM_S, [0]) for _ in range(cpus)])
     time.sleep(WARM_S / 2)  # until all nodes have heard that all others are idle again
 
 
-def options_of(task: TraceTask) -> dict[str, Any]:
-    """Return a task's options of ``.remote``."""
-    rest = {name: amount for name, amount in task.resources.items() if name not in (CPU, GPU, MEMORY)}
+def _resources(resources: Mapping[str, float], cpus: float) -> dict[str, Any]:
+    """Return the options that ask for these resources; ``cpus`` is the number of CPUs if they name none."""
     return {
-        "name": task.id,
-        "num_cpus": task.resources.get(CPU, 1.0),
-        "num_gpus": task.resources.get(GPU, 0.0),
-        "memory": task.resources.get(MEMORY, 0.0) or None,
-        "resources": rest,
-        "num_returns": len(task.outputs),
-        "max_retries": -1,
+        "num_cpus": resources.get(CPU, cpus),
+        "num_gpus": resources.get(GPU, 0.0),
+        "memory": resources.get(MEMORY, 0.0) or None,
+        "resources": {name: amount for name, amount in resources.items() if name not in (CPU, GPU, MEMORY)},
     }
 
 
+class _Callables:
+    """The remote functions and actors of a workload, as long as tasks need them."""
+
+    def __init__(self, workload: Workload) -> None:
+        kinds = dict.fromkeys(task.kind for task in workload.tasks if not task.actor)
+        self._functions = {kind: minray.remote(perform) for kind in kinds}
+        self._actors: dict[str, Any] = {}
+        self._calls = Counter(task.actor for task in workload.tasks if task.actor)
+        """Number of calls of each actor that have not been submitted."""
+
+    def make(self, actor: TraceActor) -> None:
+        options: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": actor.concurrency}
+        made = minray.remote(Performer).options(**_resources(actor.resources, 0.0), **options)
+        self._actors[actor.id] = made.remote(actor.start_s)
+
+    def take(self, task: TraceTask) -> Any:
+        """Return what to call ``.remote`` of for a task. The handle of its actor is dropped after the last call."""
+        options: dict[str, Any] = {"name": task.id, "num_returns": len(task.outputs)}
+        if not task.actor:
+            return self._functions[task.kind].options(**options, **_resources(task.resources, 1.0), max_retries=-1)
+        self._calls[task.actor] -= 1
+        handle = self._actors[task.actor] if self._calls[task.actor] else self._actors.pop(task.actor)
+        return handle.perform.options(**options)
+
+
 def drive(
-    tasks: Sequence[TraceTask], busy_s: Mapping[str, float], shrink: int, on_submit: Callable[[str, float], None]
+    workload: Workload, values_s: Mapping[str, float], shrink: int, on_submit: Callable[[str, float], None]
 ) -> float:
     """Submit all tasks as they arrive, and wait for them; return when the last one was known to have ended.
 
-    ``busy_s``: how long each task sleeps. ``on_submit`` is called with each task and the time. Times are in seconds
-    since the call.
+    ``values_s``: how long the arguments and results of each task take. ``on_submit`` is called with each task and the
+    time. Times are in seconds since the call.
     """
     begin_s = time.time()
-    functions = {kind: minray.remote(perform) for kind in dict.fromkeys(task.kind for task in tasks)}
+    tasks, callables = workload.tasks, _Callables(workload)
     uses = Counter(source for task in tasks for source in dict.fromkeys(source for source, _ in task.inputs))
     refs: dict[str, list[Any]] = {}
     last: deque[Any] = deque()
+    actors = deque(workload.actors)
     for task in tasks:
-        wait_s = begin_s + task.arrival_s - time.time()
-        if wait_s > 0:
-            time.sleep(wait_s)
+        while actors and actors[0].arrival_s <= task.arrival_s:
+            _sleep_until(begin_s + actors[0].arrival_s)
+            callables.make(actors.popleft())
+        _sleep_until(begin_s + task.arrival_s)
         arguments = [refs[source][number] for source, number in task.inputs]
         on_submit(task.id, time.time() - begin_s)
         sizes = [size // shrink for size in task.outputs]
-        returned = functions[task.kind].options(**options_of(task)).remote(task.id, busy_s[task.id], sizes, *arguments)
+        returned = callables.take(task).remote(task.id, task.duration_s, values_s[task.id], sizes, *arguments)
         results = returned if len(sizes) > 1 else [returned]
         if uses[task.id]:
             refs[task.id] = results
@@ -100,3 +154,9 @@ def drive(
         minray.wait([last[0]], fetch_local=False)
         last.popleft()
     return time.time() - begin_s
+
+
+def _sleep_until(when_s: float) -> None:
+    wait_s = when_s - time.time()
+    if wait_s > 0:
+        time.sleep(wait_s)

@@ -28,7 +28,7 @@ import msgspec
 
 from minray.laboratory.experiment import RunRecord, TaskRun, node_names
 from minray.laboratory.figures import jain, percentile
-from minray.laboratory.workload import CPU, TraceTask, critical_path_s, earliest_end_s, work_s
+from minray.laboratory.workload import TraceTask, cpus_of, critical_path_s, earliest_end_s, work_s
 from minray.simulation.costs import READ, WRITE
 
 VERSION = 1
@@ -64,10 +64,11 @@ def task_rows(record: RunRecord) -> list[ReportRow]:
     runs: dict[str, list[TaskRun]] = defaultdict(list)
     for execution in record.executions:
         runs[execution.task].append(execution)
-    return [_row(task, record, runs) for task in record.workload.tasks]
+    cpus = cpus_of(record.workload)
+    return [_row(task, cpus[task.id], record, runs) for task in record.workload.tasks]
 
 
-def _row(task: TraceTask, record: RunRecord, runs: Mapping[str, list[TaskRun]]) -> ReportRow:
+def _row(task: TraceTask, cpus: float, record: RunRecord, runs: Mapping[str, list[TaskRun]]) -> ReportRow:
     submitted_s, own = record.submitted_s[task.id], runs.get(task.id, [])
     first_ends = [min((run.end_s for run in runs.get(source, [])), default=math.inf) for source, _ in task.inputs]
     ready_s = max([submitted_s, *first_ends])
@@ -78,7 +79,7 @@ def _row(task: TraceTask, record: RunRecord, runs: Mapping[str, list[TaskRun]]) 
         task=task.id,
         kind=task.kind,
         group=task.group,
-        cpus=task.resources.get(CPU, 1.0),
+        cpus=cpus,
         node=None if first is None else first.node,
         submitted_s=_rounded(submitted_s),
         ready_s=None if math.isinf(ready_s) else _rounded(ready_s),
@@ -92,22 +93,25 @@ def _row(task: TraceTask, record: RunRecord, runs: Mapping[str, list[TaskRun]]) 
 def summarise(record: RunRecord) -> Figures:
     """Return all figures of a run, as plain data."""
     rows, setup, tasks = task_rows(record), record.setup, record.workload.tasks
-    cpus = cpus_of(record)
+    cpus, machines, total_cpus = cpus_of(record.workload), setup.each(), setup.total_cpus()
     busy: Counter[str] = Counter()
     for run in record.executions:
         busy[run.node] += cpus[run.task] * (run.end_s - run.start_s)  # type: ignore[assignment]
     nodes = node_names(setup)
-    bound_s = max(earliest_end_s(tasks), work_s(tasks) / (setup.nodes * setup.cpus))
+    power = math.fsum(machine.cpus * machine.speed for machine in machines)
+    fastest = max(machine.speed for machine in machines)
+    bound_s = max(earliest_end_s(tasks, fastest), work_s(record.workload) / power if power else 0.0)
     delays = [row.queueing_delay_s for row in rows if row.queueing_delay_s is not None]
     figures: Figures = _plain(
         {
             "minray_report": VERSION,
             "workload": _facts_of_workload(record),
             "setup": msgspec.to_builtins(setup),
+            "nodes_and_cpus": [len(machines), total_cpus],
             "seed": record.seed,
             "makespan_s": record.makespan_s,
             "lower_bound_s": bound_s,
-            "utilisation": sum(busy.values()) / (setup.nodes * setup.cpus * record.makespan_s),
+            "utilisation": sum(busy.values()) / (total_cpus * record.makespan_s) if total_cpus else 0.0,
             "queueing_delay_s": {
                 "mean": fmean(delays) if delays else 0.0,
                 **{name: percentile(delays, share) if delays else 0.0 for name, share in SHARES.items()},
@@ -143,7 +147,8 @@ def _facts_of_workload(record: RunRecord) -> Figures:
     return {
         "name": workload.name,
         "tasks": len(workload.tasks),
-        "work_cpu_s": work_s(workload.tasks),
+        "actors": len(workload.actors),
+        "work_cpu_s": work_s(workload),
         "critical_path_s": critical_path_s(workload.tasks),
         "output_bytes": sum(sum(task.outputs) for task in workload.tasks),
         "failures": msgspec.to_builtins(workload.failures),
@@ -179,9 +184,11 @@ def _hot_spots(record: RunRecord, rows: Iterable[ReportRow], busy: Mapping[str, 
         }
         for (level, number, direction), size in record.links.items()
     ]
+    cpus = {name: machine.cpus for name, machine in zip(node_names(record.setup), record.setup.each(), strict=True)}
+    shares = {node: busy_s / (cpus[node] * makespan_s) if cpus[node] else 0.0 for node, busy_s in busy.items()}
     delayed = {row.task: row.queueing_delay_s for row in rows if row.queueing_delay_s}
     return {
-        "nodes": [{"node": node, "utilisation": busy_s / (record.setup.cpus * makespan_s)} for node, busy_s in _most(busy)],
+        "nodes": [{"node": node, "utilisation": share} for node, share in _most(shares)],
         "links": sorted(links, key=lambda link: (-link["utilisation"], link["link"]))[:HOTTEST],  # type: ignore[operator]
         "tasks": [{"task": task, "queueing_delay_s": delay_s} for task, delay_s in _most(delayed)],
     }
@@ -189,7 +196,7 @@ def _hot_spots(record: RunRecord, rows: Iterable[ReportRow], busy: Mapping[str, 
 
 def busy_curve(record: RunRecord, node: str | None = None) -> list[float]:
     """Return the mean number of CPUs in use, of one node or of all, in each of ``SLICES`` equal slices of the run."""
-    cpus = cpus_of(record)
+    cpus = cpus_of(record.workload)
     width_s = record.makespan_s / SLICES
     totals = [0.0] * SLICES
     for run in record.executions:
@@ -198,11 +205,6 @@ def busy_curve(record: RunRecord, node: str | None = None) -> list[float]:
                 overlap_s = min(run.end_s, (index + 1) * width_s) - max(run.start_s, index * width_s)
                 totals[index] += cpus[run.task] * max(0.0, overlap_s)
     return [total / width_s for total in totals]
-
-
-def cpus_of(record: RunRecord) -> dict[str, float]:
-    """Return the CPUs of each task."""
-    return {task.id: task.resources.get(CPU, 1.0) for task in record.workload.tasks}
 
 
 def _rounded(number: float) -> float:
@@ -238,10 +240,11 @@ def _cell(value: Any) -> str:
 def text(figures: Figures) -> str:
     """Return the main figures for a terminal."""
     delay, moved, workload = figures["queueing_delay_s"], figures["bytes"], figures["workload"]
+    nodes, cpus = figures["nodes_and_cpus"]
     rows = [
         ("tasks", f"{figures['tasks']['ended']} of {workload['tasks']} ended, {figures['tasks']['runs_again']} runs again"),
         ("makespan", f"{figures['makespan_s']:.3f} s; no schedule is below {figures['lower_bound_s']:.3f} s"),
-        ("utilisation", f"{figures['utilisation']:.1%} of {figures['setup']['nodes']} x {figures['setup']['cpus']:g} CPUs"),
+        ("utilisation", f"{figures['utilisation']:.1%} of {cpus:g} CPUs on {nodes} nodes"),
         ("queueing", ", ".join(f"{name} {delay[name]:.3f}" for name in ("mean", *SHARES)) + " s"),
         ("bytes", ", ".join(f"{name} {size / 1e6:.1f}" for name, size in moved.items()) + " MB"),
         ("fairness", ", ".join(f"{name} {index:.3f}" for name, index in figures["fairness"].items()) + " (Jain)"),

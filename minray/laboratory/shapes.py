@@ -18,6 +18,8 @@ class ShapeTask:
 
     kind: str
     inputs: tuple[int, ...] = ()
+    actor: int | None = None
+    """The number of the actor of which it is a call; None: a plain task."""
 
 
 def single(width: int, depth: int) -> list[ShapeTask]:
@@ -60,6 +62,12 @@ def tree(width: int, depth: int) -> list[ShapeTask]:
     return places
 
 
+def actors(width: int, depth: int) -> list[ShapeTask]:
+    """Make ``width`` actors with ``depth`` calls each, and one task that uses the result of each actor's last call."""
+    calls = [ShapeTask("call", actor=actor) for _ in range(depth) for actor in range(width)]
+    return [*calls, ShapeTask("gather", tuple(range(len(calls) - width, len(calls))))]
+
+
 SHAPES: dict[str, Callable[[int, int], list[ShapeTask]]] = {
     "single": single,
     "chain": chain,
@@ -67,5 +75,6 @@ SHAPES: dict[str, Callable[[int, int], list[ShapeTask]]] = {
     "map-reduce": map_reduce,
     "fft": fft,
     "tree": tree,
+    "actors": actors,
 }
 """The shapes by the names that the command line has for them."""

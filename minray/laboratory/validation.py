@@ -11,7 +11,7 @@ setup must describe it. Makespans are those that the driver sees. Bytes are thos
 themselves (the metrics ``object_manager_bytes`` and ``spill_manager_bytes_total``).
 
 Rules
-  * The workload is run as it is: nothing is shrunk, and no node fails.
+  * The workload is run as it is: nothing is shrunk, no node fails, and none is faster than another.
   * Of an existing cluster only what was counted meanwhile counts. Nobody else should use it.
   * A difference is relative to the real run.
 
@@ -67,12 +67,14 @@ def run_for_real(workload: Workload, setup: Setup, address: str | None = None) -
     check(workload, setup)
     if setup.shrink != 1 or workload.failures:
         raise TraceError("a real run has whole values and no failures of nodes; leave out --shrink and --failures")
-    durations = {task.id: task.duration_s for task in workload.tasks}
+    if any(machine.speed != 1 for machine in setup.machines):
+        raise TraceError("nodes of a real run are as fast as they are; leave out the speeds in --machines")
+    values_s = dict.fromkeys((task.id for task in workload.tasks), 0.0)
     with _connected(address) if address else _cluster(setup):
         if setup.warm:
-            program.warm_up(setup.nodes, setup.cpus)
+            program.warm_up(setup.whole_cpus())
         before = _counters()
-        makespan_s = program.drive(workload.tasks, durations, 1, lambda task, now_s: None)
+        makespan_s = program.drive(workload, values_s, 1, lambda task, now_s: None)
         moved_bytes, spilled_bytes = (now - then for now, then in zip(_counters(), before, strict=True))
     return Measured(makespan_s, moved_bytes=moved_bytes, spilled_bytes=spilled_bytes)
 
@@ -90,10 +92,10 @@ def _connected(address: str) -> Iterator[None]:
 @contextmanager
 def _cluster(setup: Setup) -> Iterator[None]:
     """Start the nodes of a setup on this machine, and make this process a driver."""
-    node = setup.node()
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": setup.system_config})
+    head, *others = setup.described()
+    cluster = Cluster(initialize_head=True, head_node_args={**head, "_system_config": setup.system_config})
     try:
-        for _ in range(setup.nodes - 1):
+        for node in others:
             cluster.add_node(**node)
         assert cluster.address is not None
         with _connected(cluster.address):

@@ -1,4 +1,4 @@
-"""A workload: tasks with given durations, sizes of results, inputs and resources, and the failures of nodes.
+"""A workload: tasks and actors with given durations, sizes of results, inputs and resources, and failures of nodes.
 
 Ray: has no counterpart
 
@@ -7,7 +7,9 @@ file format: JSON with the word ``minray-workload`` in it.
 
 Rules
   * Tasks are in an order in which each comes after all tasks whose results it uses. ``ordered`` makes such an order.
-  * A task takes ``duration_s`` wherever it runs. A result of ``outputs`` has a size and no content.
+  * A task takes ``duration_s`` on a node of speed 1, and half of it on one of speed 2. A result of ``outputs`` has a size
+    and no content.
+  * A task with an ``actor`` is a call of that actor. An actor runs its calls in the order of their arrival.
   * A task arrives (is submitted) at ``arrival_s`` whether or not earlier ones have ended: the load is open-loop. Work that
     is submitted all at once arrives at 0.
 """
@@ -45,6 +47,21 @@ class TraceTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """The user, job or workflow to which it belongs: fairness is measured between groups."""
     kind: str = ""
     """The program that it runs, such as ``align``; tasks of one kind are one remote function. Empty: all are one."""
+    actor: str = ""
+    """The actor of which it is a call. The actor has the resources then, and the task names none."""
+
+
+class TraceActor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One actor of a workload. It lives from its arrival until its last call has ended."""
+
+    id: str
+    arrival_s: float = 0.0
+    start_s: float = 0.0
+    """Seconds that its constructor takes on a node of speed 1."""
+    resources: dict[str, float] = {}
+    """What it holds as long as it lives: ``{"CPU": 1, "GPU": 1}``. Without CPU it needs none, as in Ray."""
+    concurrency: int = 1
+    """Largest number of its calls that run at a time."""
 
 
 class NodeFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -64,6 +81,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     name: str
     tasks: tuple[TraceTask, ...]
     failures: tuple[NodeFailure, ...] = ()
+    actors: tuple[TraceActor, ...] = ()
+    """Actors by the time of their arrival."""
     notes: tuple[str, ...] = ()
     """Sentences about what the reader of the trace has left out."""
 
@@ -101,6 +120,7 @@ def checked(workload: Workload, where: str) -> Workload:
             raise TraceError(f"{where}: two tasks have the id {task.id!r}; give each its own")
         known[task.id] = task
         _check_numbers(task, where)
+    actors = _checked_actors(workload, where)
     for task in workload.tasks:
         for source, number in task.inputs:
             if source not in known:
@@ -108,18 +128,45 @@ def checked(workload: Workload, where: str) -> Workload:
             if not 0 <= number < len(known[source].outputs):
                 has = len(known[source].outputs)
                 raise TraceError(f"{where}: task {task.id!r} takes output {number} of {source!r}; it has {has}, from 0")
-    for failure in workload.failures:
-        _check_failure(failure, where)
-    return msgspec.structs.replace(workload, tasks=tuple(ordered(workload.tasks, where)))
+    _check_failures(workload.failures, where)
+    return msgspec.structs.replace(workload, tasks=tuple(ordered(workload.tasks, where)), actors=actors)
+
+
+def _checked_actors(workload: Workload, where: str) -> tuple[TraceActor, ...]:
+    """Return the actors by arrival, each no later than its first call. Raises TraceError."""
+    known: dict[str, TraceActor] = {}
+    for actor in workload.actors:
+        if actor.id in known:
+            raise TraceError(f"{where}: two actors have the id {actor.id!r}; give each its own")
+        known[actor.id] = actor
+        times = {"start_s": actor.start_s, "arrival_s": actor.arrival_s}
+        _check_finite(times, actor.resources, f"{where}: actor {actor.id!r}")
+        if actor.concurrency < 1:
+            raise TraceError(f"{where}: actor {actor.id!r} has concurrency {actor.concurrency}; give a number from 1")
+    first_s: dict[str, float] = {}
+    for task in workload.tasks:
+        if task.actor:
+            if task.actor not in known:
+                raise TraceError(f"{where}: task {task.id!r} is a call of {task.actor!r}, but there is no such actor")
+            if task.resources:
+                raise TraceError(f"{where}: task {task.id!r} is a call and names resources; give them to its actor")
+            first_s[task.actor] = min(first_s.get(task.actor, math.inf), task.arrival_s)
+    for id in (id for id in known if id not in first_s):
+        raise TraceError(f"{where}: actor {id!r} has no calls; remove it, or add a task with this actor")
+    actors = [msgspec.structs.replace(one, arrival_s=min(one.arrival_s, first_s[one.id])) for one in workload.actors]
+    return tuple(sorted(actors, key=lambda actor: actor.arrival_s))
+
+
+def _check_finite(numbers: Mapping[str, float], resources: Mapping[str, float], who: str) -> None:
+    for name, value in {**numbers, **{f"resource {name}": amount for name, amount in resources.items()}}.items():
+        if not 0 <= value < math.inf:
+            raise TraceError(f"{who} has {name} = {value}; it must be a finite number from 0")
 
 
 def _check_numbers(task: TraceTask, where: str) -> None:
     numbers = {"duration_s": task.duration_s, "arrival_s": task.arrival_s}
     numbers |= {f"output {index}": size for index, size in enumerate(task.outputs)}
-    numbers |= {f"resource {name}": amount for name, amount in task.resources.items()}
-    for name, value in numbers.items():
-        if not 0 <= value < math.inf:
-            raise TraceError(f"{where}: task {task.id!r} has {name} = {value}; it must be a finite number from 0")
+    _check_finite(numbers, task.resources, f"{where}: task {task.id!r}")
     if not task.outputs:
         raise TraceError(f"{where}: task {task.id!r} has no outputs; write one of 0 bytes")
 
@@ -132,6 +179,19 @@ def _check_failure(failure: NodeFailure, where: str) -> None:
             f"{where}: node {failure.node} goes down at {failure.down_s} and up at {failure.up_s};"
             " give seconds from 0, the second after the first"
         )
+
+
+def _check_failures(failures: Sequence[NodeFailure], where: str) -> None:
+    for failure in failures:
+        _check_failure(failure, where)
+    by_node = sorted(failures, key=lambda failure: (failure.node, failure.down_s))
+    for one, other in zip(by_node, by_node[1:], strict=False):
+        if one.node == other.node and (one.up_s is None or one.up_s > other.down_s):
+            until = "for ever" if one.up_s is None else f"until {one.up_s}"
+            raise TraceError(
+                f"{where}: node {one.node} goes down at {other.down_s}, but it is already down from {one.down_s} {until};"
+                " let it come up before, or remove one of the failures"
+            )
 
 
 def ordered(tasks: Sequence[TraceTask], where: str) -> list[TraceTask]:
@@ -172,9 +232,16 @@ def _a_circle(waits_for: Mapping[str, Iterable[str]]) -> list[str]:
     return [*way[way.index(id) :], id]
 
 
-def work_s(tasks: Iterable[TraceTask]) -> float:
-    """Return the CPU seconds of tasks."""
-    return math.fsum(task.duration_s * task.resources.get(CPU, 1.0) for task in tasks)
+def cpus_of(workload: Workload) -> dict[str, float]:
+    """Return for each task how many CPUs it uses while it runs; a call uses those of its actor."""
+    actors = {actor.id: actor.resources.get(CPU, 0.0) for actor in workload.actors}
+    return {task.id: actors[task.actor] if task.actor else task.resources.get(CPU, 1.0) for task in workload.tasks}
+
+
+def work_s(workload: Workload) -> float:
+    """Return the CPU seconds of all tasks, on nodes of speed 1."""
+    cpus = cpus_of(workload)
+    return math.fsum(task.duration_s * cpus[task.id] for task in workload.tasks)
 
 
 def critical_path_s(tasks: Iterable[TraceTask]) -> float:
@@ -182,9 +249,9 @@ def critical_path_s(tasks: Iterable[TraceTask]) -> float:
     return earliest_end_s([msgspec.structs.replace(task, arrival_s=0.0) for task in tasks])
 
 
-def earliest_end_s(tasks: Iterable[TraceTask]) -> float:
-    """Return when the last task would end if none ever waited for a CPU or for bytes. Tasks must be in order."""
+def earliest_end_s(tasks: Iterable[TraceTask], speed: float = 1.0) -> float:
+    """Return when the last task would end if none ever waited, on nodes of this speed. Tasks must be in order."""
     ends: dict[str, float] = {}
     for task in tasks:
-        ends[task.id] = task.duration_s + max([task.arrival_s, *(ends[source] for source, _ in task.inputs)])
+        ends[task.id] = task.duration_s / speed + max([task.arrival_s, *(ends[source] for source, _ in task.inputs)])
     return max(ends.values())

@@ -122,6 +122,35 @@ def test_a_wrong_cost_model_is_refused(tmp_path: Path, name: str, content: str, 
     assert str(tmp_path / name) in told and reason in told
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[", "is no list of machines: Input data was truncated. Write one such as"),
+        ("[]", "has no machines"),
+        ('[{"cores": 3}]', "Object contains unknown field `cores`"),
+        ('[{}, {"cpus": -1}]', "[1].cpus is -1"),
+        ('[{"resources": {"GPU": -2}}]', "[0].resources.GPU is -2"),
+        ('[{"speed": 0}]', "[0] has count=1, store_bytes=1073741824, speed=0"),
+        ('[{"count": 0}]', "[0] has count=0"),
+    ],
+)
+def test_wrong_machines_are_refused(tmp_path: Path, content: str, reason: str) -> None:
+    path = tmp_path / "machines.json"
+    path.write_text(content)
+    told = refused("run", "single", "--machines", path)
+    assert str(path) in told and reason in told and "Traceback" not in told
+
+
+def test_machines_describe_all_nodes(tmp_path: Path) -> None:
+    path, page = tmp_path / "machines.json", tmp_path / "run.html"
+    path.write_text('[{"cpus": 1, "speed": 2}, {"count": 2, "cpus": 3}]')
+    told = command("run", "single:count=7", "--machines", path, "--html", page)
+    assert "of 7 CPUs on 3 nodes" in told and "single on 3 simulated nodes" in page.read_text()
+    assert "--machines describes all nodes; leave out --cpus" in refused("run", "single", "--machines", path, "--cpus", 4)
+    told = refused("validate", "single", "--machines", path)
+    assert "nodes of a real run are as fast as they are; leave out the speeds in --machines" in told
+
+
 def test_axes_have_round_numbers() -> None:
     assert ticks(0.0, 10.0) == [0, 2, 4, 6, 8, 10] and ticks(3.0, 3.0) == [3.0]
     assert [label(number) for number in (0.25, 1500.0, 2e6, 4e9, 30_000.0)] == ["0.25", "1500", "2M", "4G", "30k"]

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from minray.cli.main import main
 from minray.laboratory.cost_model import CostModel
+from minray.laboratory.experiment import Machine, Setup, machines_in
 from minray.laboratory.generator import Load
 from minray.laboratory.shapes import SHAPES
 
@@ -43,4 +44,13 @@ def test_the_program_prints_what_the_page_says() -> None:
 
 def test_the_tables_name_all_settings_and_entries() -> None:
     told = set(re.findall(r"`([\w-]+)`", PAGE))
-    assert {*CostModel.__struct_fields__, *SHAPES, *Load.__struct_fields__} - {"shape", "width", "depth"} <= told
+    entries = {*CostModel.__struct_fields__, *SHAPES, *Load.__struct_fields__, *Machine.__struct_fields__}
+    assert entries - {"shape", "width", "depth"} <= told
+
+
+def test_the_machines_of_the_page_can_be_used(tmp_path: Path) -> None:
+    (machines,) = blocks("json")
+    path = tmp_path / "machines.json"
+    path.write_text(machines)
+    fast, *_, slow = Setup(machines=machines_in(path)).each()
+    assert (fast.speed, fast.has("memory"), slow.cpus, slow.store_bytes) == (2, 64e9, 4, 200_000_000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from minray.laboratory.cost_model import CostModel
-from minray.laboratory.experiment import Setup, simulate
+from minray.laboratory.experiment import Machine, Setup, simulate
 from minray.laboratory.report import summarise, task_rows, to_csv, to_json
-from minray.laboratory.workload import NodeFailure, TraceError, TraceTask
+from minray.laboratory.workload import NodeFailure, TraceActor, TraceError, TraceTask
 from tests.laboratory.worlds import load, run, workload
 
 MB = 1_000_000
@@ -102,3 +102,92 @@ def test_a_task_that_no_node_can_run_is_refused(task: TraceTask, setup: dict[str
 def test_a_failure_of_a_node_that_is_not_there_is_refused() -> None:
     with pytest.raises(TraceError, match="node 4 fails, but the last of 4 nodes is 3"):
         simulate(workload(TraceTask("a", 1.0), failures=(NodeFailure(4, 1.0),)), Setup(), 0)
+
+
+def test_a_task_takes_less_time_on_a_faster_node() -> None:
+    machines = (Machine(cpus=1), Machine(cpus=1, speed=4), Machine(cpus=1, speed=0.5))
+    record = run(load("single:count=3,duration=8"), machines=machines, costs=CostModel(worker_start_s=0.0))
+    assert {each.node: round(each.end_s - each.start_s, 3) for each in record.executions} == {"head": 8, "n1": 2, "n2": 16}
+    figures = summarise(record)
+    assert figures["nodes_and_cpus"] == [3, 3] and figures["lower_bound_s"] == pytest.approx(24 / 5.5)
+    shares = {spot["node"]: spot["utilisation"] for spot in figures["hot_spots"]["nodes"]}
+    assert shares["n2"] == pytest.approx(1.0, abs=0.01) and shares["n1"] == pytest.approx(1 / 8, abs=0.01)
+
+
+def test_each_node_has_what_its_machine_has() -> None:
+    machines = (Machine(cpus=1), Machine(count=2, cpus=3, resources={"disk": 1}), Machine(cpus=0, resources={"GPU": 2}))
+    tasks = [TraceTask(f"wide {number}", 1.0, resources={"CPU": 3}) for number in range(2)]
+    tasks += [TraceTask("gpus", 1.0, resources={"CPU": 0, "GPU": 2}), TraceTask("disk", 1.0, resources={"disk": 1})]
+    record = run(workload(*tasks), machines=machines)
+    places = {each.task: each.node for each in record.executions}
+    assert {places["wide 0"], places["wide 1"]} == {"n1", "n2"} and places["gpus"] == "n3" and places["disk"] != "head"
+
+
+def test_a_machine_that_comes_up_again_is_what_it_was() -> None:
+    machines = (Machine(cpus=1), Machine(cpus=2, speed=2))
+    failures = (NodeFailure(1, 1.0, 5.0), NodeFailure(1, 6.0, 20.0))
+    record = run(workload(TraceTask("a", 8.0, resources={"CPU": 2}), failures=failures), machines=machines)
+    (done,) = record.executions
+    assert done.node == "n1" and done.start_s > 20 and done.end_s - done.start_s == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("resources", "reason"),
+    [
+        ({"CPU": 9}, "'a' of test needs 9 CPU, and a node has 8"),
+        ({"CPU": 8, "GPU": 1}, "'a' of test needs 8 CPU and 1 GPU on one node, and no kind of node has all of that"),
+        ({"CPU": 1, "memory": 2e9}, None),
+    ],
+)
+def test_a_task_must_fit_a_kind_of_node(resources: dict[str, float], reason: str | None) -> None:
+    machines = (Machine(cpus=1, resources={"GPU": 1}), Machine(cpus=8, resources={"memory": 1e9}))
+    whole = workload(TraceTask("a", 1.0, resources=resources))
+    if reason is None:
+        assert run(whole, machines=machines).executions[0].node == "head", "whose memory is not said"
+        return
+    with pytest.raises(TraceError, match=reason):
+        run(whole, machines=machines)
+
+
+def test_calls_of_an_actor_run_one_after_the_other_on_its_node() -> None:
+    calls = [TraceTask(f"call {number}", 2.0, actor="counter") for number in range(3)]
+    others = [TraceTask(f"task {number}", 3.0) for number in range(2)]
+    actor = TraceActor("counter", start_s=4.0, resources={"CPU": 1})
+    record = run(workload(*calls, *others, actors=(actor,)), costs=CostModel(worker_start_s=0.0))
+    of_actor = [each for each in record.executions if each.task.startswith("call")]
+    assert len({each.node for each in of_actor}) == 1
+    assert [each.start_s for each in of_actor] == pytest.approx([4, 6, 8], abs=0.1)
+    assert summarise(record)["workload"]["actors"] == 1 and len(record.executions) == 5
+
+
+def test_an_actor_with_several_threads_runs_several_calls() -> None:
+    calls = [TraceTask(f"call {number}", 2.0, actor="pool") for number in range(4)]
+    record = run(workload(*calls, actors=(TraceActor("pool", concurrency=4),)), costs=CostModel(worker_start_s=0.0))
+    assert record.makespan_s == pytest.approx(2.0, abs=0.1)
+    assert summarise(record)["workload"]["work_cpu_s"] == 0, "it has no CPU, as in Ray"
+
+
+def test_an_actor_gives_its_resources_back_after_its_last_call() -> None:
+    actors = tuple(TraceActor(name, resources={"CPU": 2}) for name in "abc")
+    calls = [TraceTask(f"{name}{number}", 1.0, actor=name) for name in "abc" for number in range(2)]
+    record = run(workload(*calls, actors=actors), nodes=1)
+    assert record.makespan_s > 6 and len(record.executions) == 6
+
+
+def test_an_actor_whose_node_fails_begins_again_elsewhere() -> None:
+    calls = [TraceTask(f"call {number}", 5.0, actor="one") for number in range(3)]
+    # Only the machines from number 1 on have room for it.
+    machines = (Machine(cpus=1), Machine(count=2, cpus=2))
+    whole = workload(*calls, actors=(TraceActor("one", resources={"CPU": 2}),))
+    first = run(whole, machines=machines).executions[0].node
+    struck = workload(*calls, actors=whole.actors, failures=(NodeFailure(int(first[1:]), 7.0),))
+    record = run(struck, machines=machines)
+    assert [each.task for each in record.executions] == ["call 0", "call 1", "call 2"]
+    assert record.executions[0].node == first != record.executions[1].node == record.executions[2].node
+
+
+def test_reduces_that_share_their_arguments_run_side_by_side() -> None:
+    """The limit for arguments (G86) is 70 MB here. It holds those of both reduces, if what they share counts once."""
+    record = run(load("map-reduce:width=8,depth=2,output=5e6,duration=3"), cpus=4.0, store_bytes=100 * MB, shrink=20)
+    one, other = (each for each in record.executions if each.task in ("0.8", "0.9"))
+    assert abs(one.start_s - other.start_s) < 0.5

@@ -10,9 +10,11 @@ import pytest
 
 import minray
 from minray import simulation
+from minray.laboratory import program as lab_program
 from minray.laboratory.program import perform
 from minray.laboratory.traces.reading import failures_in, read, workload_of
-from minray.laboratory.workload import NodeFailure, TraceError, TraceTask, encode
+from minray.laboratory.workload import NodeFailure, TraceActor, TraceError, TraceTask, encode
+from tests.laboratory.worlds import load, run
 
 SAMPLES = Path(__file__).with_name("samples")
 
@@ -44,10 +46,10 @@ def test_a_workflow_of_an_older_version_is_the_same(tmp_path: Path) -> None:
     specification, runs = whole["workflow"]["specification"], whole["workflow"]["execution"]["tasks"]
     sizes = {file["id"]: file["sizeInBytes"] for file in specification["files"]}
     flat = []
-    for task, run in zip(specification["tasks"], runs, strict=True):
+    for task, its in zip(specification["tasks"], runs, strict=True):
         files = [("input", name) for name in task["inputFiles"]] + [("output", name) for name in task["outputFiles"]]
         listed = [{"link": link, "name": name, "sizeInBytes": sizes[name]} for link, name in files]
-        times = {"runtimeInSeconds": run["runtimeInSeconds"], "cores": run.get("coreCount", 1)}
+        times = {"runtimeInSeconds": its["runtimeInSeconds"], "cores": its.get("coreCount", 1)}
         flat.append({"name": task["id"], "category": task["name"], "parents": task["parents"], "files": listed, **times})
     older = written(tmp_path, {"name": "three-steps", "schemaVersion": "1.4", "workflow": {"tasks": flat}})
     assert read(older) == read(SAMPLES / "wfcommons.json")
@@ -78,12 +80,59 @@ def test_a_timeline_has_the_tasks_at_the_times_of_their_start(tmp_path: Path) ->
 def test_the_timeline_of_a_run_is_a_trace(tmp_path: Path) -> None:
     def program() -> Any:
         nap = minray.remote(perform).options(name="nap")
-        minray.get([nap.remote("one", 2.0, [0]), nap.remote("other", 3.0, [0])])
+        minray.get([nap.remote("one", 2.0, 0.0, [0]), nap.remote("other", 3.0, 0.0, [0])])
         return minray.timeline()
 
     workload = read(written(tmp_path, simulation.run(program, nodes=1)))
     assert sorted(round(task.duration_s, 2) for task in workload.tasks) == [2.0, 3.0]
     assert [(task.kind, task.arrival_s < 0.1) for task in workload.tasks] == [("nap", True)] * 2
+
+
+def test_a_timeline_has_actors_too(tmp_path: Path) -> None:
+    def event(name: str, ts: float, dur: float, actor: str | None) -> dict[str, Any]:
+        return {"cat": f"task::{name}", "ph": "X", "ts": ts, "dur": dur, "args": {"actor_id": actor}}
+
+    events = [
+        event("Pool.__init__", 1_000_000, 500_000, "ab"),
+        event("Pool.work", 2_000_000, 1_000_000, "ab"),
+        event("Pool.work", 2_500_000, 500_000, "ab"),
+        event("Pool.work", 3_000_000, 100_000, "ab"),
+        event("Pool.__init__", 4_000_000, 900_000, "ab"),
+        event("Old.look", 5_000_000, 100_000, "cd"),
+        event("plain", 5_000_000, 100_000, None),
+    ]
+    workload = read(written(tmp_path, events))
+    assert workload.actors == (TraceActor("ab", 0.0, start_s=0.5, concurrency=2), TraceActor("cd"))
+    assert [(task.kind, task.actor, task.arrival_s) for task in workload.tasks] == [
+        ("Pool.work", "ab", 1.0),
+        ("Pool.work", "ab", 1.5),
+        ("Pool.work", "ab", 2.0),
+        ("Old.look", "cd", 4.0),
+        ("plain", "", 4.0),
+    ]
+    assert len(workload.notes) == 2
+    with pytest.raises(TraceError, match="has constructors of actors alone"):
+        read(written(tmp_path, events[:1]))
+
+
+def test_the_timeline_of_a_run_with_actors_can_be_run_again(tmp_path: Path) -> None:
+    """Its actors, the order of their calls and the times are those of the run from which it was taken."""
+    original = load("actors:width=2,depth=3,duration=2,durations=exponential", seed=5)
+
+    def program() -> Any:
+        lab_program.drive(original, dict.fromkeys((task.id for task in original.tasks), 0.0), 1, lambda task, now_s: None)
+        return minray.timeline()
+
+    again = read(written(tmp_path, simulation.run(program, nodes=2)))
+    assert len(again.actors) == 2 and len(again.tasks) == 7
+    assert sorted(round(task.duration_s, 2) for task in again.tasks) == pytest.approx(
+        sorted(task.duration_s for task in original.tasks), abs=0.02
+    )
+    record = run(again)
+    assert len(record.executions) == 7
+    begun = {each.task: each.start_s for each in record.executions}
+    first_s = min(begun.values())
+    assert all(begun[task.id] - first_s == pytest.approx(task.arrival_s, abs=0.5) for task in again.tasks)
 
 
 def test_a_converted_trace_is_the_same_workload(tmp_path: Path) -> None:
@@ -107,6 +156,9 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("dagbench.json", "task_graph/tasks", {}, "task_graph.tasks is {}; it must be a list"),
     ("timeline.json", "0/dur", None, "traceEvents[0].dur is missing; it must be a number: the duration"),
     ("timeline.json", "0/ts", True, "traceEvents[0].ts is True"),
+    ("timeline.json", "0/args", {"actor_id": 7}, "traceEvents[0].args.actor_id is 7; it must be a text"),
+    ("timeline.json", "0/args", "none", "traceEvents[0].args is 'none'; it must be an object"),
+    ("timeline.json", "0/dur", -5, "traceEvents[0].dur is -5; it must be a finite number from 0"),
 ]
 
 

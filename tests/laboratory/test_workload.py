@@ -8,6 +8,7 @@ import pytest
 
 from minray.laboratory.workload import (
     NodeFailure,
+    TraceActor,
     TraceError,
     TraceTask,
     Workload,
@@ -30,8 +31,8 @@ def test_tasks_come_after_what_they_use_and_arrive_no_earlier() -> None:
 
 
 def test_work_and_critical_path() -> None:
-    tasks = workload(task("a"), task("b", "a", resources={"CPU": 3}), task("c", "a")).tasks
-    assert (work_s(tasks), critical_path_s(tasks)) == (5.0, 2.0)
+    whole = workload(task("a"), task("b", "a", resources={"CPU": 3}), task("c", "a"))
+    assert (work_s(whole), critical_path_s(whole.tasks)) == (5.0, 2.0)
 
 
 def test_a_workload_is_written_and_read_again() -> None:
@@ -70,6 +71,55 @@ def test_a_workload_that_cannot_run_is_refused(tasks: tuple[TraceTask, ...], rea
 def test_a_failure_that_makes_no_sense_is_refused(failure: NodeFailure, reason: str) -> None:
     with pytest.raises(TraceError, match=reason):
         workload(task("a"), failures=(failure,))
+
+
+def call(id: str, actor: str = "one", **settings: object) -> TraceTask:
+    return TraceTask(id, 1.0, actor=actor, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("actors", "tasks", "reason"),
+    [
+        ((), [call("a")], "task 'a' is a call of 'one', but there is no such actor"),
+        ((TraceActor("one"),) * 2, [call("a")], "two actors have the id 'one'"),
+        ((TraceActor("one"),), [task("a")], "actor 'one' has no calls"),
+        ((TraceActor("one"),), [call("a", resources={"CPU": 1})], "task 'a' is a call and names resources; give them to"),
+        ((TraceActor("one", start_s=-1.0),), [call("a")], "actor 'one' has start_s = -1.0"),
+        ((TraceActor("one", resources={"CPU": float("nan")}),), [call("a")], "actor 'one' has resource CPU = nan"),
+        ((TraceActor("one", concurrency=0),), [call("a")], "actor 'one' has concurrency 0"),
+    ],
+)
+def test_actors_that_make_no_sense_are_refused(
+    actors: tuple[TraceActor, ...], tasks: list[TraceTask], reason: str
+) -> None:
+    with pytest.raises(TraceError, match="^test: ") as error:
+        workload(*tasks, actors=actors)
+    assert reason in str(error.value)
+
+
+def test_an_actor_arrives_no_later_than_its_first_call() -> None:
+    late, early = TraceActor("late", arrival_s=9.0), TraceActor("early", arrival_s=1.0)
+    whole = workload(call("a", "late", arrival_s=4.0), call("b", "early", arrival_s=5.0), actors=(late, early))
+    assert [(actor.id, actor.arrival_s) for actor in whole.actors] == [("early", 1.0), ("late", 4.0)]
+    assert decode(encode(whole), "file") == whole
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (NodeFailure(1, 4.0), "node 1 goes down at 4.0, but it is already down from 2.0 until 5.0"),
+        (NodeFailure(1, 1.0), "node 1 goes down at 2.0, but it is already down from 1.0 for ever"),
+        (NodeFailure(2, 4.0), None),
+        (NodeFailure(1, 5.0), None),
+    ],
+)
+def test_a_node_that_is_down_cannot_fail(second: NodeFailure, reason: str | None) -> None:
+    failures = (NodeFailure(1, 2.0, 5.0), second)
+    if reason is None:
+        assert workload(task("a"), failures=failures).failures == failures
+        return
+    with pytest.raises(TraceError, match=reason):
+        workload(task("a"), failures=failures)
 
 
 @pytest.mark.parametrize(

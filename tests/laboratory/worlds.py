@@ -6,15 +6,17 @@ from typing import Any
 
 from minray.laboratory.experiment import RunRecord, Setup, simulate
 from minray.laboratory.generator import Load, generate
-from minray.laboratory.workload import NodeFailure, TraceTask, Workload, checked
+from minray.laboratory.workload import NodeFailure, TraceActor, TraceTask, Workload, checked
 
 
 def load(text: str, seed: int = 0) -> Workload:
     return generate(Load.parse(text), seed)
 
 
-def workload(*tasks: TraceTask, failures: tuple[NodeFailure, ...] = ()) -> Workload:
-    return checked(Workload("test", tasks, failures), "test")
+def workload(
+    *tasks: TraceTask, failures: tuple[NodeFailure, ...] = (), actors: tuple[TraceActor, ...] = ()
+) -> Workload:
+    return checked(Workload("test", tasks, failures, actors=actors), "test")
 
 
 def run(workload: Workload, seed: int = 0, **setup: Any) -> RunRecord:

@@ -3,23 +3,28 @@
 Ray: python/ray/_private/state.py (chrome_tracing_dump), which writes the format
 
 An event of a task has the category ``task::NAME``, in Ray too, a start and a duration in microseconds. A task arrives when
-it has started in the real run, and takes as long as it took then. Phases of tasks, names of rows and events of other
-categories are skipped.
+it has started in the real run, and takes as long as it took then. An event with an ``actor_id`` is a call of that
+actor, and that of ``CLASS.__init__`` is its constructor. An actor runs as many calls at a time as it did then. Phases of
+tasks, names of rows and events of other categories are skipped.
 
 Left out, and said in the notes: dependencies, sizes and resources, which a timeline does not have. Each task needs one CPU.
-So the trace shows the load of a run as it was admitted, not the queue before it. Calls of actors are tasks here.
+So the trace shows the load of a run as it was admitted, not the queue before it. Actors hold no resources.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from minray.laboratory.traces.objects import JsonPlace
-from minray.laboratory.workload import TraceError, TraceTask, Workload
+from minray.laboratory.workload import TraceActor, TraceError, TraceTask, Workload
 
 CATEGORY = "task::"
 """Beginning of the category of a task's event."""
+CONSTRUCTOR = ".__init__"
+"""End of the category of a constructor's event."""
 NOTE = "a timeline has neither dependencies nor sizes nor resources; tasks arrive when they had started"
+NOTE_OF_ACTORS = "actors hold no resources, and each call needs none"
 
 
 def is_one(decoded: Any) -> bool:
@@ -39,15 +44,37 @@ def read(decoded: Any, file: str) -> Workload:
     if not events:
         raise TraceError(f"{file} has no events of the category {CATEGORY}NAME; write it with `minray timeline -o FILE`")
     begin_us = events[0].number("ts")
-    tasks = []
+    tasks: list[TraceTask] = []
+    constructors: dict[str, tuple[float, float]] = {}
     for index, event in enumerate(events):
         if not event.has("dur"):
             raise event.wrong("dur", None, "a number: the duration of the task in microseconds")
-        task = TraceTask(
-            id=str(index),
-            duration_s=event.number("dur") / 1e6,
-            arrival_s=(event.number("ts") - begin_us) / 1e6,
-            kind=event.text("cat").removeprefix(CATEGORY),
-        )
-        tasks.append(task)
-    return Workload("timeline", tuple(tasks), notes=(NOTE,))
+        arrival_s, duration_s = (event.number("ts") - begin_us) / 1e6, event.number("dur") / 1e6
+        kind, actor = event.text("cat").removeprefix(CATEGORY), _actor_of(event)
+        if actor and kind.endswith(CONSTRUCTOR):
+            constructors.setdefault(actor, (arrival_s, duration_s))  # Later ones are restarts.
+        else:
+            tasks.append(TraceTask(str(index), duration_s, arrival_s=arrival_s, kind=kind, actor=actor))
+    if not tasks:
+        raise TraceError(f"{file} has constructors of actors alone; a workload has at least one task or call")
+    actors = tuple(_actor(actor, constructors, tasks) for actor in dict.fromkeys(task.actor for task in tasks) if actor)
+    return Workload("timeline", tuple(tasks), notes=(NOTE, NOTE_OF_ACTORS) if actors else (NOTE,), actors=actors)
+
+
+def _actor_of(event: JsonPlace) -> str:
+    """Return the id of the actor to which an event belongs; empty for a task."""
+    return event.down("args").text("actor_id", "") if event.has("args") and event.down("args").has("actor_id") else ""
+
+
+def _actor(id: str, constructors: dict[str, tuple[float, float]], tasks: list[TraceTask]) -> TraceActor:
+    calls = [task for task in tasks if task.actor == id]
+    # An actor whose constructor is not in the file was there before.
+    arrival_s, start_s = constructors.get(id, (0.0, 0.0))
+    return TraceActor(id, arrival_s, start_s=start_s, concurrency=_most_at_a_time(calls))
+
+
+def _most_at_a_time(calls: list[TraceTask]) -> int:
+    """Return the largest number of calls that ran at a time."""
+    edges = [(round(call.arrival_s, 6), 1) for call in calls]
+    edges += [(round(call.arrival_s + call.duration_s, 6), -1) for call in calls]
+    return max(1, *accumulate(step for _, step in sorted(edges)))
