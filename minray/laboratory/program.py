@@ -30,7 +30,7 @@ from minray.laboratory.workload import CPU, GPU, MEMORY, TraceActor, TraceTask, 
 
 
 class Observer(Protocol):
-    """What a simulation knows of the node on which a task runs."""
+    """Answers for the simulation what only it knows of the node on which a task runs."""
 
     def speed(self) -> float:
         """Return the speed of the node of the calling process."""

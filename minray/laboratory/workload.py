@@ -59,7 +59,7 @@ class TraceActor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     start_s: float = 0.0
     """Seconds that its constructor takes on a node of speed 1."""
     resources: dict[str, float] = {}
-    """What it holds as long as it lives: ``{"CPU": 1, "GPU": 1}``. Without CPU it needs none, as in Ray."""
+    """Resources that it holds as long as it lives: ``{"CPU": 1, "GPU": 1}``. Without CPU it needs none, as in Ray."""
     concurrency: int = 1
     """Largest number of its calls that run at a time."""
 

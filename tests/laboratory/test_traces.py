@@ -116,7 +116,7 @@ def test_a_timeline_has_actors_too(tmp_path: Path) -> None:
 
 
 def test_the_timeline_of_a_run_with_actors_can_be_run_again(tmp_path: Path) -> None:
-    """Its actors, the order of their calls and the times are those of the run from which it was taken."""
+    """The actors, the order of their calls and the times are those of the run from which it was taken."""
     original = load("actors:width=2,depth=3,duration=2,durations=exponential", seed=5)
 
     def program() -> Any:
