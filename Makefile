@@ -35,7 +35,7 @@ BROWSER_STAMP := $(VENV)/.installed-test-browser
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv test-docs test-site lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick serve-docs bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale
+.PHONY: help venv test-docs test-site lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick serve-docs bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale validate-links
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -63,6 +63,7 @@ help:
 	@echo "make examples-on-both  the examples on minray and on Ray, with nothing changed but the import"
 	@echo "make trace-equality  the simulation's traces under two hash seeds"
 	@echo "make scale           what simulated clusters of up to 1,000 nodes and 100,000 tasks cost; ten minutes, and 4 GB"
+	@echo "make validate-links  the laboratory's simulation beside real nodes with shaped links; needs root, takes ten minutes"
 	@echo "make specification   write docs/specification_trace.md from the names of the tests"
 	@echo "make ray-issues      write docs/ray_issues.md from the tests of tests/ray_issues"
 	@echo "make ray-issues-on-ray  the same tests on Ray, which must do what their markers say"
@@ -216,6 +217,10 @@ trace-equality: $(STAMP)
 	echo "hash seed 0: $$first" && echo "hash seed 1: $$second" && \
 	test -n "$$first" && test "$$first" = "$$second"
 	$(PY) -m tests.spec.hash_seeds
+
+# Other loads and links: VALIDATE_LINKS_ARGS="--nodes 2 --mbit 50 fft:width=4,output=1e6". It needs Linux, root, ip and tc.
+validate-links: $(STAMP)
+	$(PY) -m tests.laboratory.shaped_links $(VALIDATE_LINKS_ARGS)
 
 # Other sizes are given as nodes:tasks, such as SCALE_ARGS="100:2000 300:6000".
 scale: $(STAMP)

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: a curve, a distribution, bars, intervals, and lanes of nodes over time.
+"""Plots as inline SVG: a curve, several lines, a distribution, bars, intervals, and lanes of nodes over time.
 
 Ray: has no counterpart
 
@@ -9,7 +9,7 @@ Rules
   * Coordinates have one decimal, so that the same figures give the same bytes.
   * Names are data and are escaped. An axis begins at 0, except that of intervals.
 
-Left out: legends for more than one curve, and logarithmic axes.
+Left out: logarithmic axes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 WIDTH, HEIGHT = 640, 220
 """Size of a plot in pixels, with its axes."""
@@ -28,6 +29,17 @@ NAMES = 190
 """Room for the names of rows."""
 MAX_ROWS = 64
 """The largest number of rows that a plot shows; more are named as left out."""
+
+COLOURS = 6
+"""Number of colours of lines in the page's style; further lines begin with the first one again."""
+
+
+class Line(NamedTuple):
+    """One line of a plot."""
+
+    name: str
+    points: Sequence[tuple[float, float, float, float]]
+    """(x, mean, low end, high end) of each point."""
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -92,6 +104,27 @@ def curve(xs: Sequence[float], ys: Sequence[float], x: str, y: str, limit: float
     if limit:
         frame.path([0.0, max(xs)], [limit, limit], "limit")
     return _svg(frame.parts, HEIGHT, frame.name)
+
+
+def lines(shown: Sequence[Line], x: str, y: str, y_max: float = 0.0) -> str:
+    """Draw lines with intervals on one frame, and their names below. ``y_max`` cuts off what is higher (0: nothing)."""
+    points = [point for line in shown for point in line.points]
+    frame = _Frame(max(point[0] for point in points), y_max or max(point[3] for point in points), x, y)
+    size = f'x="{LEFT}" y="{TOP}" width="{frame.right - LEFT}" height="{frame.bottom - TOP}"'
+    frame.parts.append(f'<svg {size} viewBox="{LEFT} {TOP} {frame.right - LEFT} {frame.bottom - TOP}">')
+    for index, line in enumerate(shown):
+        frame.parts.append(f'<g class="of{index % COLOURS}">')
+        frame.path([point[0] for point in line.points], [point[1] for point in line.points], "of")
+        for at, mean, low, high in line.points:
+            frame.path([at, at], [low, high], "of")
+            frame.parts.append(f'<circle cx="{frame.at_x(at):.1f}" cy="{frame.at_y(mean):.1f}" r="3"/>')
+        frame.parts.append("</g>")
+    frame.parts.append("</svg>")
+    for index, line in enumerate(shown):
+        left, top = LEFT + index % 3 * (WIDTH - LEFT) // 3, HEIGHT + 14 + index // 3 * ROW
+        frame.parts.append(f'<g class="of{index % COLOURS}"><path d="M{left} {top - 4}h20"/></g>')
+        frame.parts.append(_text(left + 26, top, line.name, "start"))
+    return _svg(frame.parts, HEIGHT + ROW * math.ceil(len(shown) / 3), frame.name)
 
 
 def distribution(values: Sequence[float], x: str) -> str:

@@ -42,6 +42,10 @@ svg text { fill: var(--ink) }
 .line { fill: none; stroke: var(--fill); stroke-width: 2 }
 .limit { fill: none; stroke: var(--quiet); stroke-dasharray: 4 3 }
 .bar, .dot { fill: var(--fill) }
+.of0 { color: #1769e0 } .of1 { color: #c2410c } .of2 { color: #15803d } .of3 { color: #7e22ce } .of4 { color: #0f766e }
+.of5 { color: #6b7686 }
+.of0 path, .of1 path, .of2 path, .of3 path, .of4 path, .of5 path { fill: none; stroke: currentColor; stroke-width: 2 }
+.of0 circle, .of1 circle, .of2 circle, .of3 circle, .of4 circle, .of5 circle { fill: currentColor }
 """
 
 
@@ -61,17 +65,17 @@ def run_page(record: RunRecord, figures: Figures) -> str:
     messages = [(word, count, str(count)) for word, count in figures["messages"]["most"]]
     kinds = [("bytes " + name, size, f"{size / 1e6:.1f} MB") for name, size in figures["bytes"].items()]
     sections = [
-        _figure("Busy CPUs", curve(middles, busy_curve(record), "seconds", "busy CPUs", cpus), "Dashed: all CPUs."),
-        _figure("Nodes over time", lanes(shares, "busy share of each node"), "Darker: more of the node's CPUs are busy."),
-        _figure("Queueing delay", distribution(delays, "seconds from ready to start"), "Share of tasks with no longer one."),
-        _figure("Bytes", bars(kinds, "bytes"), "Moved: values between nodes. Control: messages without values."),
-        _figure("Busiest links", bars(links, "links"), "Mean use of the bandwidth over the whole run."),
-        _figure("Longest waits", bars(late, "tasks"), "Tasks with the longest queueing delay."),
-        _figure("Messages", bars(messages, "messages"), f"{figures['messages']['per_task']:.1f} messages per task in all."),
+        figure("Busy CPUs", curve(middles, busy_curve(record), "seconds", "busy CPUs", cpus), "Dashed: all CPUs."),
+        figure("Nodes over time", lanes(shares, "busy share of each node"), "Darker: more of the node's CPUs are busy."),
+        figure("Queueing delay", distribution(delays, "seconds from ready to start"), "Share of tasks with no longer one."),
+        figure("Bytes", bars(kinds, "bytes"), "Moved: values between nodes. Control: messages without values."),
+        figure("Busiest links", bars(links, "links"), "Mean use of the bandwidth over the whole run."),
+        figure("Longest waits", bars(late, "tasks"), "Tasks with the longest queueing delay."),
+        figure("Messages", bars(messages, "messages"), f"{figures['messages']['per_task']:.1f} messages per task in all."),
     ]
     notes = "".join(f"<p>{html.escape(note)}.</p>" for note in workload["notes"])
     setup_text = _setup_text(figures["setup"], f"seed {record.seed}")
-    return _page(title, [_table(_main_rows(figures)), notes, *sections, setup_text])
+    return page(title, [table(_main_rows(figures)), notes, *sections, setup_text])
 
 
 def _main_rows(figures: Figures) -> list[tuple[str, str]]:
@@ -96,9 +100,9 @@ def comparison_page(figures: Figures) -> str:
         if any(any(estimate["values"]) for estimate in estimates.values()):
             rows = [(name, estimates[name]["mean"], *estimates[name]["t_interval"]) for name in names]
             told = _differences(figures["first"], estimates)
-            parts.append(_figure(metric.replace("_", " "), intervals(rows, metric), told))
+            parts.append(figure(metric.replace("_", " "), intervals(rows, metric), told))
     parts += [_setup_text(setup, name) for name, setup in figures["setups"].items()]
-    return _page(f"{figures['trace']}: {' and '.join(names)}", parts)
+    return page(f"{figures['trace']}: {' and '.join(names)}", parts)
 
 
 def _differences(first: str, estimates: dict[str, Any]) -> str:
@@ -112,11 +116,13 @@ def _differences(first: str, estimates: dict[str, Any]) -> str:
     return "; ".join(told)
 
 
-def _figure(title: str, svg: str, caption: str) -> str:
+def figure(title: str, svg: str, caption: str) -> str:
+    """Return a plot with a title above and a caption below, as a part of a page."""
     return f"<h2>{html.escape(title)}</h2><figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 
-def _table(rows: Iterable[tuple[str, str]]) -> str:
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values, as a part of a page."""
     lines = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(told)}</td></tr>" for name, told in rows)
     return f"<table>{lines}</table>"
 
@@ -129,7 +135,8 @@ def _percent(share: float) -> str:
     return f"{share:.1%}"
 
 
-def _page(title: str, parts: Sequence[str]) -> str:
+def page(title: str, parts: Sequence[str]) -> str:
+    """Return a whole page of parts, which are HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'

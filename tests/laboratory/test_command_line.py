@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from minray.cli.main import main
-from minray.laboratory.charts import bars, intervals, label, lanes, ticks
-from minray.laboratory.page import POLICY
+from minray.laboratory.charts import COLOURS, Line, bars, intervals, label, lanes, lines, ticks
+from minray.laboratory.page import POLICY, STYLE
 from minray.laboratory.workload import decode
 
 SAMPLES = Path(__file__).with_name("samples")
@@ -161,3 +161,12 @@ def test_plots_name_what_they_leave_out_and_escape_names() -> None:
     assert "and 6 more" in bars(many, "it") and "<3>" not in bars(many, "it")
     assert "and 6 more" in lanes([(name, [0.5]) for name, _, _ in many], "it")
     assert intervals([("one", 5.0, 5.0, 5.0)], "it").count("<circle") == 1
+
+
+def test_lines_have_colours_intervals_and_names_and_are_cut_at_the_top() -> None:
+    shown = [Line(f"<{number}>", [(0.5, 1.0, 0.5, 1.5), (1.0, 9.0, 8.0, 10.0)]) for number in range(COLOURS + 1)]
+    plot = lines(shown, "x", "y", y_max=2.0)
+    assert plot.count('class="of0"') == 4 and plot.count('class="of1"') == 2, "a drawing and a name for each, in turn"
+    assert plot.count("<circle") == 2 * len(shown) and "&lt;3&gt;" in plot and "<3>" not in plot
+    assert plot.count("<svg") == plot.count("</svg>") == 2, "the inner one cuts off what is too high"
+    assert all(f".of{number} " in STYLE for number in range(COLOURS)), "the page has all colours"

@@ -1,0 +1,58 @@
+"""examples/sparrow_figure.py: its schemes differ as in the paper, a seed gives the same rows, tables and page are made."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+LOAD, JOBS = 0.7, 24
+
+
+@pytest.fixture
+def sparrow(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example, with a small cluster."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    module = importlib.import_module("sparrow_figure")
+    monkeypatch.setattr(module, "NODES", 6)
+    return module
+
+
+def test_the_schemes_come_in_the_order_of_the_paper(sparrow: ModuleType) -> None:
+    random, _, _, late, _ = sparrow.SCHEMES
+    drawn, batch = (sparrow.measure(LOAD, 3, scheme, JOBS) for scheme in (random, late))
+    ideal = sparrow.measure(LOAD, 3, None, JOBS)
+    assert drawn.mean > 1.2 * batch.mean and batch.mean >= ideal.mean > 0.85 * batch.mean
+    assert sparrow.measure(LOAD, 3, late, JOBS) == batch, "the seed decides all"
+
+
+def test_all_seeds_have_the_same_durations_in_another_order(sparrow: ModuleType) -> None:
+    one, other = ([task.duration_s for task in sparrow.workload(0.5, 40, seed, True).tasks] for seed in (0, 1))
+    assert one != other and sorted(one) == sorted(other)
+    assert sum(one) / len(one) == pytest.approx(sparrow.MEAN_S, rel=0.02)
+
+
+def test_the_omniscient_queue_gives_the_first_task_to_the_first_free_cpu(sparrow: ModuleType) -> None:
+    count = sparrow.NODES * sparrow.CPUS + 1
+    tasks = [SimpleNamespace(id=str(number), arrival_s=0.0, duration_s=1.0 + number) for number in range(count)]
+    ends = sparrow.omniscient(tasks)
+    assert ends["0"] == 1.0 and ends[str(count - 1)] == 1.0 + count
+
+
+def test_a_ratio_is_taken_seed_by_seed(sparrow: ModuleType) -> None:
+    values = {("a", 0): 2.0, ("a", 1): 8.0, ("b", 0): 1.0, ("b", 1): 2.0}
+    rows = [sparrow.ResponseRow(0.5, name, seed, mean, mean, mean) for (name, seed), mean in values.items()]
+    ((load, mean, low, high),) = sparrow.line_of("a", rows, by="b").points
+    assert (load, mean) == (0.5, 3.0) and low < 2 < 4 < high
+
+
+def test_tables_and_page_show_all_schemes(sparrow: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparrow, "NODES", 1)
+    rows = sparrow.main([0.3, 0.6], seeds=2, jobs=3)
+    assert len(rows) == 2 * 2 * 6
+    told, text = sparrow.show_all(rows, tmp_path / "page.html"), (tmp_path / "page.html").read_text()
+    for scheme in sparrow.SCHEMES:
+        assert f"\n{scheme.name} / omniscient " in told and told.count(scheme.name) == 2
+    assert "Response time by load" in text and text.count("<circle") == 2 * 6
