@@ -13,6 +13,7 @@ with the paper.
 import argparse
 import heapq
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -144,12 +145,18 @@ def show(curves: Sequence[Line]) -> list[tuple[str, str]]:
     return rows
 
 
-def main(loads: Sequence[float] = LOADS, seeds: int = 5, jobs: int = 200, processes: int = 1) -> list[ResponseRow]:
-    runs = list(product(loads, range(seeds), (*SCHEMES, None), [jobs]))
+def main(loads: Sequence[float] = LOADS, seeds: int = 5, jobs: int = 120, processes: int = 1) -> list[ResponseRow]:
+    """Run each scheme with each seed and load, and return a row for each run. The rows are printed as they come."""
+    runs = [(load, seed, scheme, jobs) for seed, load, scheme in product(range(seeds), loads, (*SCHEMES, None))]
     if processes == 1:
-        return [measure(*run) for run in runs]
+        return [_told(measure(*run)) for run in runs]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(measure, *zip(*runs, strict=True)))
+        return [_told(row) for row in pool.map(measure, *zip(*runs, strict=True))]
+
+
+def _told(row: ResponseRow) -> ResponseRow:
+    print(f"load {row.load:g}, seed {row.seed}, {row.scheme}: {row.mean:.2f}", file=sys.stderr, flush=True)
+    return row
 
 
 def show_all(rows: Sequence[ResponseRow], html: Path | None = None) -> str:
@@ -173,7 +180,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="shares of all CPUs that the jobs need")
     parser.add_argument("--seeds", type=int, default=5, help="number of runs of each point, at least 2")
-    parser.add_argument("--jobs", type=int, default=200, help="number of jobs of a run")
+    parser.add_argument("--jobs", type=int, default=120, help="number of jobs of a run")
     parser.add_argument("--processes", type=int, default=1, help="number of runs at a time")
     parser.add_argument("--csv", type=Path, help="write a line for each run to this file")
     parser.add_argument("--html", type=Path, help="write a page with the figure to this file")

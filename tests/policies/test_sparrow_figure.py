@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
+
+from minray.laboratory.workload import TraceTask
 
 LOAD, JOBS = 0.7, 24
 
@@ -36,7 +38,7 @@ def test_all_seeds_have_the_same_durations_in_another_order(sparrow: ModuleType)
 
 def test_the_omniscient_queue_gives_the_first_task_to_the_first_free_cpu(sparrow: ModuleType) -> None:
     count = sparrow.NODES * sparrow.CPUS + 1
-    tasks = [SimpleNamespace(id=str(number), arrival_s=0.0, duration_s=1.0 + number) for number in range(count)]
+    tasks = [TraceTask(str(number), duration_s=1.0 + number) for number in range(count)]
     ends = sparrow.omniscient(tasks)
     assert ends["0"] == 1.0 and ends[str(count - 1)] == 1.0 + count
 
