@@ -127,6 +127,17 @@ def test_the_same_policy_decides_in_a_real_cluster(load):
         wait_for_condition(lambda: lab.program(2, 0.0) == {"1": 2})
 
 
+def test_the_figure_of_sparrow_shows_all_schemes(load, tmp_path, monkeypatch):
+    sparrow = load("sparrow_figure")
+    monkeypatch.setattr(sparrow, "NODES", 1)
+    rows = sparrow.main([0.3, 0.6], seeds=2, jobs=3)
+    assert len(rows) == 2 * 2 * 6
+    told, text = sparrow.show_all(rows, tmp_path / "page.html"), (tmp_path / "page.html").read_text()
+    for scheme in sparrow.SCHEMES:
+        assert f"\n{scheme.name} / omniscient " in told and told.count(scheme.name) == 2
+    assert "Response time by load" in text and text.count("<circle") == 2 * 6
+
+
 def test_broadcast(load):
     assert load("broadcast").main(megabytes=2, tasks=6, nodes=2) == {
         "tasks": 6,

@@ -44,6 +44,7 @@ ONLY_MINRAY = {
     "model_from_s3": "needs a server that plays S3",
     "over_constrained": "asks why",
     "policy_lab": "brings a scheduling policy, which Ray does not take from programs",
+    "sparrow_figure": "simulates clusters with policies, which Ray does not take from programs",
     "source_statistics": "says enable_dask_on_minray; `make dask-on-ray` runs that scheduler on Ray",
 }
 

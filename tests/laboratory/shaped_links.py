@@ -3,8 +3,8 @@
     python -m tests.laboratory.shaped_links                                   # the table of docs/laboratory.md
     python -m tests.laboratory.shaped_links --runs 1 fan-out:width=8,output=50e6
 
-``make validate-links`` runs it. Each node has a network namespace with an address on a bridge, and sends through a token
-bucket. What a node receives is bounded by what the others send. The costs of the simulation are those that ``minray lab
+``make validate-links`` runs it. Each node has a network namespace with an address on a bridge. It sends through a token
+bucket, and what it receives has come through another one. The costs of the simulation are those that ``minray lab
 calibrate`` measures at that moment, with the bandwidth of the links. This needs Linux, root, and ``ip`` and ``tc`` of
 iproute2; ``why_not`` says what is missing. Namespaces, bridge and processes are gone at the end.
 
@@ -80,8 +80,9 @@ def links(nodes: int, mbit: float) -> Iterator[list[str]]:
             _do("ip", "-n", name, "address", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
             for device in ("eth0", "lo"):
                 _do("ip", "-n", name, "link", "set", device, "up")
-            shape = ("tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "400ms")
-            _do("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", *shape)
+            shape = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "400ms")
+            _do("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
+            _do("tc", "qdisc", "add", "dev", f"{BRIDGE}{number}", *shape)
         yield names
 
 
