@@ -12,6 +12,7 @@ with the paper.
 
 import argparse
 import heapq
+import html
 import math
 import sys
 from collections import defaultdict
@@ -29,7 +30,7 @@ from minray.laboratory.charts import Line, lines
 from minray.laboratory.draws import Draws
 from minray.laboratory.experiment import Setup, simulate
 from minray.laboratory.figures import percentile, t_interval
-from minray.laboratory.page import figure, page, table
+from minray.laboratory.page import figure, page
 from minray.laboratory.report import to_csv
 from minray.laboratory.workload import CPU, MEMORY, TraceTask, Workload, checked
 
@@ -159,21 +160,22 @@ def _told(row: ResponseRow) -> ResponseRow:
     return row
 
 
-def show_all(rows: Sequence[ResponseRow], html: Path | None = None) -> str:
+def show_all(rows: Sequence[ResponseRow], file: Path | None = None) -> str:
     """Return the tables of the curves and of their ratios, and write a page with the figure."""
     names = [scheme.name for scheme in SCHEMES]
     curves = [line_of(name, rows) for name in (*names, IDEAL)]
     ratios = [line_of(name, rows, IDEAL) for name in names]
-    if html is not None:
+    told = "\n".join(f"{name:<40}{cells}" for name, cells in [*show(curves), *show(ratios)])
+    if file is not None:
         plot = lines(curves, "load: CPU seconds that arrive in a second, by CPUs", "response time of jobs", y_max=TOP)
         seeds = len({row.seed for row in rows})
         caption = (
             f"Mean response time in mean durations of a task, with 95 % intervals over {seeds} seeds. {NODES} nodes of"
             f" {CPUS} CPUs; jobs of {TASKS} tasks. What is above {TOP:g} is cut off."
         )
-        parts = [figure("Response time by load", plot, caption), table(show(curves)), table(show(ratios))]
-        html.write_text(page("Sparrow's comparison, by minray", parts), encoding="utf-8")
-    return "\n".join(f"{name:<40}{told}" for name, told in [*show(curves), *show(ratios)])
+        parts = [figure("Response time by load", plot, caption), f"<pre>{html.escape(told)}</pre>"]
+        file.write_text(page("Sparrow's comparison, by minray", parts), encoding="utf-8")
+    return told
 
 
 if __name__ == "__main__":

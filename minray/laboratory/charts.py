@@ -109,7 +109,7 @@ def curve(xs: Sequence[float], ys: Sequence[float], x: str, y: str, limit: float
 def lines(shown: Sequence[Line], x: str, y: str, y_max: float = 0.0) -> str:
     """Draw lines with intervals on one frame, and their names below. ``y_max`` cuts off what is higher (0: nothing)."""
     points = [point for line in shown for point in line.points]
-    frame = _Frame(max(point[0] for point in points), y_max or max(point[3] for point in points), x, y)
+    frame = _Frame(1.05 * max(point[0] for point in points), y_max or max(point[3] for point in points), x, y)
     size = f'x="{LEFT}" y="{TOP}" width="{frame.right - LEFT}" height="{frame.bottom - TOP}"'
     frame.parts.append(f'<svg {size} viewBox="{LEFT} {TOP} {frame.right - LEFT} {frame.bottom - TOP}">')
     for index, line in enumerate(shown):

@@ -75,7 +75,7 @@ def run_page(record: RunRecord, figures: Figures) -> str:
     ]
     notes = "".join(f"<p>{html.escape(note)}.</p>" for note in workload["notes"])
     setup_text = _setup_text(figures["setup"], f"seed {record.seed}")
-    return page(title, [table(_main_rows(figures)), notes, *sections, setup_text])
+    return page(title, [_table(_main_rows(figures)), notes, *sections, setup_text])
 
 
 def _main_rows(figures: Figures) -> list[tuple[str, str]]:
@@ -121,8 +121,7 @@ def figure(title: str, svg: str, caption: str) -> str:
     return f"<h2>{html.escape(title)}</h2><figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 
-def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names and values, as a part of a page."""
+def _table(rows: Iterable[tuple[str, str]]) -> str:
     lines = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(told)}</td></tr>" for name, told in rows)
     return f"<table>{lines}</table>"
 
