@@ -10,6 +10,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class GpuUsage(NamedTuple):
+    """One measurement of a GPU."""
+
+    index: int
+    """Place of the GPU in the order of NVIDIA's library."""
+    name: str
+    """Product name, such as "NVIDIA H100 80GB HBM3"."""
+    percent: float | None
+    """Share of the last moments in which the GPU worked, in percent; None if it does not tell."""
+    memory_used: int
+    memory_total: int
+    """Bytes of the GPU's own memory."""
+    power_milliwatts: float | None
+    temperature_celsius: float | None
+    """None if the GPU does not tell."""
+
+
 class MachineUsage(NamedTuple):
     """One measurement of a machine."""
 
@@ -35,6 +52,8 @@ class MachineUsage(NamedTuple):
     network_sent_bytes: int
     network_received_bytes: int
     """Bytes on all interfaces but the loopback since the machine started."""
+    gpus: tuple[GpuUsage, ...] = ()
+    """GPUs that answer, by index; empty without GPUs, or without the library that measures them."""
 
 
 class ProcessUsage(NamedTuple):

@@ -45,6 +45,8 @@ class MetricMeaning(NamedTuple):
     """Possible values of the label that divides the metric."""
 
 
+OF_GPU = ("GpuIndex", "GpuDeviceName")
+"""Labels of a value of one GPU."""
 PURPOSES = "`Get`, `Wait`, `TaskArgs`"
 
 DEFINITIONS: dict[str, MetricMeaning] = {
@@ -142,6 +144,14 @@ DEFINITIONS: dict[str, MetricMeaning] = {
     "node_network_receive_speed": MetricMeaning(
         NODE, "Speed of receiving, measured like the use of CPUs", "bytes per second"
     ),
+    "node_gpus_available": MetricMeaning(NODE, "1 for each GPU of the machine that NVIDIA's library finds", "GPUs", OF_GPU),
+    "node_gpus_utilization": MetricMeaning(
+        NODE, "Share of the last moments in which the GPU worked; missing if the GPU does not tell", "percent", OF_GPU
+    ),
+    "node_gram_used": MetricMeaning(NODE, "Memory of the GPU in use", "MiB", OF_GPU),
+    "node_gram_available": MetricMeaning(NODE, "The rest of that memory", "MiB", OF_GPU),
+    "node_gpu_power_milliwatts": MetricMeaning(NODE, "Power that the GPU draws", "milliwatts", OF_GPU),
+    "node_gpu_temperature_celsius": MetricMeaning(NODE, "Temperature of the GPU", "degrees Celsius", OF_GPU),
     # --- processes
     "component_cpu_percentage": MetricMeaning(
         COMPONENT, "Use of CPUs by all processes of this name; 100 is one CPU", "percent"

@@ -9,9 +9,10 @@ that have ended (``KeptMetrics``). Nothing happens while nobody asks, but for on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from minray.common.config import RayletConfig
+from minray.common.machine_usage import GpuUsage
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.object_table import CREATED, NOWHERE, RESTORING
 from minray.object_store.store import ObjectStore
@@ -40,6 +41,8 @@ LEASES = {
     states.ENDING: "Executing",
 }
 """Ray's name for each state of a lease."""
+MEGABYTE = 1 << 20
+"""Bytes in the unit in which Ray tells the memory of GPUs."""
 PURPOSES = {GET: "Get", WAIT: "Wait", TASK_ARGUMENTS: "TaskArgs"}
 """Ray's name for each purpose of a pull."""
 
@@ -127,6 +130,7 @@ class MetricsService:
             "node_network_receive_speed": speeds.network_received_bytes,
         }.items():
             yield SystemValue(name, float(value))
+        yield from _of_gpus(machine.gpus)
         yield from self._components(usage, names)
 
     def _components(self, usage: NodeUsage, names: dict[int, str]) -> Iterator[SystemValue]:
@@ -253,3 +257,18 @@ class MetricsService:
     def _is_arriving(self, key: bytes, creator: bytes) -> bool:
         """Whether this raylet writes the copy, because it comes from another node."""
         return not creator and self._store.table.states.get(key) == CREATED
+
+
+def _of_gpus(gpus: Iterable[GpuUsage]) -> Iterator[SystemValue]:
+    for gpu in gpus:
+        labels = {"GpuIndex": str(gpu.index), "GpuDeviceName": gpu.name}
+        for name, value in {
+            "node_gpus_available": 1.0,
+            "node_gpus_utilization": gpu.percent,
+            "node_gram_used": gpu.memory_used / MEGABYTE,
+            "node_gram_available": (gpu.memory_total - gpu.memory_used) / MEGABYTE,
+            "node_gpu_power_milliwatts": gpu.power_milliwatts,
+            "node_gpu_temperature_celsius": gpu.temperature_celsius,
+        }.items():
+            if value is not None:
+                yield SystemValue(name, value, labels)

@@ -13,12 +13,18 @@ import os
 import shutil
 import subprocess
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 SMI_TIMEOUT_S = 20.0
 """Seconds that ``nvidia-smi`` has. It takes one or two for each GPU whose driver is not loaded yet."""
 logger = logging.getLogger("minray")
+
+
+def has_nvidia_gpu(names: Iterable[str]) -> bool:
+    """Tell whether these names of /dev show a GPU of NVIDIA: ``nvidia0`` and so on, or ``dxg`` in WSL."""
+    return any(name == "dxg" or (name.startswith("nvidia") and name[len("nvidia") :].isdecimal()) for name in names)
 
 
 class RealDevices:

@@ -28,6 +28,7 @@ from minray.platform.process import limits
 
 if TYPE_CHECKING:
     from minray.common.machine_usage import MachineUsage, ProcessUsage
+    from minray.platform.process.gpu_meter import GpuMeter
 
 MOST_FILES = 1 << 20
 """The largest limit of open files that a process asks for: more than any process opens."""
@@ -45,6 +46,8 @@ class RealHost:
         self.hostname = socket.gethostname()
         self.cpu_count = _cpu_count(Path(root))
         self.memory_bytes = _memory_bytes(Path(root))
+        self._gpus: GpuMeter | None = None
+        """Made by the first question about the machine."""
 
     def memory_usage(self) -> tuple[int, int]:
         import psutil
@@ -69,6 +72,11 @@ class RealHost:
 
         from minray.common.machine_usage import MachineUsage
 
+        if self._gpus is None:
+            from minray.platform.process.devices import RealDevices
+            from minray.platform.process.gpu_meter import GpuMeter
+
+            self._gpus = GpuMeter(RealDevices(str(self._root)))
         cpu, memory, disk = psutil.cpu_times(), psutil.virtual_memory(), psutil.disk_usage(str(self._root))
         idle_s = cpu.idle + getattr(cpu, "iowait", 0.0)
         guest_s = getattr(cpu, "guest", 0.0) + getattr(cpu, "guest_nice", 0.0)  # Linux counts it as user time, too.
@@ -90,6 +98,7 @@ class RealHost:
             disk_writes=transfers.write_count if transfers else 0,
             network_sent_bytes=sum(card.bytes_sent for card in cards),
             network_received_bytes=sum(card.bytes_recv for card in cards),
+            gpus=self._gpus.measure(),
         )
 
     def process_usage(self, pid: int) -> ProcessUsage | None:
