@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -79,3 +82,23 @@ def test_a_gcs_that_cannot_say_what_there_is_is_an_error_of_one_line() -> None:
 
     with pytest.raises(cli.click.ClickException, match="^too-large: a reply of 9 bytes$"):
         ask(connect, None, None, 1.0, lambda reader: reader.nodes(1.0))
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+import minray.__main__
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "minray.cli.logs":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+minray.__main__.main("minray")
+"""
+
+
+def test_an_interrupt_while_the_commands_are_imported_ends_the_process_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

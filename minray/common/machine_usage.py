@@ -13,7 +13,7 @@ from typing import NamedTuple
 class GpuUsage(NamedTuple):
     """One measurement of a GPU."""
 
-    index: int
+    number: int
     """Place of the GPU in the order of NVIDIA's library."""
     name: str
     """Product name, such as "NVIDIA H100 80GB HBM3"."""

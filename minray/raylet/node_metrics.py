@@ -261,7 +261,7 @@ class MetricsService:
 
 def _of_gpus(gpus: Iterable[GpuUsage]) -> Iterator[SystemValue]:
     for gpu in gpus:
-        labels = {"GpuIndex": str(gpu.index), "GpuDeviceName": gpu.name}
+        labels = {"GpuIndex": str(gpu.number), "GpuDeviceName": gpu.name}
         for name, value in {
             "node_gpus_available": 1.0,
             "node_gpus_utilization": gpu.percent,

@@ -43,7 +43,7 @@ def library_of(*gpus: GpuUsage | None) -> Any:
     library.NVML_TEMPERATURE_GPU = 0
     library.nvmlDeviceGetCount = lambda: len(gpus)
     library.nvmlDeviceGetHandleByIndex = handle
-    library.nvmlDeviceGetName = lambda gpu: gpu.name.encode() if gpu.index else gpu.name
+    library.nvmlDeviceGetName = lambda gpu: gpu.name.encode() if gpu.number else gpu.name
     library.nvmlDeviceGetMemoryInfo = lambda gpu: SimpleNamespace(used=gpu.memory_used, total=gpu.memory_total)
     library.nvmlDeviceGetUtilizationRates = lambda gpu: SimpleNamespace(gpu=known(gpu.percent))
     library.nvmlDeviceGetPowerUsage = lambda gpu: known(gpu.power_milliwatts)

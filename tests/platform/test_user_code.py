@@ -6,10 +6,12 @@ import asyncio
 import builtins
 import gc
 import inspect
+import random
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -388,6 +390,34 @@ def test_a_driver_keeps_its_signal_handlers_and_its_environment(io: IoThread) ->
 
 
 # --- The IO thread ---
+
+
+def test_no_interrupt_of_the_waiting_thread_is_lost_or_stops_the_loop(io: IoThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at any step of ``run``: a follower of logs, say, has just asked for more."""
+    lost: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: lost.append(repr(raised.object)))
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    dice, interrupts = random.Random(37), 0
+
+    async def answer() -> int:
+        return interrupts
+
+    def ask_until_interrupted() -> None:
+        signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 4e-4))
+        while True:
+            io.run(answer())
+
+    try:
+        while interrupts < 500:
+            with warnings.catch_warnings(), pytest.raises(KeyboardInterrupt):
+                warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine that was interrupted before it began
+                ask_until_interrupted()
+            interrupts += 1
+            assert io.run(answer(), 10) == interrupts
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not lost
 
 
 def test_running_a_coroutine_from_another_thread(io: IoThread) -> None:

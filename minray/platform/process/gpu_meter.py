@@ -60,7 +60,7 @@ class GpuMeter:
         with suppress(Exception):
             celsius = float(library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU))
         return GpuUsage(
-            index=index,
+            number=index,
             name=name.decode() if isinstance(name, bytes) else name,
             percent=percent,
             memory_used=int(memory.used),

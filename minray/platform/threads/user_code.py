@@ -28,10 +28,10 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from minray.common.clock import Clock
 from minray.common.thread_frames import frames_of_other_threads
@@ -343,6 +343,55 @@ class DriverUserCode(LoopBorder):
         raise RuntimeError("a driver's environment is not ours to change")
 
 
+class _Errand(Generic[Result]):
+    """A coroutine that the loop runs for a thread, which waits for its end.
+
+    ``asyncio.run_coroutine_threadsafe`` will not do. The lock of its future is held for a moment by the thread that waits.
+    If that is the main thread, Ctrl-C can interrupt it between taking the lock and the ``with`` that would return it. The
+    loop then waits for the lock for ever. Here the loop never waits: it releases a lock that only the thread acquires.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Result]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[Result] | None = None
+        """The running coroutine. Only the loop has it: a callback of asyncio's runs where the last reference to a task is
+        dropped, and an interrupt in such a callback is lost."""
+        self._results: list[Result] = []
+        """The result, once there is one."""
+        self._error: BaseException | None = None
+        self.over = _thread.allocate_lock()
+        """Free when the coroutine has ended."""
+        self.over.acquire()
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[Result]) -> None:
+        self._task = None
+        if task.cancelled():
+            self._error = CancelledError()  # that of concurrent.futures: the waiting thread itself is not cancelled
+        elif (error := task.exception()) is not None:
+            self._error = error
+        else:
+            self._results.append(task.result())
+        self.over.release()
+
+    def give_up(self) -> None:
+        """On the loop: cancel the coroutine, unless it has ended."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> Result:
+        """Return the result, after ``over``, or raise the coroutine's exception."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # Its traceback has this frame.
+        return self._results[0]
+
+
 class IoThread:
     """A daemon thread with a loop of its own."""
 
@@ -370,15 +419,19 @@ class IoThread:
     def run(self, coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         """From another thread: run a coroutine to its end and return its result.
 
-        Raises TimeoutError after ``timeout_s``. Any exception in this thread cancels the coroutine.
+        Raises TimeoutError after ``timeout_s``. Any exception in this thread cancels the coroutine. KeyboardInterrupt may
+        come at any step.
         """
         assert threading.current_thread() is not self._thread, "this would wait for itself"
-        future: Future[Result] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        errand = _Errand(coroutine)
+        self.loop.call_soon_threadsafe(errand.begin)
         try:
-            return future.result(timeout_s)
+            if not errand.over.acquire(timeout=-1 if timeout_s is None else timeout_s):
+                raise TimeoutError
         except BaseException:
-            future.cancel()
+            self.loop.call_soon_threadsafe(errand.give_up)
             raise
+        return errand.result()
 
     def stop(self) -> None:
         """Cancel every task, end the thread, close the loop; may be called again."""
