@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import codecs
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,7 +63,9 @@ class _Printing:
     def client(self) -> Iterator[ClusterClient]:
         """Connect to the cluster. Errors that users can cause are one line."""
         try:
-            with errors_for_people(), self.connect(self.address, self.token_file) as client:
+            with errors_for_people(), warnings.catch_warnings(), self.connect(self.address, self.token_file) as client:
+                # An interrupt may come between the making of a question and its beginning; nobody need know.
+                warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
                 yield client
         except NoSuchLog as error:
             raise click.ClickException(str(error)) from None

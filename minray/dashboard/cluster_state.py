@@ -98,7 +98,7 @@ class DashboardState:
         return await self.connection.reader().actors(self.timeout_s)
 
     async def _tasks(self) -> Kept[ClusterTasks]:
-        return await self._ask("tasks", lambda: self.connection.reader().tasks(self.timeout_s))
+        return await self._ask("tasks", lambda: self.connection.reader().tasks(self.timeout_s, most=tables.MOST_ROWS))
 
     async def usage(self) -> Usage:
         """Ask each node that answers about its machine."""
@@ -368,8 +368,10 @@ class DashboardState:
             f"{left_out} of {total} unfinished tasks and actors are not drawn: of each name, state and owner only some are"
         )
         silent = sorted({*census.silent, *found.silent})
-        return {**build_graph(waiting, holders), "total": total, "left_out": left_out, "silent": silent,
-                "notes": [note] if left_out else []}  # fmt: skip
+        notes = [note] if left_out else []
+        if untold := sum(process.total - len(process.tasks) for process in found.processes):
+            notes.append(f"{untold} further tasks were not looked at, because their processes have so many")
+        return {**build_graph(waiting, holders), "total": total, "left_out": left_out, "silent": silent, "notes": notes}
 
     def close(self) -> None:
         self.shared.close()

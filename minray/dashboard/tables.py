@@ -198,7 +198,7 @@ def actors(infos: Iterable[ActorInfo]) -> Table:
 
 
 def tasks(found: ClusterTasks) -> Table:
-    """Make the rows of the tasks. Of a process with more than ten thousand only the newest are known one by one."""
+    """Make the rows of the tasks. Of a process with very many only the newest are known one by one."""
     listing = of_state.task_listing(found)
     rows = [vars(row) for row in listing.rows[:MOST_ROWS]]
     left_out = listing.left_out + len(listing.rows) - len(rows)

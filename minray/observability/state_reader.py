@@ -66,6 +66,10 @@ the object as an argument; the program has an ObjectRef; another value contains 
 the object only for its borrowers."""
 
 
+LEAST_TASKS = 10
+"""Fewest tasks for which a process is asked, however many processes share the room."""
+
+
 class ObjectUse(NamedTuple):
     """One process and one object that it refers to, or reads."""
 
@@ -316,13 +320,35 @@ class StateReader:
         stores = {store.node_id: store for store, _ in of_nodes if store is not None}
         return ClusterObjects(alive, stores, processes, question.silent)
 
-    async def tasks(self, timeout_s: float, task_ids: Sequence[bytes] | None = None) -> ClusterTasks:
-        """Ask for the newest tasks of each process, or for these tasks; and for all tasks that the gcs keeps."""
+    async def tasks(
+        self, timeout_s: float, task_ids: Sequence[bytes] | None = None, most: int | None = None
+    ) -> ClusterTasks:
+        """Ask for the newest tasks of each process, or for these tasks; and for all tasks that the gcs keeps.
+
+        ``most`` is about the number of tasks that all processes together tell; None: each tells up to ``MOST_TASKS``.
+        Unfinished tasks come first, and each process counts those that it does not tell.
+        """
         question = _ClusterQuestion(timeout_s)
-        request = GetTasksInfo(MOST_TASKS, None if task_ids is None else list(task_ids))
         _, drivers, workers = await self._processes(question)
-        infos = await self._ask_all(question, request, lambda own: own.tasks(request), [*drivers, *workers])
+        processes = [*drivers, *workers]
+        wanted = None if task_ids is None else list(task_ids)
+        first = MOST_TASKS if most is None else max(LEAST_TASKS, min(MOST_TASKS, most // max(1, len(processes))))
+        infos = await self._ask_tasks(question, GetTasksInfo(first, wanted), processes)
+        if most is not None and first < MOST_TASKS:
+            cut = {info.worker_id for info in infos if len(info.tasks) < info.total}
+            room = most - sum(len(info.tasks) for info in infos if info.worker_id not in cut)
+            share = min(MOST_TASKS, room // max(1, len(cut)))
+            if cut and share > first:
+                again = [(address, pid) for address, pid in processes if address.worker_id in cut]
+                longer = await self._ask_tasks(question, GetTasksInfo(share, wanted), again)
+                told = {info.worker_id: info for info in longer}
+                infos = [told.get(info.worker_id, info) for info in infos]
         return ClusterTasks(infos, await self._kept(timeout_s), question.silent)
+
+    async def _ask_tasks(
+        self, question: _ClusterQuestion, request: GetTasksInfo, processes: Sequence[tuple[Address, int]]
+    ) -> list[TasksInfo]:
+        return await self._ask_all(question, request, lambda own: own.tasks(request), processes)
 
     async def profile(self, timeout_s: float) -> ClusterProfile:
         """Ask each worker for the tasks that it has run recently, and the gcs for those that dead workers have run."""

@@ -113,6 +113,7 @@ class Pretended:
         """``worker`` is what the only worker answers: its statistics or tasks, an error, or None for silence."""
         self.answers = {A: tasks_of(A) if isinstance(worker, TasksInfo) else process(A), B: worker}
         self.asked: list[bytes] = []
+        self.tellers: dict[bytes, Owner] = {}
         self.is_node_silent = self.is_gcs_silent = False
         self.kept = [TaskEvents([], [], 0, True, 0)]
         """The gcs's answer for each number of the newest entry that the reader has."""
@@ -136,6 +137,8 @@ class Pretended:
                 return store(copy(X))
             if isinstance(request, GetEndedMetrics):
                 return EndedMetrics([metrics_of(b"ended")] if b"ended" not in request.told else [], 2)
+            if isinstance(request, GetTasksInfo) and self._name in self._world.tellers:
+                return self._world.tellers[self._name].tell(request)
             if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents | GetStacks | GetMetrics):
                 return await self._stats()
             if self._world.is_node_silent:
@@ -221,6 +224,40 @@ def test_the_tasks_of_the_living_are_told_and_each_answers_for_itself(own_id: by
     assert [one.worker_id for one in told.processes] == [A, B] and told.silent == []
     assert world.asked == ([B] if own_id else [A, B])
     assert own is None or own.asked == [GetTasksInfo(task_ids=[b"task"])]
+
+
+class Owner:
+    """An owner of many tasks, which tells as many as it is asked for."""
+
+    def __init__(self, worker_id: bytes, total: int) -> None:
+        self.worker_id, self.total = worker_id, total
+        self.limits: list[int] = []
+
+    def tell(self, request: GetTasksInfo) -> TasksInfo:
+        self.limits.append(request.limit)
+        told = [TaskInfo(b"task", 0, "f", "NORMAL_TASK", "RUNNING", b"")] * min(request.limit, self.total)
+        return TasksInfo(NODE, self.worker_id, 1, False, self.total, told, [])
+
+
+@pytest.mark.parametrize(
+    ("totals", "most", "limits", "told"),
+    [
+        ((900, 5), 1000, ([500, 995], [500]), [900, 5]),  # The room of those that have few goes to the others.
+        ((900, 800), 1000, ([500], [500]), [500, 500]),
+        ((900, 5), 2, ([10], [10]), [10, 5]),  # Everybody tells a few.
+        ((900, 5), None, ([10_000], [10_000]), [900, 5]),
+        ((900, 5), 50_000, ([10_000], [10_000]), [900, 5]),
+    ],
+)
+def test_processes_share_the_room_for_tasks(
+    totals: tuple[int, int], most: int | None, limits: tuple[list[int], list[int]], told: list[int]
+) -> None:
+    owners = [Owner(name, total) for name, total in zip((A, B), totals, strict=True)]
+    world: Any = Pretended(tasks_of(B))
+    world.tellers = {owner.worker_id: owner for owner in owners}
+    found = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).tasks(1, most=most))
+    assert [len(one.tasks) for one in found.processes] == told and [one.total for one in found.processes] == [*totals]
+    assert (owners[0].limits, owners[1].limits) == limits
 
 
 def test_of_tasks_too_who_is_silent_is_named() -> None:
