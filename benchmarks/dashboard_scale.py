@@ -114,6 +114,14 @@ class EncodedTasks(NamedTuple):
     tasks: list[msgspec.Raw]
     received: tuple[()] = ()
 
+    def cut(self, request: GetTasksInfo) -> EncodedTasks:
+        """Return the answer to a request. An id is the number of a task, and that of its job."""
+        if request.task_ids is None:
+            return self._replace(tasks=self.tasks[: request.limit])
+        job = (self.pid - 40_000).to_bytes(4, "big")
+        numbers = [int.from_bytes(task_id[:-4], "big") for task_id in request.task_ids if task_id.endswith(job)]
+        return self._replace(tasks=[self.tasks[number] for number in numbers], total=len(numbers))
+
 
 class Cluster:
     """The answers of all processes of a cluster, encoded."""
@@ -138,8 +146,7 @@ class Cluster:
     def answer(self, process: bytes, request: Request[R]) -> R:
         payload = self._answers.get((process, type(request))) or self._answers[b"", type(request)]
         if isinstance(request, GetTasksInfo) and process in self._tasks:
-            told = self._tasks[process]
-            payload = encode(told._replace(tasks=told.tasks[: request.limit]))
+            payload = encode(self._tasks[process].cut(request))
         reply: R = decode(reply_class(type(request)), payload)  # type: ignore[assignment]
         return reply
 

@@ -12,13 +12,14 @@ tables run in a thread, since they take longer than the others should wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
+from string import hexdigits
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from minray._version import __version__
-from minray.common.ids import return_id, short, short_actor
+from minray.common.ids import TASK_ID_BYTES, return_id, short, short_actor
 from minray.core_worker.introspection.explainer import until_it_repeats
 from minray.dashboard import tables
 from minray.dashboard.connection import ClusterConnection
@@ -100,6 +101,13 @@ class DashboardState:
     async def _tasks(self) -> Kept[ClusterTasks]:
         return await self._ask("tasks", lambda: self.connection.reader().tasks(self.timeout_s, most=tables.MOST_ROWS))
 
+    async def _tasks_with(self, task_id: bytes) -> ClusterTasks:
+        """Return the tasks that are kept, if this one is among them; else ask all processes for it."""
+        kept: ClusterTasks = (await self._tasks()).value
+        if any(task.task_id == task_id for process in kept.processes for task in process.tasks):
+            return kept
+        return await self.connection.reader().tasks(self.timeout_s, [task_id])
+
     async def usage(self) -> Usage:
         """Ask each node that answers about its machine."""
         kept: Kept[Usage] = await self._ask("usage", self._read_usage)
@@ -174,6 +182,8 @@ class DashboardState:
         table = (await self.table(name)).value
         key = COLUMNS[name][0]
         rows = [row for row in table.rows if str(row[key]).startswith(id.lower())]
+        if not rows and name == "tasks" and (task_id := _task_id(id)):
+            rows = tables.tasks(await self._tasks_with(task_id)).rows
         if not rows or len({row[key] for row in rows}) > 1:
             what = f"{len(rows)} of the {name} have ids that begin with" if rows else f"none of the {name} has the id"
             raise NotFound(f"{what} {id}")
@@ -264,7 +274,9 @@ class DashboardState:
     async def _owner_of(self, id: str) -> tuple[bytes, Address]:
         """Return the object that a task, or an object, with this id stands for, and the address of its owner."""
         processes = (await self.census()).value.processes()
-        for process in (await self._tasks()).value.processes:
+        task_id = _task_id(id)
+        found = await self._tasks_with(task_id) if task_id else (await self._tasks()).value
+        for process in found.processes:
             for task in process.tasks:
                 text = task.task_id.hex()
                 if id and (text.startswith(id) or id.startswith(text)) and process.worker_id in processes:
@@ -279,7 +291,7 @@ class DashboardState:
     async def owner_of_task(self, task_id: bytes) -> tuple[bytes, Address]:
         """Return the first result of a task, and the address of its owner. Raises NotFound if no process owns it."""
         processes = (await self.census()).value.processes()
-        for process in (await self._tasks()).value.processes:
+        for process in (await self._tasks_with(task_id)).processes:
             if process.worker_id in processes and any(task.task_id == task_id for task in process.tasks):
                 return return_id(task_id, 1), processes[process.worker_id][0]
         raise NotFound(f"no living process has a task with the id {task_id.hex()}")
@@ -327,10 +339,9 @@ class DashboardState:
         found = (await self._tasks()).value
         processes = census.processes()
         unended = [
-            (process.worker_id, task, state)
-            for process in found.processes
-            for task, state in _with_states(process.tasks, found)
-            if state not in ENDED and process.worker_id in processes
+            (owner_id, task, state)
+            for owner_id, task, state in _with_states(found)
+            if state not in ENDED and owner_id in processes
         ]
         pending = [info for info in await self.actors() if info.state not in (ALIVE, DEAD)]
         chosen = _choose(unended)
@@ -382,10 +393,18 @@ KIND_NAMES = {"NORMAL_TASK": "task", "ACTOR_TASK": "call", "ACTOR_CREATION_TASK"
 """Names of the kinds of tasks in explanations."""
 
 
-def _with_states(infos: Iterable[TaskInfo], found: ClusterTasks) -> list[tuple[TaskInfo, str]]:
-    """Return tasks with their states: that of the process to which a task was sent is newer than its owner's."""
+def _with_states(found: ClusterTasks) -> Iterator[tuple[bytes, TaskInfo, str]]:
+    """Yield each task with its owner's id and its state: that of the process to which it was sent is the newer one."""
     received = {(one.task_id, one.attempt): one.state for process in found.processes for one in process.received}
-    return [(task, received.get((task.task_id, task.attempt), task.state)) for task in infos]
+    for process in found.processes:
+        for task in process.tasks:
+            yield process.worker_id, task, received.get((task.task_id, task.attempt), task.state)
+
+
+def _task_id(id: str) -> bytes:
+    """Return the task that a whole id names: of itself, or of the object that it made; empty: the id is not a whole one."""
+    is_whole = len(id) >= 2 * TASK_ID_BYTES and all(digit in hexdigits for digit in id)
+    return bytes.fromhex(id[: 2 * TASK_ID_BYTES]) if is_whole else b""
 
 
 def _choose(unended: list[tuple[bytes, TaskInfo, str]]) -> list[tuple[bytes, TaskInfo, str]]:
