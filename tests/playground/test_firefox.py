@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from minray.simulation.script import Script, Stage
+from tests.firefox import NAMED, Firefox, path_of_firefox
 from tests.helpers import wait_for_condition
-from tests.playground.firefox import FIREFOX, NAMED, Firefox
 from tests.playground.test_same_runs import RUNS
 
-PATH = next((path for path in FIREFOX if path.exists()), None)
+PATH = path_of_firefox()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),

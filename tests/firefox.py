@@ -19,14 +19,24 @@ NAMED = "MINRAY_TEST_FIREFOX"
 """Environment variable with the path of a Firefox that is not among ``FIREFOX``."""
 FIREFOX = [Path(os.environ.get(NAMED, "/usr/bin/firefox-esr")), Path("/usr/bin/firefox")]
 START_S = 120
+LEAST_WIDTH = 500
+"""Pixels below which no window of Firefox goes; the page in it can be narrower."""
+
+
+def path_of_firefox() -> Path | None:
+    """Return the Firefox of this machine; None if it has none."""
+    return next((path for path in FIREFOX if path.exists()), None)
 
 
 class Firefox:
     """A Firefox with a profile of its own; use it as a context manager."""
 
-    def __init__(self, path: Path, profile: Path) -> None:
-        (profile / "user.js").write_text('user_pref("marionette.port", 0);\n')
-        command = [str(path), "--headless", "--marionette", "--no-remote", "--profile", str(profile)]
+    def __init__(self, path: Path, profile: Path, width: int = 1280, theme: str = "light") -> None:
+        """Start one whose window has this width, in pixels, and which asks pages for a "light" or a "dark" theme."""
+        settings = f'"layout.css.prefers-color-scheme.content-override", {("dark", "light").index(theme)}'
+        (profile / "user.js").write_text(f'user_pref("marionette.port", 0);\nuser_pref({settings});\n')
+        self._width = width
+        command = [str(path), "--headless", "--marionette", "--no-remote", "--remote-allow-system-access", "--profile", str(profile)]
         environment = {**os.environ, "HOME": str(profile)}
         self._process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -53,6 +63,10 @@ class Firefox:
         self._file = self._socket.makefile("rb")
         self._read()  # its greeting
         self.command("WebDriver:NewSession", capabilities={"alwaysMatch": {}})
+        self.command("WebDriver:SetWindowRect", width=max(self._width, LEAST_WIDTH), height=900)
+        self.command("Marionette:SetContext", value="chrome")
+        self.run("gBrowser.selectedBrowser.style.maxWidth = arguments[0]", f"{self._width}px")
+        self.command("Marionette:SetContext", value="content")
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
