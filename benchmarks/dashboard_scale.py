@@ -4,8 +4,8 @@
 actors and 1,000,000 tasks, and prints a line for each question of the page. The server, its reader of states and what it
 sends are the real ones. The processes of the cluster are simulated: each answer is decoded anew, as one from the network.
 
-Columns: processor seconds of the first answer, and seconds that the visitor waited; the same for a repeated question, while the
-answer is kept; bytes as they travel; memory of this process afterwards, without the simulation's; rows that match, of how many.
+Columns: processor seconds of the first answer, and seconds that the visitor waited; the same for a repeated question, while
+the answer is kept; bytes as they travel; memory of this process afterwards, without the simulation's; rows that match.
 """
 
 from __future__ import annotations
@@ -144,9 +144,10 @@ class Cluster:
         return [decode(record, row) for row in self._tables[channel]]
 
     def answer(self, process: bytes, request: Request[R]) -> R:
-        payload = self._answers.get((process, type(request))) or self._answers[b"", type(request)]
         if isinstance(request, GetTasksInfo) and process in self._tasks:
             payload = encode(self._tasks[process].cut(request))
+        else:
+            payload = self._answers.get((process, type(request))) or self._answers[b"", type(request)]
         reply: R = decode(reply_class(type(request)), payload)  # type: ignore[assignment]
         return reply
 
@@ -246,7 +247,6 @@ class Cluster:
         ]  # fmt: skip
         told = EncodedTasks(driver.node_id, driver.worker_id, 40_000 + job, True, tasks, infos)
         self._tasks[driver.worker_id] = told
-        self._keep(driver.worker_id, GetTasksInfo, TasksInfo(driver.node_id, driver.worker_id, 40_000 + job, True, 0, [], []))
         references = [
             ObjectRefInfo(
                 object_id=id_of(number * 1000 + job, OBJECT_ID_BYTES, job), owner_id=driver.worker_id, local=1, submitted=0,

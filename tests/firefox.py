@@ -36,7 +36,8 @@ class Firefox:
         settings = f'"layout.css.prefers-color-scheme.content-override", {("dark", "light").index(theme)}'
         (profile / "user.js").write_text(f'user_pref("marionette.port", 0);\nuser_pref({settings});\n')
         self._width = width
-        command = [str(path), "--headless", "--marionette", "--no-remote", "--remote-allow-system-access", "--profile", str(profile)]
+        options = ["--headless", "--marionette", "--no-remote", "--remote-allow-system-access", "--profile", str(profile)]
+        command = [str(path), *options]
         environment = {**os.environ, "HOME": str(profile)}
         self._process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

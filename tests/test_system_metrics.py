@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from minray.common.bundles import group_name
+from minray.common.machine_usage import GpuUsage
 from minray.observability.metric_definitions import DEFINITIONS, OWN_DEFINITIONS, WHERE, full_names
 from minray.observability.metric_families import Family
 from minray.observability.prometheus_exposition import exposition
@@ -21,6 +22,7 @@ from minray.protocol.base import Address
 from minray.protocol.gcs import UNEXPECTED_TERMINATION, JobConfig, JobInfo, NodeInfo, NodeResources
 from minray.protocol.metrics import GcsMetrics, NodeMetrics
 from minray.protocol.state import MetricFamily, MetricSample, ProcessMetrics, SystemValue
+from minray.raylet.node_metrics import gpu_values
 from tests.metrics_page import PAGE, page_with_table
 from tests.util.exposition import parse
 
@@ -110,6 +112,16 @@ def test_help_and_type_stand_once_and_say_the_same_in_both() -> None:
 def test_nodes_with_one_address_are_told_apart() -> None:
     found = values(families_of(hostile()), "ray_node_cpu_count", "NodeId", "RayNodeType", "ip")
     assert found == {(b"head".hex(), "head", "10.0.0.1"): 2, (b"other".hex(), "worker", "10.0.0.1"): 2}
+
+
+def test_gpus_of_a_node_are_told_apart() -> None:
+    gpus = [GpuUsage(0, "NVIDIA H100", 87.0, 3 << 30, 80 << 30, 4e5, 61.0), GpuUsage(1, "old", None, 0, 1 << 30, None, None)]
+    families = families_of(figures(of_nodes=[NodeMetrics(b"other", list(gpu_values(gpus)))]))
+    assert values(families, "ray_node_gpus_utilization", "GpuIndex", "GpuDeviceName") == {("0", "NVIDIA H100"): 87}
+    assert values(families, "ray_node_gram_used", "GpuIndex", "RayNodeType") == {("0", "worker"): 3072, ("1", "worker"): 0}
+    assert values(families, "ray_node_gram_available", "GpuIndex") == {("0",): 77 * 1024, ("1",): 1024}
+    assert values(families, "ray_node_gpus_available", "GpuIndex") == {("0",): 1, ("1",): 1}
+    assert not [family.name for family in families_of(figures()) if "gpu" in family.name or "gram" in family.name]
 
 
 def test_resources_of_living_nodes_are_divided_into_used_and_available() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from minray.common.loop_lag import event_loop_lag_ms
 from minray.common.machine_usage import ProcessUsage, cpu_percent
 from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.platform.base import Platform
@@ -35,13 +36,14 @@ class GcsMetricsService:
         """Time and result of the last measurement."""
 
     async def handle_GetGcsMetrics(self, request: GetGcsMetrics, call: Call) -> GcsMetrics:
-        loop = asyncio.get_running_loop()
+        loop, lag_ms = asyncio.get_running_loop(), await event_loop_lag_ms()
         before = self._last
         if before is None or not LEAST_S <= loop.time() - before[0] <= MOST_S:
             before = loop.time(), self._measure()
             await asyncio.sleep(WAIT_S)
         self._last = loop.time(), self._measure()
-        return GcsMetrics([*self._process(before, self._last), *self._events()])
+        lag = SystemValue("io_context_event_loop_lag_ms", lag_ms, {"Name": "gcs_server"})
+        return GcsMetrics([*self._process(before, self._last), *self._events(), lag])
 
     def _measure(self) -> ProcessUsage | None:
         return self._platform.host.process_usage(self._platform.processes.pid)

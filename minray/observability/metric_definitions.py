@@ -8,8 +8,9 @@ that reports a value gives it the name without ``ray_``. Ray calls some numbers 
 with ``_total``; here they are counters. A number that only grows under another name stays a gauge, as in Ray, because a
 counter's name must end with ``_total``.
 
-Left out, because nothing in minray measures them: latencies and queues inside Ray's event loops and gRPC, percentiles of
-placement times, throughput of spilling, GPUs and TPUs, swap, storage operations of the gcs.
+Left out, because nothing in minray measures them: times and queues of single operations of event loops (``ray_operation_*``)
+and of gRPC (``ray_grpc_server_req_*``), latencies of health checks and of the gcs's storage, percentiles of placement times,
+throughput of spilling, TPUs, swap.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class MetricMeaning(NamedTuple):
 
 OF_GPU = ("GpuIndex", "GpuDeviceName")
 """Labels of a value of one GPU."""
+EACH_GPU = "A value for each GPU"
 PURPOSES = "`Get`, `Wait`, `TaskArgs`"
 
 DEFINITIONS: dict[str, MetricMeaning] = {
@@ -144,14 +146,24 @@ DEFINITIONS: dict[str, MetricMeaning] = {
     "node_network_receive_speed": MetricMeaning(
         NODE, "Speed of receiving, measured like the use of CPUs", "bytes per second"
     ),
-    "node_gpus_available": MetricMeaning(NODE, "1 for each GPU of the machine that NVIDIA's library finds", "GPUs", OF_GPU),
-    "node_gpus_utilization": MetricMeaning(
-        NODE, "Share of the last moments in which the GPU worked; missing if the GPU does not tell", "percent", OF_GPU
+    "node_gpus_available": MetricMeaning(
+        NODE, "1, for a GPU of the machine that NVIDIA's library finds", "GPUs", OF_GPU, values=EACH_GPU
     ),
-    "node_gram_used": MetricMeaning(NODE, "Memory of the GPU in use", "MiB", OF_GPU),
-    "node_gram_available": MetricMeaning(NODE, "The rest of that memory", "MiB", OF_GPU),
-    "node_gpu_power_milliwatts": MetricMeaning(NODE, "Power that the GPU draws", "milliwatts", OF_GPU),
-    "node_gpu_temperature_celsius": MetricMeaning(NODE, "Temperature of the GPU", "degrees Celsius", OF_GPU),
+    "node_gpus_utilization": MetricMeaning(
+        NODE,
+        "Share of the last moments in which the GPU worked; missing if the GPU does not tell",
+        "percent",
+        OF_GPU,
+        values=EACH_GPU,
+    ),
+    "node_gram_used": MetricMeaning(NODE, "Memory of the GPU in use", "MiB", OF_GPU, values=EACH_GPU),
+    "node_gram_available": MetricMeaning(NODE, "The rest of that memory", "MiB", OF_GPU, values=EACH_GPU),
+    "node_gpu_power_milliwatts": MetricMeaning(
+        NODE, "Power that the GPU draws", "milliwatts", OF_GPU, values=EACH_GPU
+    ),
+    "node_gpu_temperature_celsius": MetricMeaning(
+        NODE, "Temperature of the GPU", "degrees Celsius", OF_GPU, values=EACH_GPU
+    ),
     # --- processes
     "component_cpu_percentage": MetricMeaning(
         COMPONENT, "Use of CPUs by all processes of this name; 100 is one CPU", "percent"
@@ -163,6 +175,13 @@ DEFINITIONS: dict[str, MetricMeaning] = {
     "component_uss_mb": MetricMeaning(COMPONENT, "The same in megabytes (10^6 bytes)", "MB"),
     "component_num_fds": MetricMeaning(COMPONENT, "Open file descriptors of these processes", "descriptors"),
     # --- scheduling
+    "io_context_event_loop_lag_ms": MetricMeaning(
+        RAYLET,
+        "Time from asking the event loop of a raylet or of the gcs for a turn to that turn, when the metrics were asked for",
+        "milliseconds",
+        ("Name",),
+        values="`raylet`, `gcs_server`",
+    ),
     "scheduler_tasks": MetricMeaning(
         RAYLET,
         "Lease requests and leases of a node: no node chosen, waiting for large arguments, waiting for resources or a"

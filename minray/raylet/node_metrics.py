@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from minray.common.config import RayletConfig
+from minray.common.loop_lag import event_loop_lag_ms
 from minray.common.machine_usage import GpuUsage
 from minray.object_manager.object_manager import ObjectManager
 from minray.object_store.object_table import CREATED, NOWHERE, RESTORING
@@ -78,12 +79,14 @@ class MetricsService:
         return self.kept.ended(request.told)
 
     async def handle_GetNodeMetrics(self, request: GetNodeMetrics, call: Call) -> NodeMetrics:
+        lag_ms = await event_loop_lag_ms()
         names = self._names()
         try:
             machine = self._machine(await self._meter.measure(list(names)), names)
         except OSError:  # For example, no file can be opened just now: the other figures are still known.
             machine = iter(())
         values = [*machine, *self._scheduler(), *self._workers(), *self._memory(), *self._spilling(), *self._transfers()]
+        values.append(SystemValue("io_context_event_loop_lag_ms", lag_ms, {"Name": RAYLET}))
         return NodeMetrics(self._config.node_id, values)
 
     def on_eviction(self, kind: str, worker_id: bytes) -> None:
@@ -130,7 +133,7 @@ class MetricsService:
             "node_network_receive_speed": speeds.network_received_bytes,
         }.items():
             yield SystemValue(name, float(value))
-        yield from _of_gpus(machine.gpus)
+        yield from gpu_values(machine.gpus)
         yield from self._components(usage, names)
 
     def _components(self, usage: NodeUsage, names: dict[int, str]) -> Iterator[SystemValue]:
@@ -259,7 +262,8 @@ class MetricsService:
         return not creator and self._store.table.states.get(key) == CREATED
 
 
-def _of_gpus(gpus: Iterable[GpuUsage]) -> Iterator[SystemValue]:
+def gpu_values(gpus: Iterable[GpuUsage]) -> Iterator[SystemValue]:
+    """Yield what each GPU tells, under Ray's names."""
     for gpu in gpus:
         labels = {"GpuIndex": str(gpu.number), "GpuDeviceName": gpu.name}
         for name, value in {
