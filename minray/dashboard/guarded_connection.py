@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from minray.dashboard.access import SECURITY_HEADERS
-from minray.dashboard.complaints import Complaints
+from minray.common.complaints import Complaints
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from minray.dashboard.access import (
     is_token,
 )
 from minray.dashboard.cluster_state import DashboardState, NotFound
-from minray.dashboard.complaints import Complaints
+from minray.common.complaints import Complaints
 from minray.dashboard.control import Control
 from minray.dashboard.guarded_connection import Doorkeeper
 from minray.dashboard.history import History

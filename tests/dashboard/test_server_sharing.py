@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from minray.dashboard.complaints import PAUSE_S, Complaints
+from minray.common.complaints import PAUSE_S, Complaints
 from minray.dashboard.history import SAMPLES, series_of
 from minray.dashboard.news import Subscriber
 from minray.dashboard.shared_answers import KEPT_S, SharedAnswers

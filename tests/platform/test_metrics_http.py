@@ -107,6 +107,33 @@ def test_garbage_is_refused_and_harms_nobody(served: Served, request_bytes: byte
     assert served.made == 0 and served.ask(GOOD).endswith(b"up 1\n")
 
 
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_each_wrong_has_one_line_without_the_token(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(20):
+        served.ask(GOOD.replace(b"Bearer ", b"Bearer 0"))
+        served.ask(b"\x16\x03\x01\x1b[31m\r\n\r\n")
+    token, garbage = said(caplog)
+    assert token == "a request of 127.0.0.1 is refused: it lacks the cluster's token"
+    assert garbage.startswith("a request of 127.0.0.1 is refused: code 400, message Bad request") and "\x1b" not in garbage
+
+
+def test_a_client_that_never_reads_its_page_is_cut(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics_http, "ANSWER_S", 0.2)
+    served.server.page = lambda: Page(200, "text/plain", bytes(64 << 20))
+    with served.connect() as idle:
+        idle.sendall(GOOD)
+        wait_for_condition(lambda: served.server.connections() == 1)
+        wait_for_condition(lambda: served.server.connections() == 0)
+    assert said(caplog) == ["1 connections are cut: no whole request came in time, or nobody read"]
+    served.server.page = served._page
+    assert served.ask(GOOD).endswith(b"up 1\n")
+
+
 def test_a_request_that_does_not_end_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_http, "REQUEST_S", 0.1)
     with served.connect() as slow:
@@ -116,14 +143,16 @@ def test_a_request_that_does_not_end_is_cut(served: Served, monkeypatch: pytest.
     assert served.ask(GOOD).endswith(b"up 1\n")
 
 
-def test_connections_are_bounded_and_others_are_answered_afterwards(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+def test_a_thousand_connections_are_bounded_and_others_are_answered_afterwards(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(metrics_http, "MOST_CONNECTIONS", 4)
-    before = threading.active_count()
-    held = [served.connect() for _ in range(20)]
-    closed = [connection for connection in held[4:] if received(connection) == b""]
-    assert len(closed) == 16 and threading.active_count() <= before + 4
+    monkeypatch.setattr(metrics_http, "REQUEST_S", 600)  # None is cut before the last one has come.
+    before, most = threading.active_count(), metrics_http.MOST_CONNECTIONS
+    held = [served.connect() for _ in range(1000)]
+    closed = [connection for connection in held[most:] if received(connection) == b""]
+    assert len(closed) == 1000 - most and threading.active_count() <= before + most
+    assert said(caplog)[0] == f"a connection of 127.0.0.1 is refused: {most} are open, which is the most"
+    assert len(said(caplog)) < 20
     for connection in held:
         connection.close()
     wait_for_condition(lambda: served.server.connections() == 0)

@@ -24,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any, NamedTuple
 
+from minray.common.complaints import Complaints
 from minray.platform.transport.web_tls import WebTls
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class MetricsServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
+    """Most connections that wait to be accepted. With Python's 5, a burst of strangers delays honest visitors by seconds."""
 
     def __init__(self, host: str, port: int, token: bytes, page: Callable[[], Page], tls: WebTls | None = None) -> None:
         """Listen. Raises OSError. ``page`` makes the page, in any thread, perhaps in several at a time."""
@@ -65,6 +68,7 @@ class MetricsServer(ThreadingHTTPServer):
         self.authorization = f"Bearer {token.hex()}"
         self.page = page
         self._lock = threading.Lock()
+        self.complaints = Complaints(time.monotonic)
         self._deadlines: dict[socket.socket, float] = {}
         """Open connections, each with the time at which it is cut."""
         super().__init__((host, port), _Handler)
@@ -86,7 +90,8 @@ class MetricsServer(ThreadingHTTPServer):
             if not is_full:
                 self._deadlines[request] = time.monotonic() + REQUEST_S
         if is_full:
-            logger.debug("closing a connection of %s: %d are open", client_address[0], MOST_CONNECTIONS)
+            text = f"a connection of {client_address[0]} is refused: {MOST_CONNECTIONS} are open, which is the most"
+            self.complaints.note("full", text)
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
@@ -121,6 +126,8 @@ class MetricsServer(ThreadingHTTPServer):
         now = time.monotonic()
         with self._lock:
             late = [request for request, deadline in self._deadlines.items() if deadline <= now]
+        if late:
+            self.complaints.note("late", f"{len(late)} connections are cut: no whole request came in time, or nobody read")
         for request in late:
             with suppress(OSError):  # The thread of the connection then sees its end, and closes it.
                 request.shutdown(socket.SHUT_RDWR)
@@ -198,13 +205,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page(self) -> Page:
         if self._bounded.is_exceeded:
+            self._complain("oversized", f"it has more than {MOST_REQUEST_BYTES} bytes")
             return plain(431, f"a request has at most {MOST_REQUEST_BYTES} bytes")
         given = self.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(errors="replace"), self.server.authorization.encode()):
+            self._complain("token", "it lacks the cluster's token")
             return plain(401, "the cluster's token is needed: Authorization: Bearer TOKEN")
         if self.path.partition("?")[0] != PATH:
             return plain(404, f"there is only {PATH}")
         return self.server.page()
+
+    def log_error(self, format: str, *args: Any) -> None:
+        self._complain("malformed", format % args)
+
+    def _complain(self, kind: str, reason: str) -> None:
+        self.server.complaints.note(kind, f"a request of {self.client_address[0]} is refused: {reason}")
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug("%s: %s", self.client_address[0], format % args)
