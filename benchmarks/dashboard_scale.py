@@ -96,7 +96,7 @@ QUESTIONS = {
     "Logs": ("/api/logs?limit=100",),
     "Metrics": ("/api/metrics/history", "/metrics"),
 }
-"""What the page asks for each view, and a search or filter."""
+"""Paths for which the page asks in each view; some have a search or a filter."""
 
 
 def id_of(number: int, size: int = UNIQUE_ID_BYTES, job: int = 0) -> bytes:
@@ -132,7 +132,7 @@ class Cluster:
         self._answers: dict[tuple[bytes, type], bytes] = {}
         """By id of the process and kind of request."""
         self._tasks: dict[bytes, EncodedTasks] = {}
-        """Of each driver: it tells as many as it is asked for."""
+        """By id of the driver, which tells as many as it is asked for."""
         homes = [Address(id_of(n, job=9), id_of(n % nodes + 1), f"unix:/tmp/worker{n}") for n in range(actors)]
         self._add_gcs(homes, tasks)
         for n in range(nodes):

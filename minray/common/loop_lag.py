@@ -1,6 +1,9 @@
 """Measures how late an event loop is: how long something that is ready waits for its turn.
 
-Ray: src/ray/common/asio/instrumented_io_context.cc (LagProbeLoop), which measures it all the time
+Ray: src/ray/common/asio/instrumented_io_context.cc (LagProbeLoop)
+
+Ray measures it all the time. Here it is measured when somebody asks for metrics, and one turn of the loop tells little about
+the others. A loop that is late whenever it is asked has too much to do.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from minray.dashboard.access import SECURITY_HEADERS
 from minray.common.complaints import Complaints
+from minray.dashboard.access import SECURITY_HEADERS
 
 logger = logging.getLogger(__name__)
 

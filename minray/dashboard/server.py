@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from minray.common.complaints import Complaints
 from minray.dashboard.access import (
     CONTROL_HEADER,
     SECURITY_HEADERS,
@@ -30,7 +31,6 @@ from minray.dashboard.access import (
     is_token,
 )
 from minray.dashboard.cluster_state import DashboardState, NotFound
-from minray.common.complaints import Complaints
 from minray.dashboard.control import Control
 from minray.dashboard.guarded_connection import Doorkeeper
 from minray.dashboard.history import History

@@ -14,7 +14,7 @@ from minray.dashboard import tables
 from minray.platform.threads.user_code import IoThread
 
 TASKS, KEPT = 20_000, 400
-"""Two drivers have these tasks; so many rows are kept of them."""
+"""Number of tasks, of two drivers, and of the rows that are kept."""
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,6 +18,19 @@ from minray.platform.process.host import RealHost
 GIGABYTE = 1 << 30
 H100 = GpuUsage(0, "NVIDIA H100 80GB HBM3", 87.0, 60 * GIGABYTE, 80 * GIGABYTE, 412_000.0, 61.0)
 CONSUMER = GpuUsage(1, "NVIDIA GeForce GT 710", None, GIGABYTE, 2 * GIGABYTE, None, None)
+
+
+class Memory(NamedTuple):
+    """Bytes, as the library tells them."""
+
+    used: int
+    total: int
+
+
+class Rates(NamedTuple):
+    """Percent, as the library tells them."""
+
+    gpu: float
 
 
 def library_of(*gpus: GpuUsage | None) -> Any:
@@ -44,8 +57,8 @@ def library_of(*gpus: GpuUsage | None) -> Any:
     library.nvmlDeviceGetCount = lambda: len(gpus)
     library.nvmlDeviceGetHandleByIndex = handle
     library.nvmlDeviceGetName = lambda gpu: gpu.name.encode() if gpu.number else gpu.name
-    library.nvmlDeviceGetMemoryInfo = lambda gpu: SimpleNamespace(used=gpu.memory_used, total=gpu.memory_total)
-    library.nvmlDeviceGetUtilizationRates = lambda gpu: SimpleNamespace(gpu=known(gpu.percent))
+    library.nvmlDeviceGetMemoryInfo = lambda gpu: Memory(gpu.memory_used, gpu.memory_total)
+    library.nvmlDeviceGetUtilizationRates = lambda gpu: Rates(known(gpu.percent))
     library.nvmlDeviceGetPowerUsage = lambda gpu: known(gpu.power_milliwatts)
     library.nvmlDeviceGetTemperature = lambda gpu, sensor: known(gpu.temperature_celsius)
     return library
