@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 
-from minray.node.worker_output import MOST_BEGUN, LinePrinter, TaskNamedStream
+from minray.common import progress_bars, shown
+from minray.common.ids import TaskIdFactory
+from minray.node.notebook import CellOutput
+from minray.node.worker_output import BAR_MARK, MOST_BEGUN, LinePrinter, TaskNamedStream
 from minray.protocol.core_worker import PrintLines
 from minray.protocol.logs import mark_of
 from tests.core_worker.parts import RECEIVED_ID, received, template
 
 
 def lines(sequence: int, *texts: str, pid: int = 7, is_stderr: bool = False) -> PrintLines:
-    return PrintLines(b"n" * 16, "127.0.0.1", pid, is_stderr, [("f", text) for text in texts], sequence)
+    return PrintLines(b"n" * 16, "127.0.0.1", pid, is_stderr, [("f", text, "") for text in texts], sequence)
 
 
 class Closed(io.StringIO):
@@ -236,3 +242,79 @@ def test_nothing_that_threads_have_begun_is_lost_at_the_end() -> None:
 def test_only_text_is_written(stream: TaskNamedStream) -> None:
     with pytest.raises(TypeError, match=r"write\(\) argument must be str, not bytes"):
         stream.write(b"x")  # type: ignore[arg-type]
+
+
+# --- Progress bars, and cells of a notebook ---
+
+
+def test_the_state_of_a_bar_is_a_line_of_its_own(stream: TaskNamedStream, kept: io.StringIO) -> None:
+    stream.write_bar("{1}")
+    stream.write("begun")
+    stream.flush()
+    stream.write_bar("{2}")
+    stream.write("whole\n")
+    assert kept.getvalue() == f"{F}\n{BAR_MARK}{{1}}\nbegun\n{BAR_MARK}{{2}}\nwhole\n"
+
+
+def test_bars_are_drawn_in_their_turn_and_ended_with_the_driver(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_bars, "_bars", None)
+    monkeypatch.setattr(shown, "around_lines", shown.around_lines)
+    bar = progress_bars.Bar(3, "load", 1, 4)
+    printer = LinePrinter(5.0, lambda: 0.0)
+    state = BAR_MARK + msgspec.json.encode(bar).decode()
+    printer.show(lines(1, "before", state, "behind", f"{BAR_MARK}forged", is_stderr=True))
+    printer.end_bars()
+    shown_lines = capsys.readouterr().err.split("\n")
+    assert [line.partition("|")[0] for line in shown_lines] == [
+        "(f pid=7) before", "(f pid=7) load:  25%", "(f pid=7) behind", f"(f pid=7) {BAR_MARK}forged",
+        "(f pid=7) load:  25%", "",
+    ]  # fmt: skip
+
+
+class Events:
+    """The events of IPython's shell."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[str, list[Callable[..., None]]] = {"pre_run_cell": [], "post_run_cell": []}
+
+    def register(self, event: str, callback: Callable[..., None]) -> None:
+        self.callbacks[event].append(callback)
+
+    def unregister(self, event: str, callback: Callable[..., None]) -> None:
+        self.callbacks[event].remove(callback)
+
+
+class Shell:
+    def __init__(self) -> None:
+        self.events = Events()
+        self.parent: Any = {"metadata": {"cellId": "1"}}
+        self.cell: contextvars.ContextVar[str] = contextvars.ContextVar("cell")
+
+    def get_parent(self) -> Any:
+        return self.parent
+
+    def begin(self, cell: str) -> None:
+        self.cell.set(cell)
+        for callback in self.events.callbacks["pre_run_cell"]:
+            callback(None)
+
+
+def test_the_number_of_a_task_leads_to_the_cell_that_submitted_it() -> None:
+    ids, shell = TaskIdFactory(b"w" * 16, b"job1"), Shell()
+    cells = CellOutput(shell, LinePrinter(5.0, lambda: 0.0), ids.next, lambda: None)
+    shell.cell.set("zero")
+    before = ids.next().hex()
+    cells.start()
+    tasks = [ids.next().hex()]
+    for cell, parent in (("one", shell.parent), ("two", {}), ("three", None), ("four", shell.parent)):
+        shell.parent = parent
+        shell.begin(cell)
+        tasks.append(ids.next().hex())
+    foreign, forged = TaskIdFactory(b"v" * 16, b"job1").next().hex(), "no number" + tasks[0]
+    found = [cells.context_of(task)[shell.cell] for task in (before, *tasks, foreign, "", forged)]
+    assert found == ["four", "zero", "one", "four", "four", "four", "four", "four", "four"]
+    cells.stop()
+    assert shell.events.callbacks == {"pre_run_cell": [], "post_run_cell": []}
+    cells.stop()

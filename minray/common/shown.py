@@ -1,12 +1,23 @@
-"""Values of users in messages: short, printable, and never the cause of another error.
+"""Values of users in messages: short, printable, and never the cause of another error. Values of minray in notebooks.
 
 Ray: none; its messages repeat what they are given
 
 A message repeats a name, number or option that the user has chosen, so that it can be found in the program. It may be of any
 size, contain what cannot be encoded, or have a ``__repr__`` that raises.
+
+Two rooms above this one say how things are shown, and enter their functions here: ``api/html.py`` the tables of a notebook
+(``html_of``), and ``common/progress_bars.py`` the printing of lines around bars (``around_lines``). So neither is loaded
+before a program needs it.
 """
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MOST_SHOWN = 120
 """Most characters of a value in a message: more than any sensible name has, and still one line."""
@@ -49,3 +60,31 @@ def is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+html_of: Callable[[Any], str] = repr
+"""Function that describes a reference, an actor, a cluster or rows in HTML; ``minray/__init__.py`` sets it."""
+around_lines: Callable[[], AbstractContextManager[object]] = nullcontext
+"""Function that makes the context in which a driver prints lines of its workers, so that they do not break a bar."""
+
+
+class ShownInNotebooks:
+    """A value that notebooks show as a small table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Describe this for a notebook. Waits a second at most, asks only the own cluster, and raises nothing."""
+        return html_of(self)
+
+
+class RowsInNotebooks(ShownInNotebooks, list[T]):
+    """A list of rows that notebooks show as one table."""
+
+    __slots__ = ()
+
+
+def running_shell() -> Any:
+    """Return the IPython shell that runs this program, or None."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None

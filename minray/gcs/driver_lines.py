@@ -17,6 +17,6 @@ def warn_owner(peers: Peers, actor: ActorInfo, why: str, now: float) -> None:
     """Tell an actor's owner why no node can hold the actor; ``now`` is the wall clock's time, which orders the lines."""
     text = f"an actor of class {cut(actor.class_name)} waits for a node to join: {why}"
     lines = PrintLines(
-        node_id=b"gcs", node_ip="", pid=0, is_stderr=True, lines=[("gcs", text)], sequence=round(now * 1_000_000)
+        node_id=b"gcs", node_ip="", pid=0, is_stderr=True, lines=[("gcs", text, "")], sequence=round(now * 1_000_000)
     )
     peers.to(actor.owner).send(lines, ignore)

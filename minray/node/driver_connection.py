@@ -19,13 +19,13 @@ from minray._version import __version__
 from minray.api import calls
 from minray.api.runtime_environment import merge_runtime_env
 from minray.common.config import LOCAL, WorkerConfig
+from minray.common.shown import running_shell
 from minray.common.task_spec import RuntimeEnvInfo
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
 from minray.node.discovery import NodeFile, session_token
 from minray.node.node import Node, NodeOptions, start_node
-from minray.node.notebook import CellOutput, running_shell
 from minray.node.own_thread import OwnThread, make_own_thread
 from minray.node.raylet_restart import successor_of, when_listening
 from minray.node.termination import take_sigterm
@@ -39,6 +39,7 @@ from minray.protocol.raylet import FlushLogs
 from minray.values.object_ref import ObjectRef
 
 if TYPE_CHECKING:
+    from minray.node.notebook import CellOutput
     from minray.node.packages import PackedEnvironment  # ``init`` imports it for programs that have an environment
 
 CONNECT_TIMEOUT_S = 10.0
@@ -126,7 +127,9 @@ class DriverConnection:
         take_sigterm()
         shell = running_shell()
         if shell is not None and driver.shows_lines:
-            self._cells = CellOutput(shell, self._printer.show_in, self._flush_lines)
+            from minray.node.notebook import CellOutput  # few programs are notebooks
+
+            self._cells = CellOutput(shell, self._printer, self.core.context.task_ids.next, self._flush_lines)
             self._cells.start()
 
     def _register(self, job: JobConfig) -> None:
@@ -164,6 +167,7 @@ class DriverConnection:
                 self._cells.stop()
             if core.raylet.death is None:  # Also if no lines are shown: they must reach the session's logs.
                 self._flush_lines()
+            self._printer.end_bars()
             self.thread.run(core.close(tells_threads=not interpreter_ends), FLUSH_TIMEOUT_S)
         except (PlatformError, TimeoutError) as error:
             logger.debug("the cluster did not answer while this driver disconnected: %s", error)

@@ -9,7 +9,9 @@ child processes does not pass through the stream. It counts as the task's if the
 begins; otherwise it is the worker's. An unfinished line ends with its task, but not if a thread of the task has begun it.
 
 Driver side: ``LinePrinter`` shows ``(f pid=123) text``. If several workers print the same line within a few seconds, it is
-shown once, at once, and the repetitions are counted. A line that only one worker repeats is shown each time.
+shown once, at once, and the repetitions are counted. A line that only one worker repeats is shown each time. The state of a
+progress bar is a marked line too (``common/progress_bars.py``); it is drawn and not printed. In a notebook, the id of a task
+leads to the cell that has submitted the task, and its lines appear there (``node/notebook.py``).
 """
 
 from __future__ import annotations
@@ -21,12 +23,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Any
 
+import msgspec
+
+from minray.common import shown
 from minray.common.forks import at_fork
 from minray.protocol.core_worker import TASK_NAME_MARK, PrintLines
 
 if TYPE_CHECKING:
+    from minray.common.progress_bars import Bar
     from minray.core_worker.execution.task_executor import TaskExecutor
     from minray.core_worker.execution.task_names import Speaker
     from minray.core_worker.records.received_task import ReceivedTask
@@ -37,6 +45,8 @@ HOLDS_LOCKS = True
 MOST_BEGUN = 8192
 """Most characters of an unfinished line that are held back, as many as Python's own streams buffer; a longer one is
 written at once."""
+BAR_MARK = "\x1d"
+"""Beginning of a line that describes a progress bar, as JSON (ASCII 29, group separator)."""
 Marked = tuple[str, bytes, int]
 """Origin of the output that a mark announces: the name shown, the task's id and its attempt. (The executor's record of the
 task would keep the task's arguments alive.)"""
@@ -98,6 +108,12 @@ class TaskNamedStream:
     def write_as(self, name: str, text: str) -> None:
         """Write lines under this name, whichever task runs."""
         self._put(self._executor.speaker, text, self._executor.current, name)
+
+    def write_bar(self, state: str) -> None:
+        """Write the state of a progress bar as a line of its own, which the driver draws. Ends a begun line."""
+        with _writing:
+            begun = "\n" if self._open is not None else ""
+            self._put(self._executor.speaker, f"{begun}{BAR_MARK}{state}\n", self._executor.current)
 
     def close(self) -> None:
         """Write the held back text of all threads, and close the stream; called at the end of the process."""
@@ -163,6 +179,21 @@ class _Seen:
     """Number of repetitions that were not shown."""
 
 
+def _nobodys(line: tuple[str, str, str]) -> str:
+    """Return no task id, for lines that are printed in one place whatever their tasks are."""
+    return ""
+
+
+def _bar_of(line: str) -> Bar | None:
+    """Return the progress bar that a line describes; None for a line that user code has forged."""
+    from minray.common.progress_bars import Bar
+
+    try:
+        return msgspec.json.decode(line.removeprefix(BAR_MARK), type=Bar)
+    except msgspec.DecodeError:
+        return None
+
+
 class LinePrinter:
     """Prints the lines of one driver's workers."""
 
@@ -173,12 +204,11 @@ class LinePrinter:
         """Recent lines by text and stream, in the order in which their windows began and end."""
         self._sequences: dict[Source, int] = {}
         """Number of the last batch shown for each stream, so that a repeated message is not shown again."""
-        self._context: contextvars.Context | None = None
-        """Context in which lines are printed: in a notebook, it names the cell that they belong to. None: the caller's."""
-
-    def show_in(self, context: contextvars.Context) -> None:
-        """Print lines in this context from now on."""
-        self._context = context
+        self._has_bars = False
+        """Whether a worker has shown a progress bar."""
+        self.context_of: Callable[[str], contextvars.Context] | None = None
+        """Function that finds, by the id of a task, the context in which the task's lines are printed. In a notebook the
+        context names a cell. None: the caller's context."""
 
     def show(self, message: PrintLines) -> None:
         """Print one batch from one worker."""
@@ -187,24 +217,52 @@ class LinePrinter:
             return
         self._sequences[source] = message.sequence
         now = self._clock()
-        lines = [(name, text) for name, text in message.lines if self._is_new(text, source, now)]
-        if lines:
-            pid = f" pid={message.pid}" if message.pid else ""
-            shown = [f"({name or 'worker'}{pid}) {text}" for name, text in lines]
-            self._print("\n".join(shown), message.is_stderr)
+        pid = f" pid={message.pid}" if message.pid else ""
+        for task_id, lines in groupby(message.lines, itemgetter(2) if self.context_of is not None else _nobodys):
+            context = self._context(task_id)
+            texts: list[str] = []
+            for name, text, _ in lines:
+                title = f"({name or 'worker'}{pid})"
+                bar = _bar_of(text) if text.startswith(BAR_MARK) else None
+                if bar is not None:
+                    self._print(texts, message.is_stderr, context)
+                    texts = []
+                    self._draw(source, bar, title, context)
+                elif self._is_new(text, source, now):
+                    texts.append(f"{title} {text}")
+            self._print(texts, message.is_stderr, context)
         self.flush_repetitions(now)
 
-    def _print(self, text: str, is_stderr: bool) -> None:
+    def _context(self, task_id: str) -> contextvars.Context | None:
+        return self.context_of(task_id) if self.context_of is not None else None
+
+    def _print(self, lines: list[str], is_stderr: bool, context: contextvars.Context | None) -> None:
         """Print lines, and ignore a closed pipe (``| head``): only the driver's own output raises an error for that."""
-        stream = sys.stderr if is_stderr else sys.stdout
+        if not lines:
+            return
+        text, stream = "\n".join(lines), sys.stderr if is_stderr else sys.stdout
         # A copy, because only one thread at a time can be in a context.
-        write = (contextvars.copy_context() if self._context is None else self._context.copy()).run
-        with suppress(OSError, ValueError):
+        write = (contextvars.copy_context() if context is None else context.copy()).run
+        with shown.around_lines(), suppress(OSError, ValueError):
             try:
                 write(print, text, file=stream, flush=True)
             except UnicodeEncodeError as error:  # escape what this terminal or file cannot show
-                shown = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
-                write(print, shown, file=stream, flush=True)
+                escaped = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
+                write(print, escaped, file=stream, flush=True)
+
+    def _draw(self, source: Source, bar: Bar, title: str, context: contextvars.Context | None) -> None:
+        from minray.common.progress_bars import progress_bars
+
+        self._has_bars = True
+        bar.description = f"{title} {bar.description}".rstrip()
+        progress_bars().show((*source, bar.number), bar, context=context)
+
+    def end_bars(self) -> None:
+        """End the bars of workers that have not ended by themselves."""
+        if self._has_bars:
+            from minray.common.progress_bars import progress_bars
+
+            progress_bars().end_all(lambda key: isinstance(key, tuple))
 
     def _is_new(self, text: str, source: Source, now: float) -> bool:
         if self._window_s <= 0 or not text.strip():
@@ -231,4 +289,4 @@ class LinePrinter:
             del self._seen[text, is_stderr]
             if seen.held_back:
                 times = f"{seen.held_back} more time{'s' if seen.held_back != 1 else ''}"
-                self._print(f"(repeated {times} across the cluster) {text}", is_stderr)
+                self._print([f"(repeated {times} across the cluster) {text}"], is_stderr, self._context(""))

@@ -423,7 +423,7 @@ class PrintLines(Request[Done], frozen=True):
     node_ip: str
     pid: int
     is_stderr: bool
-    lines: list[tuple[str, str]]
-    """Task name (may be empty) and text."""
+    lines: list[tuple[str, str, str]]
+    """Task name (may be empty), text, and the task's id in hexadecimal (empty: not known, or no task)."""
     sequence: int
     """Number that increases with every message of a node; repetitions are dropped."""

@@ -54,6 +54,8 @@ class _WorkerStream:
     worker_id: bytes
     is_stderr: bool
     task_name: str = ""
+    task_id: str = ""
+    """Id of the task that prints, in hexadecimal; empty: no task."""
     mark: str = ""
     """The mark that holds now, with its newline; empty: no task prints, and none has printed before."""
     kept_mark: str = ""
@@ -81,8 +83,8 @@ class _Outbox:
 
     driver: Address | None = None
     """Address of the driver; None until the gcs has told about the job."""
-    lines: deque[tuple[int, _WorkerStream, str, str]] = field(default_factory=deque)
-    """Waiting lines: pid, stream, task name, text."""
+    lines: deque[tuple[int, _WorkerStream, str, str, str]] = field(default_factory=deque)
+    """Waiting lines: pid, stream, task name, text, task id."""
     unacknowledged: int = 0
     dropped: int = 0
     """Number of lines dropped since the driver was last told about dropped lines."""
@@ -123,7 +125,7 @@ class LogMonitor:
         source = self._source(worker_id)
         stream = source.stderr if stream_name == "stderr" else source.stdout
         if line.startswith(TASK_NAME_MARK):
-            stream.task_name = read_mark(line).name
+            stream.task_name, stream.task_id, _, _ = read_mark(line)
             stream.mark = line + "\n"
             return
         self._keep(source, stream, line, stream.mark)
@@ -214,7 +216,7 @@ class LogMonitor:
             outbox.dropped += 1
             outbox.dropped_of = source.pid, stream
             return
-        outbox.lines.append((source.pid, stream, stream.task_name, line))
+        outbox.lines.append((source.pid, stream, stream.task_name, line, stream.task_id))
         if not outbox.is_scheduled:
             outbox.is_scheduled = True
             asyncio.get_running_loop().call_soon(self._pump, outbox)
@@ -243,20 +245,20 @@ class LogMonitor:
         """Queue a line that says how many lines were dropped, because there is room for lines again."""
         if outbox.dropped and outbox.dropped_of is not None:
             note = f"[{outbox.dropped} lines were not forwarded; they are in {self._log_dir}]"
-            outbox.lines.append((*outbox.dropped_of, "", note))
+            outbox.lines.append((*outbox.dropped_of, "", note, ""))
             outbox.dropped, outbox.dropped_of = 0, None
 
     def _next_batch(self, outbox: _Outbox) -> PrintLines:
         """Take the longest run of lines of one stream from the front of the queue, within limits."""
-        pid, stream, _, _ = outbox.lines[0]
-        lines: list[tuple[str, str]] = []
+        pid, stream, *_ = outbox.lines[0]
+        lines: list[tuple[str, str, str]] = []
         characters = 0
         while outbox.lines and outbox.lines[0][1] is stream and len(lines) < MAX_LINES_PER_BATCH:
-            _, _, task_name, text = outbox.lines[0]
+            _, _, task_name, text, task_id = outbox.lines[0]
             characters += len(text)
             if lines and characters > MAX_CHARACTERS_PER_BATCH:
                 break
-            lines.append((task_name, text))
+            lines.append((task_name, text, task_id))
             outbox.lines.popleft()
         self._batch_count += 1
         return PrintLines(

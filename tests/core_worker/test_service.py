@@ -250,7 +250,7 @@ def test_g64_a_worker_agrees_to_end_if_nobody_needs_it_or_it_must(needed: bool, 
 def test_lines_of_workers_go_to_the_callback_that_prints_them() -> None:
     owner = Owner()
     call: Any = RecordingCall()
-    request = PrintLines(b"node", "", 1, False, [("", "text")], 1)
+    request = PrintLines(b"node", "", 1, False, [("", "text", "")], 1)
     owner.service.handle_PrintLines(request, call)
     printed: list[PrintLines] = []
     owner.on_lines = printed.append

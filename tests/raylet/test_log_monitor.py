@@ -18,6 +18,7 @@ from tests.rpc.fake_network import in_virtual_time, turns
 
 JOB, WORKER = b"job1", b"w" * 16
 FIRST, SECOND, NOBODY = mark_of("f", b"1" * 24), mark_of("f", b"2" * 24, 1), mark_of("")
+FIRST_ID = (b"1" * 24).hex()
 DRIVER = Address(b"driver", b"node", "sim:driver")
 
 
@@ -84,7 +85,7 @@ async def test_who_flushes_waits_until_the_driver_has_it_all() -> None:
     flushing = [node.flush(), node.flush()]
     await node.print("two", stream="stderr")
     flushing[1].cancel()
-    assert [batch.lines for batch in node.sent] == [[("", "one")], [("", "two")]]
+    assert [batch.lines for batch in node.sent] == [[("", "one", "")], [("", "two", "")]]
     node.answer()
     await turns(2)
     assert not flushing[0].done()
@@ -111,7 +112,7 @@ async def test_lines_wait_for_a_job_that_the_gcs_has_not_told_of_yet() -> None:
     await node.print("early")
     assert node.sent == []
     node.monitor.on_job(JOB, DRIVER, True)
-    assert [batch.lines for batch in node.sent] == [[("", "early")]]
+    assert [batch.lines for batch in node.sent] == [[("", "early", "")]]
 
 
 @pytest.mark.parametrize("ends", ["driver", "job"])
@@ -159,7 +160,8 @@ async def test_a_mark_costs_no_write_and_is_repeated_only_when_it_changes() -> N
     assert texts == [f"{FIRST}\nearly\n", "one\n", "two\n", f"{NOBODY}\nthree\n", f"{FIRST}\nfour\n"]
     assert node.headings == [f"{mark}\n" for mark in (FIRST, FIRST, FIRST, NOBODY, FIRST)]
     node.monitor.on_job(JOB, DRIVER, True)
-    assert node.sent[0].lines == [("f", "early"), ("f", "one"), ("f", "two"), ("", "three"), ("f", "four")]
+    ended = [("f", "early", FIRST_ID), ("f", "one", FIRST_ID), ("f", "two", FIRST_ID)]
+    assert node.sent[0].lines == [*ended, ("", "three", ""), ("f", "four", FIRST_ID)]
 
 
 @in_virtual_time
@@ -186,7 +188,7 @@ async def test_a_worker_that_has_the_pid_of_a_dead_one_is_heard() -> None:
     node, shown = Node(), []
     node.monitor.on_job(JOB, DRIVER, True)
     printer = LinePrinter(0.0, lambda: 0.0)
-    printer._print = lambda text, is_stderr: shown.append(text)  # type: ignore[method-assign]
+    printer._print = lambda lines, is_stderr, context: shown.extend(lines)  # type: ignore[method-assign]
     for worker_id in (WORKER, b"x" * 16):
         node.monitor.on_bound(worker_id, JOB)
         node.monitor.on_started(worker_id, 7)

@@ -13,7 +13,7 @@ from tests.raylet.scene import Scene, scenario
 
 
 def text(scene: Scene) -> list[tuple[str, str]]:
-    return [line for batch in scene.printed for line in batch.lines]
+    return [(name, line) for batch in scene.printed for name, line, _ in batch.lines]
 
 
 @scenario(cpus=1)

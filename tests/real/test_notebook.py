@@ -1,4 +1,4 @@
-"""Lines of tasks in a notebook: each belongs to the cell that runs, and is there when the cell ends.
+"""Lines of tasks in a notebook: each belongs to the cell that submitted its task, and is there when the cell ends.
 
 The program has a stand-in for IPython: a shell that calls its listeners before and after each cell. Its standard output,
 like that of a kernel, finds the cell of a piece of text in a context variable.
@@ -31,7 +31,8 @@ SHELL = """
                 for callback in list(self.callbacks[event]):
                     callback(None)
 
-        shell = types.SimpleNamespace(events=Events())
+        metadata = {}
+        shell = types.SimpleNamespace(events=Events(), get_parent=lambda: {"metadata": metadata})
         sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
         terminal, sys.stdout = sys.stdout, Output()
 
@@ -48,6 +49,20 @@ SHELL = """
         def f(x):
             print("task", x)
             return x
+
+        @ray.remote
+        class Late:
+            def __init__(self):
+                import threading
+                self.may_print = threading.Event()
+            def print(self, x):
+                self.may_print.wait()
+                print("late", x)
+            def let_go(self):
+                self.may_print.set()
+                print("let go")
+            def nested(self):
+                return ray.get(f.remote("nested"))
 """
 
 
@@ -87,3 +102,41 @@ def test_the_cell_that_starts_a_cluster_shows_its_own_lines() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["hidden []", "both [('both', 'task 1')]"]
+
+
+LATE = """
+        def begin():
+            global late, printing
+            late = Late.options(max_concurrency=2).remote()
+            printing = late.print.remote(1)
+        def end():
+            ray.get([late.let_go.remote(), printing])
+        ray.init(num_cpus=1, logging_level="ERROR")
+"""
+
+
+def test_a_front_end_that_names_cells_has_late_lines_below_the_cell_that_submitted_the_task() -> None:
+    done = run_driver(
+        SHELL
+        + LATE
+        + """
+        metadata["cellId"] = "1"
+        run("begin", begin)
+        run("end", end)
+        run("nested", lambda: ray.get(late.nested.remote()))
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    begin, end, nested = done.stdout.splitlines()
+    assert begin == "begin []" and nested == "nested [('nested', 'task nested')]"
+    assert sorted(eval(end.removeprefix("end "))) == [("begin", "late 1"), ("end", "let go")]
+
+
+def test_other_front_ends_have_late_lines_below_the_cell_that_runs() -> None:
+    done = run_driver(SHELL + LATE + """
+        run("begin", begin)
+        run("end", end)
+        """)
+    assert (done.returncode, done.stderr) == (0, "")
+    begin, end = done.stdout.splitlines()
+    assert begin == "begin []" and sorted(eval(end.removeprefix("end "))) == [("end", "late 1"), ("end", "let go")]
