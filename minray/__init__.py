@@ -3,9 +3,10 @@
 Ray: python/ray/__init__.py
 
 The names that a user types are gathered here: from ``node/init`` (init, shutdown), ``remote_function`` (remote),
-``api/calls`` (get, put, wait, cancel, nodes, resources), ``api/explanation`` (why), ``api/timeline``, ``actor`` (get_actor,
-kill, method), ``runtime_context``, ``values`` (references, generators), ``exceptions``, ``util``, ``internal``,
-``experimental``, ``runtime_env`` and ``cloudpickle``. The files beside this one have Ray's names, and little else.
+``api/calls`` (get, put, wait, cancel, nodes, resources), ``api/explanation`` (why), ``api/progress``, ``api/timeline``,
+``actor`` (get_actor, kill, method), ``runtime_context``, ``values`` (references, generators), ``exceptions``, ``util``,
+``internal``, ``experimental``, ``runtime_env`` and ``cloudpickle``. The files beside this one have Ray's names, and little
+else.
 
 A program that only defines tasks and actors loads no cluster: the names in ``_LATER`` are imported at their first use.
 """
@@ -19,6 +20,7 @@ from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, m
 from minray.api import calls as _calls
 from minray.api.calls import available_resources, cancel, cluster_resources, get, nodes, put, wait
 from minray.api.explanation import why
+from minray.common import shown as _shown
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
@@ -28,6 +30,7 @@ from minray.values.object_ref_generator import ObjectRefGenerator
 
 if TYPE_CHECKING:
     from minray import cluster_utils, experimental, internal, util
+    from minray.api.progress import progress
     from minray.api.timeline import timeline
     from minray.client_builder import ClientBuilder, client
     from minray.logging_config import LoggingConfig
@@ -74,6 +77,7 @@ __all__ = [
     "kill",
     "method",
     "nodes",
+    "progress",
     "put",
     "remote",
     "remote_function",
@@ -98,6 +102,7 @@ _LATER = {
     "init": "minray.node.init",
     "internal": "minray.internal",
     "is_initialized": "minray.node.init",
+    "progress": "minray.api.progress",
     "shutdown": "minray.node.init",
     "timeline": "minray.api.timeline",
     "util": "minray.util",
@@ -122,7 +127,15 @@ def _auto_init() -> None:
     auto_init()
 
 
+def _html_of(thing: Any) -> str:
+    """Describe a value for a notebook."""
+    from minray.api.html import html_of
+
+    return html_of(thing)
+
+
 _calls.auto_init = _auto_init
+_shown.html_of = _html_of
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,7 @@ MODULES = [
     "minray.cluster_utils",
     "minray.exceptions",
     "minray.experimental",
+    "minray.experimental.tqdm_ray",
     "minray.internal",
     "minray.remote_function",
     "minray.runtime_context",

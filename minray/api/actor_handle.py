@@ -19,7 +19,7 @@ from minray.api.actor_options import METHOD_CHECKS, check_method_options, make_m
 from minray.api.option_types import OptionsOfMethod
 from minray.api.signature import ANYTHING, Signature, completes, signature_of
 from minray.api.unserializable import PICKLING_ERRORS, explain_arguments
-from minray.common.shown import shown
+from minray.common.shown import ShownInNotebooks, shown
 from minray.core_worker.records.pending_task import PreparedTemplate
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.errors.tracebacks import hides_from_pytest
@@ -47,7 +47,7 @@ class _Prepared(NamedTuple):
     signature: Signature
 
 
-class ActorHandle(Generic[T]):
+class ActorHandle(ShownInNotebooks, Generic[T]):
     """A handle of an actor in another process. The actor's methods are attributes: ``handle.method.remote(...)``."""
 
     __module__ = PUBLIC_MODULE

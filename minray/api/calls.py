@@ -21,7 +21,7 @@ from minray.common.bundles import without_bundles
 from minray.common.forks import at_fork
 from minray.common.labels import labels_of
 from minray.common.resources import to_floats
-from minray.common.shown import a, shown
+from minray.common.shown import RowsInNotebooks, a, shown
 from minray.core_worker.user_threads.actor_api import ActorApi
 from minray.errors.tracebacks import hides_from_pytest
 from minray.exceptions import RayError
@@ -285,7 +285,7 @@ def nodes() -> list[dict[str, Any]]:
 
     ``NodeID`` is hexadecimal. ``Resources`` are the totals of a living node, and empty for a dead one.
     """
-    return [
+    return RowsInNotebooks(
         {
             "NodeID": info.node_id.hex(),
             "Alive": info.alive,
@@ -302,7 +302,7 @@ def nodes() -> list[dict[str, Any]]:
             "DeathReasonMessage": info.death_cause,
         }
         for info in known_nodes()
-    ]
+    )
 
 
 def cluster_resources() -> dict[str, float]:

@@ -43,7 +43,7 @@ from minray.runtime_context import RuntimeContext
 
 IMPORTING = "_find_and_load_unlocked"
 """The function of ``importlib._bootstrap`` that calls finders to import a module. Other callers of finders only look."""
-PACKAGES_IN_RAY = ("cloudpickle", "experimental", "internal", "runtime_env", "util.joblib")
+PACKAGES_IN_RAY = ("cloudpickle", "internal", "runtime_env", "util.joblib")
 """Files of minray that are packages in Ray."""
 IMPORTED_WITH_RAY = (
     "_private",
@@ -53,7 +53,7 @@ IMPORTED_WITH_RAY = (
     "util.annotations",
     "util.client",
 )
-"""Members of ``names`` that a program may use after a mere ``import ray``, because Ray imports them itself."""
+"""Modules that a program may use after a mere ``import ray``, because Ray imports them itself."""
 RAY_VERSION = "2.60.0"
 """Version of Ray whose names are here. Programs compare it to choose between the names of several versions."""
 ATTRIBUTES: tuple[tuple[ModuleType | type, str, object], ...] = (

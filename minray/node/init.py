@@ -24,6 +24,7 @@ from minray._version import __version__
 from minray.api import calls
 from minray.api.runtime_environment import check_job_runtime_env
 from minray.common.forks import at_fork
+from minray.common.shown import ShownInNotebooks
 from minray.node import driver_connection
 from minray.node.addresses import addresses_of_driver, addresses_of_worker
 from minray.node.arguments import (
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("minray")
 
 
-class RayContext(Mapping[str, Any]):
+class RayContext(ShownInNotebooks, Mapping[str, Any]):
     """Result of ``init``: a mapping with the cluster's addresses, and a context manager that calls ``shutdown``."""
 
     python_version = sys.version.partition(" ")[0]

@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from minray.common.ids import OBJECT_ID_BYTES, JobID, TaskID, job_of, task_of
+from minray.common.shown import ShownInNotebooks
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,7 +77,7 @@ class _Serialising(threading.local):
 serialising = _Serialising()
 
 
-class ObjectRef(Generic[T]):
+class ObjectRef(ShownInNotebooks, Generic[T]):
     """A reference to a value that exists or will exist.
 
     Get the value with ``minray.get(ref)`` or ``await ref``; pass the reference to tasks as an argument.

@@ -73,6 +73,7 @@ NOT_LOCAL: dict[str, str] = {
     "test_output.py::test_what_tasks_log_is_shown_as_they_have_configured_it": OUTPUT,
     "test_placement_groups.py::test_g106_a_group_of_another_driver_ends_with_it_unless_it_is_detached": DRIVERS,
     "test_private_names.py::test_the_global_node_is_the_node_of_this_process": SOCKETS,
+    "test_progress.py::test_bars_of_tasks_are_shown_at_the_driver_beside_their_lines": OUTPUT,
     "test_references.py::test_a_reference_knows_where_it_was_made_if_that_is_recorded": COUNTS,
     "test_retries.py::test_a_crash_in_compiled_code_is_told_with_the_tasks_last_words": STREAMS,
     "test_retries.py::test_g16_a_task_whose_worker_dies_runs_again[segfault]": CRASHES,

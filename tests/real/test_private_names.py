@@ -168,20 +168,6 @@ def test_an_actor_is_killed_and_has_failed() -> None:
         ray.get(actor.get_pid.remote())
 
 
-@pytest.mark.skipif(ON_RAY, reason="Ray draws bars")
-def test_progress_is_lines_of_text(capsys: pytest.CaptureFixture[str]) -> None:
-    tqdm = private("experimental.tqdm_ray").tqdm
-    assert list(tqdm([1, 2, 3], desc="load", flush_interval_s=0)) == [1, 2, 3]
-    assert capsys.readouterr().err.splitlines() == ["load: 1/3 it", "load: 2/3 it", "load: 3/3 it"]
-    bar = tqdm(total=9, unit="rows", flush_interval_s=100)
-    bar.update(2)
-    bar.update(3)
-    bar.close()
-    assert capsys.readouterr().err.splitlines() == ["2/9 rows", "5/9 rows"] and bar.n == 5
-    with pytest.raises(ValueError, match="without an iterable"):
-        list(tqdm())
-
-
 @pytest.mark.skipif(ON_RAY, reason="Ray's needs an address")
 def test_the_summary_of_memory() -> None:
     ref = ray.put(b"x" * 200_000)

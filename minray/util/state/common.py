@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from minray.common.shown import ShownInNotebooks
+
 BYTES_PER_MB = 1 << 20
 DISABLED = "disabled"
 
@@ -20,7 +22,7 @@ def detail(default: Any = None) -> Any:
     return field(default=default, metadata={"detail": True})
 
 
-class Row:
+class Row(ShownInNotebooks):
     """The common methods of all rows."""
 
     def asdict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from minray.common.shown import shown
+from minray.common.shown import RowsInNotebooks, shown
 
 Filter = tuple[str, str, str | bool | int | float]
 """(name of a field, ``=`` or ``!=``, value)"""
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def matching(rows: Sequence[T], filters: Sequence[Filter] | None, limit: int) -> list[T]:
     """Return the first ``limit`` rows for which all filters hold."""
     tests = [_test_of(one) for one in filters or ()]
-    return [row for row in rows if all(test(row) for test in tests)][:limit]
+    return RowsInNotebooks([row for row in rows if all(test(row) for test in tests)][:limit])
 
 
 def check(state: type[Any], filters: Sequence[Filter] | None) -> None:

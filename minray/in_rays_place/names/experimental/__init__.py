@@ -2,5 +2,5 @@
 
 Ray: python/ray/experimental/
 
-``ray.experimental`` itself is ``minray/experimental.py``. Compiled graphs, channels and tensor transports are left out.
+``ray.experimental`` itself is ``minray/experimental/``. Compiled graphs, channels and tensor transports are left out.
 """

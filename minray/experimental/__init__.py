@@ -1,4 +1,4 @@
-"""Ray's experimental calls, of which minray has one: the locations of objects.
+"""Ray's experimental calls, of which minray has the locations of objects, and progress bars of tasks (``tqdm_ray``).
 
 Ray: python/ray/experimental/locations.py
 
