@@ -25,6 +25,7 @@ KUBERNETES_ARGS ?=
 DASK_ARGS ?=
 ZOO_ARGS ?=
 BROWSER_ARGS ?=
+NOTEBOOKS_ARGS ?=
 MUTANTS_ARGS ?=
 LABS_ARGS ?=
 SCALE_ARGS ?=
@@ -32,10 +33,11 @@ SCALE_ARGS ?=
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BROWSER_STAMP := $(VENV)/.installed-test-browser
+NOTEBOOKS_STAMP := $(VENV)/.installed-test-notebooks
 DEMO_STAMP := $(VENV)/.installed-demo
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: help venv test-docs test-site lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick serve-docs bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale validate-links
+.PHONY: help venv test-docs test-site lint types unit test test-seeds test-grpc test-shared-memory test-local test-anywhere coverage demo docs docs-quick serve-docs bench conformance test-kubernetes ray-utilities examples-on-both trace-equality specification ray-issues ray-issues-on-ray leak-check zoo mutants reach spec spec-real exhaustive chaos attack dask-tests dask-on-ray clean test-browser test-client labs test-labs playground test-playground scale validate-links notebooks test-notebooks
 
 help:
 	@echo "make venv            the environment, with the checkout compiled"
@@ -49,6 +51,8 @@ help:
 	@echo "make test-anywhere   tests in checkouts whose paths are long, have a space, or end with minray"
 	@echo "make test-kubernetes  the manifests of deploy/, executed in network namespaces; it needs Linux and root"
 	@echo "make test-browser    the dashboard's page in a headless Chromium, which must be installed"
+	@echo "make notebooks       write examples/notebooks from the examples"
+	@echo "make test-notebooks  execute these notebooks, and cells of real kernels of Jupyter"
 	@echo "make playground      build the playground, a simulated cluster in a page, into build/playground"
 	@echo "make test-playground  the playground in a headless Chromium: its page, and its runs beside those of this Python"
 	@echo "make coverage        the lines that the unit tests run; gcs and raylets of real clusters are not measured"
@@ -144,6 +148,17 @@ $(BROWSER_STAMP): $(STAMP)
 
 test-browser: $(BROWSER_STAMP)
 	MINRAY_TEST_BROWSER=1 $(PY) -m pytest tests/dashboard/browser $(BROWSER_ARGS)
+
+notebooks: $(STAMP)
+	$(PY) examples/notebooks/write.py
+
+# Two minutes; each notebook has a kernel and a cluster.
+$(NOTEBOOKS_STAMP): $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[test-notebooks]"
+	@touch $@
+
+test-notebooks: $(NOTEBOOKS_STAMP)
+	MINRAY_TEST_NOTEBOOKS=1 $(PY) -m pytest tests/notebooks $(NOTEBOOKS_ARGS)
 
 # Pyodide comes from npm and wheels come from PyPI, the first time; docs/playground.md says how to serve the site.
 playground: $(STAMP)

@@ -6,6 +6,7 @@ functions live in `__main__` and travel by value.
 """
 
 import importlib
+import importlib.util
 import pathlib
 import random
 import subprocess
@@ -74,6 +75,17 @@ def test_an_example_whose_library_is_missing_names_the_extra_that_brings_it(name
     ended = run_script(name, without=library)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].endswith(f'pip install "minray[{extra}]"') and "Traceback" not in ended.stderr
+
+
+def test_the_notebooks_are_what_their_programs_say():
+    """`python examples/notebooks/write.py` writes them; `make test-notebooks` executes them."""
+    script = importlib.util.spec_from_file_location("write_notebooks", EXAMPLES / "notebooks" / "write.py")
+    module = importlib.util.module_from_spec(script)
+    script.loader.exec_module(module)
+    written = {path.stem: path.read_text() for path in (EXAMPLES / "notebooks").glob("*.ipynb")}
+    assert written == module.notebooks()
+    with pytest.raises(ValueError, match="examples/x.py has no text"):
+        module.cells_of_example("x", "print(1)\n")
 
 
 # -- The short examples --
