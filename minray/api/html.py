@@ -241,7 +241,7 @@ def _cell(text: str) -> str:
     if len(text) > MOST_LETTERS:
         text = f"{text[:MOST_LETTERS]}..."
     is_id = len(text) >= LEAST_ID and not text.strip("0123456789abcdef")
-    content = f'<code title="{text}">{_short_id(text)}</code>' if is_id else html.escape(text)
+    content = f'<code title="{text}" style="white-space:nowrap">{_short_id(text)}</code>' if is_id else html.escape(text)
     style = f"{_CELL};white-space:nowrap" if is_id or len(text) <= MOST_UNBROKEN else _CELL
     return f'<td style="{style}">{content}</td>'
 
