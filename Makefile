@@ -117,7 +117,7 @@ unit: $(STAMP)
 test: lint types unit
 
 test-seeds: $(STAMP)
-	MINRAY_TEST_SEEDS=all $(PY) -m pytest $(PYTEST_ARGS) tests/simulation tests/spec tests/zoo tests/platform/test_network_contract.py tests/testing/test_fault_plugin.py
+	MINRAY_TEST_SEEDS=all $(PY) -m pytest $(PYTEST_ARGS) tests/simulation tests/spec tests/zoo tests/platform/test_network_contract.py
 
 # The real clusters once more, with every operation a gRPC call.
 test-grpc: $(STAMP)

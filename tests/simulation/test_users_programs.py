@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,6 @@ from minray.exceptions import GetTimeoutError
 from minray.simulation import Deadlock, FaultPlan, run
 from minray.simulation.cluster import MAX_NODES, DriverDied
 from minray.simulation.loop import SimLoop
-
-PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
 @minray.remote
@@ -210,10 +207,3 @@ def test_a_hundred_nodes_are_no_burden() -> None:
         return len(minray.nodes())
 
     assert run(program, nodes=100) == 100 < MAX_NODES
-
-
-def test_the_program_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, section = PAGE.read_text().partition("## Your own program in the simulation")
-    code = section.split("```python\n")[1].split("```")[0]
-    exec(code, {"__name__": "__main__"})
-    assert f"# {capsys.readouterr().out.strip()}" == code.splitlines()[-1]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 import minray.testing.search  # noqa: F401 (imported by the first run in this process, it would be imported by each of them)
 from minray.testing import fault_plugin
-from tests.seeds import long
 from tests.testing.runs import PLUGIN
 
 pytest_plugins = ["pytester"]
@@ -426,42 +424,3 @@ def test_under_xdist_all_seeds_of_a_test_run_in_one_worker(pytester: pytest.Pyte
     assert [(len(set(names)), len(names)) for names in workers] == [(1, 7)] * 3
     result.stdout.fnmatch_lines(["*seed 1: fails when worker 2 dies while `Mortal.work(0)` runs"])
     result.stdout.fnmatch_lines(["*= minray faults =*", "test_it.py::test_it*: 6 seeds with * faults in * s"])
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-
-
-def blocks(language: str) -> list[str]:
-    """The blocks of code of a language in the page."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.slow
-def test_the_page_shows_what_its_program_does(pytester: pytest.Pytester) -> None:
-    jobs, test, *_ = blocks("python")
-    told, *_ = blocks("text")
-    found = _run_jobs(pytester, jobs, test)
-    found.assert_outcomes(failed=1)
-    shown = [line.rstrip() for line in told.splitlines() if line != "..."]
-    printed = [line.rstrip() for line in found.stdout.lines]
-    places = [printed.index(line) for line in shown if line]
-    assert places == sorted(places)
-
-
-@long
-def test_the_page_shows_that_its_mended_program_passes(pytester: pytest.Pytester) -> None:
-    """The faults that were found are counted too: they are tried first."""
-    jobs, test, fixed, *_ = blocks("python")
-    _, summary, *_ = blocks("text")
-    _run_jobs(pytester, jobs, test).assert_outcomes(failed=1)
-    before_class = jobs[: jobs.index("@minray.remote(max_restarts")]
-    passed = _run_jobs(pytester, before_class + fixed, test, "-v")
-    passed.assert_outcomes(passed=1)
-    known = re.sub(r"in [\d.]+ s$", "", summary.strip())
-    assert any(line.startswith(known) for line in passed.stdout.lines), known
-
-
-def _run_jobs(pytester: pytest.Pytester, jobs: str, test: str, *arguments: str) -> pytest.RunResult:
-    (pytester.path / "jobs.py").write_text(jobs)
-    (pytester.path / "test_jobs.py").write_text(test)
-    return pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
