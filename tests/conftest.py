@@ -24,7 +24,7 @@ from hypothesis import settings
 from tests import helpers, leaks
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-SESSIONS = Path(f"/tmp/minray-test-{os.getpid()}")
+SESSIONS = Path(leaks.SESSIONS)
 """Short, because the path of a unix socket below it may have about 100 characters."""
 
 os.environ["MINRAY_TMPDIR"] = str(SESSIONS)

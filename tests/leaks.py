@@ -5,11 +5,13 @@ continuous integration (``make leak-check``, which is ``python -m tests.leaks``;
 into the directories that it is given).
 
 A process belongs to a directory of sessions if it names it on its command line or in its environment. Shared memory has
-no owner that can be asked, so entries count if they are ours by name, or new since ``shared_memory`` was called first.
+no owner that can be asked, so entries count if they are ours by name, or new since ``shared_memory`` was called first. Those
+of test processes beside this one do not count: a socket of theirs names the segment, or a process of theirs has mapped it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -19,6 +21,10 @@ import psutil
 
 SHARED_MEMORY = Path("/dev/shm")
 LOGS = "logs"
+SESSIONS = f"/tmp/minray-test-{os.getpid()}" if "pytest" in sys.modules else ""
+"""The directory of this test process's sessions (``conftest.py``); empty when this is no test."""
+SOCKETS = ("session_*/sockets/*", "*/session_*/sockets/*")
+"""Where sockets are below a directory of sessions, or below one of its folders."""
 
 
 def processes(directory: Path) -> list[psutil.Process]:
@@ -50,9 +56,10 @@ def files(directory: Path) -> list[Path]:
 
 
 def shared_memory() -> frozenset[str]:
-    """The names in shared memory that minray or Python's multiprocessing gave and this user owns."""
+    """The names in shared memory that minray or Python's multiprocessing gave and this user owns, but for others' runs."""
     if not SHARED_MEMORY.is_dir():
         return frozenset()
+    others = _segments_of_others()  # before and after the names are read: either may be just beginning, or ending
     names = set()
     for entry in SHARED_MEMORY.iterdir():
         try:
@@ -61,7 +68,30 @@ def shared_memory() -> frozenset[str]:
             continue
         if ours and ("minray" in entry.name or entry.name.startswith("psm_")):
             names.add(entry.name)
-    return frozenset(names)
+    return frozenset(names - others - _segments_of_others() - _mapped_by_others(names)) if names else frozenset()
+
+
+def _segments_of_others() -> set[str]:
+    """Names of the segments that raylets of other sessions of this machine hand out, or did before they died."""
+    from minray.platform.storage.shared_memory import name_of_segment
+
+    roots = [root for root in Path("/tmp").glob("minray-*") if str(root) != SESSIONS]
+    sockets = (path for root in roots for depth in SOCKETS for path in root.glob(depth))
+    return {name_of_segment(str(path)) for path in sockets}
+
+
+def _mapped_by_others(names: set[str]) -> set[str]:
+    """Those of ``names`` that a process maps which does not belong to this test process's sessions."""
+    if not SESSIONS:
+        return set()
+    own = {os.getpid(), *(process.pid for process in processes(Path(SESSIONS)))}
+    found: set[str] = set()
+    for pid in psutil.pids():
+        if pid not in own:
+            with contextlib.suppress(OSError):
+                maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+                found |= {name for name in names if f"{SHARED_MEMORY}/{name}" in maps}
+    return found
 
 
 def describe(directory: Path, shared_memory_before: frozenset[str] = frozenset()) -> list[str]:

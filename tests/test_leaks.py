@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from minray.platform.storage.shared_memory import name_of_segment
 from tests import leaks
 from tests.helpers import wait_for_condition
 
@@ -49,6 +51,35 @@ def test_shared_memory_is_seen() -> None:
     finally:
         entry.unlink()
     assert entry.name not in leaks.shared_memory()
+
+
+@pytest.mark.skipif(not leaks.SHARED_MEMORY.is_dir(), reason="this system does not show its shared memory as files")
+def test_segments_of_other_runs_are_not_seen() -> None:
+    root = Path(f"/tmp/minray-test-beside-{os.getpid()}")
+    named = root / "session_1" / "sockets" / "raylet"
+    named.parent.mkdir(parents=True)
+    segment = leaks.SHARED_MEMORY / name_of_segment(str(named))
+    try:
+        segment.touch()
+        assert segment.name in leaks.shared_memory()
+        named.touch()
+        assert segment.name not in leaks.shared_memory()
+    finally:
+        shutil.rmtree(root)
+        segment.unlink()
+
+
+@pytest.mark.skipif(not leaks.SHARED_MEMORY.is_dir(), reason="this system does not show its shared memory as files")
+def test_what_other_processes_have_mapped_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"psm_{os.getpid()}"
+    made = f"from multiprocessing.shared_memory import SharedMemory; made = SharedMemory({name!r}, True, 8)"
+    program = f"{made}; print(); input(); made.unlink()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"\n"
+        assert name in leaks.shared_memory()  # as it is a child of this process
+        monkeypatch.setattr(leaks, "processes", lambda directory: [])
+        assert name not in leaks.shared_memory()
+        other.communicate(b"\n")
 
 
 def test_a_condition_that_does_not_come_shows_where_everybody_is() -> None:

@@ -59,7 +59,10 @@ class CommandLine:
         return leaks.describe(self.root)
 
     def wait_until_nothing_is_left(self) -> None:
-        wait_for_condition(lambda: not self.left(), END_S, message="nothing left")
+        try:
+            wait_for_condition(lambda: not self.left(), END_S)
+        except AssertionError as error:
+            raise AssertionError(f"left after {END_S} s: {self.left()}") from error
 
 
 def lines_with(text: str, *words: str) -> list[str]:

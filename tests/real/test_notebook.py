@@ -42,7 +42,7 @@ SHELL = """
             work()
             shell.events.trigger("post_run_cell")
             lines = [(where, line) for where, text in sys.stdout.pieces for line in text.splitlines()]
-            print(name, [(where, line.split(") ")[1]) for where, line in lines if line], file=terminal)
+            print(name, [(where, line.split(") ")[1]) for where, line in lines if line], file=terminal, flush=True)
             sys.stdout.pieces.clear()
 
         @ray.remote
@@ -74,7 +74,7 @@ def test_lines_stand_below_the_cell_that_runs_and_none_comes_late() -> None:
         run("two", lambda: ray.get(f.remote(2)))
         run("three", lambda: ray.get([f.remote(3), f.remote(4)]))
         run("four", ray.shutdown)
-        print(shell.events.callbacks, file=terminal)
+        print(shell.events.callbacks, file=terminal, flush=True)
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
