@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 MINRAY, RAY, DASK = "minray", "Ray", "Dask"
 DASK_THREADS = "Dask, threads"
+HYPERQUEUE = "HyperQueue"
 DASK_ON_MINRAY, DASK_ON_RAY = "Dask on minray", "Dask on Ray"
 OURS = (MINRAY, DASK_ON_MINRAY)
 """Systems that use minray. Other systems are compared with the one of the two that a row has."""

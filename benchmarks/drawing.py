@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from benchmarks.document import DASK, DASK_ON_MINRAY, DASK_ON_RAY, DASK_THREADS, MINRAY, RAY
+from benchmarks.document import DASK, DASK_ON_MINRAY, DASK_ON_RAY, DASK_THREADS, HYPERQUEUE, MINRAY, RAY
 from benchmarks.results import amount
 
 COLOURS = {
@@ -21,6 +21,7 @@ COLOURS = {
     DASK_ON_RAY: "#d9730d",
     DASK: "#2a9d5c",
     DASK_THREADS: "#8bbf3f",
+    HYPERQUEUE: "#8250df",
 }
 OTHERS = ("#8e5bd0", "#7a7a7a", "#c2417c", "#b08900", "#3aa6b9", "#a0522d")
 WIDTH, LABELS, BAR, GAP, HEIGHT = 860, 300, 11, 9, 300

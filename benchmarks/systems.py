@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.document import DASK, DASK_ON_MINRAY, DASK_ON_RAY, DASK_THREADS, MINRAY, RAY
+from benchmarks.document import DASK, DASK_ON_MINRAY, DASK_ON_RAY, DASK_THREADS, HYPERQUEUE, MINRAY, RAY
 
 WORKERS = 2
 MODULES = {
@@ -17,6 +17,7 @@ MODULES = {
     RAY: ("ray",),
     DASK: ("distributed",),
     DASK_THREADS: ("distributed",),
+    HYPERQUEUE: ("hyperqueue",),
     DASK_ON_MINRAY: ("minray.util.dask", "dask.array", "dask.dataframe"),
     DASK_ON_RAY: ("ray", "dask.array", "dask.dataframe"),
 }

@@ -18,7 +18,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.document import DASK, DASK_ON_MINRAY, DASK_ON_RAY, MINRAY, RAY, Document, Part, Sample, Size, Table, Target
+from benchmarks import no_op_array
+from benchmarks.document import (
+    DASK,
+    DASK_ON_MINRAY,
+    DASK_ON_RAY,
+    HYPERQUEUE,
+    MINRAY,
+    RAY,
+    Document,
+    Part,
+    Sample,
+    Size,
+    Table,
+    Target,
+)
 from benchmarks.systems import connected, dask_scheduler, seconds
 
 NATIVE, GRAPHS = "grids of tasks", "grids of tasks as Dask graphs"
@@ -195,6 +209,7 @@ DOCUMENT = Document(
     parts=(
         Part(NATIVE, (MINRAY, RAY), measure_native, SECONDS, is_quick=False),
         Part(GRAPHS, (DASK_ON_MINRAY, DASK_ON_RAY, DASK), measure_graphs, SECONDS, is_quick=False),
+        Part(no_op_array.NAME, (MINRAY, RAY, DASK, HYPERQUEUE), no_op_array.measure, SECONDS, is_quick=False),
     ),
     tables=(
         Table(
@@ -210,6 +225,13 @@ DOCUMENT = Document(
             "tasks/s",
             more_is_better=True,
             targets={"": Target(DASK_ON_RAY, 1)},
+        ),
+        Table(
+            no_op_array.NAME,
+            "Arrays of empty tasks: functions, and programs that are started",
+            "tasks/s",
+            more_is_better=True,
+            targets=no_op_array.TARGETS,
         ),
     ),
 )
