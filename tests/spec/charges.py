@@ -182,7 +182,8 @@ class Blows:
         if kind in ("crash", "spawn"):
             self.crashed.add(place)
             self.lost_nodes |= {node} if place.startswith("raylet/") else set()
-            self.silent |= {GCS: False} if place == GCS else {}
+            if place == GCS:
+                self.silent.setdefault(GCS, False)
         elif kind == "node_loss":
             self.lost_nodes.add(node)
             self.silent_nodes.add(node)

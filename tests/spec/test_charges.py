@@ -120,6 +120,12 @@ def test_what_never_ran_is_charged_with_nothing() -> None:
     assert charges((("crash", "worker/a", "t", 1), 1)).of("nothing") == Charge()
 
 
+def test_g108_a_gcs_that_stood_still_for_long_and_then_died_explains_the_end_of_a_node() -> None:
+    long, short, crash = (("long_stall", GCS, "t", 1), 2), (("long_stall", GCS, "t", 1), 1), (("crash", GCS, "t", 2), 1)
+    for answers, explains in ((long, crash), True), ((crash, long), True), ((short, crash), False), ((crash,), False):
+        assert Blows.of(dict(answers), NODE_OF, ()).explain_loss_of("n2") is explains
+
+
 def test_g17_the_crash_of_another_worker_excuses_no_error() -> None:
     answers: dict[Key, int] = {("crash", "worker/b", "t", 1): 1}
     losses = losses_of(answers, World(), Charges(ATTEMPTS, Blows.of(answers, NODE_OF, ()), NODE_OF, ("worker/b",)))
