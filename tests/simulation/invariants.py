@@ -140,9 +140,12 @@ class Watch:
         if not hasattr(gcs, "_nodes"):
             return  # it died before it had read its store
         rows = _rows_of(gcs)
-        finished, full = {job_namespace(job.job_id) for job in gcs._jobs.finished()}, _full_tables(gcs)
+        full = _full_tables(gcs)
+        over = {job_namespace(job.job_id) for job in gcs._jobs.finished()}
+        if "job" in full:  # Jobs are forgotten once they are over.
+            over |= {job_namespace(bytes.fromhex(row[1])) for row in self._durable if row[0] == "job" and row not in rows}
         for row, state in self._durable.items():
-            is_dropped = (row[0] == "value" and row[1] in finished) or (row not in rows and row[0] in full)
+            is_dropped = (row[0] == "value" and row[1] in over) or (row not in rows and row[0] in full)
             if rows.get(row) not in (state, "over") and not is_dropped:
                 self.on_broken("S9", f"the gcs knows {' '.join(row)} as {rows.get(row)}; it was {state} before a restart")
         self._durable |= rows

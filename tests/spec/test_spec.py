@@ -786,6 +786,17 @@ def test_g110_a_gcs_that_crashes_and_is_started_again_changes_nothing() -> None:
     assert any(struck(verdict)["crash"] for verdict in verdicts)
 
 
+def test_s9_a_gcs_that_has_forgotten_a_job_that_is_over_may_have_dropped_its_values() -> None:
+    """The gcs comes back with values of a job, stands still until all nodes have given it up, and keeps one finished job."""
+    program = one(Submit("task", Body((Submit("child", Body()),))))
+    moves = Move(2, leaves=True, when="holds"), Move(2), Move(2)
+    bounds = {"maximum_gcs_finished_job_cached_count": 1, "publisher_max_reply_bytes": 300}
+    world = World((Node(), Node(), Node()), durable=True, moves=moves, bounds=bounds)
+    crash, stall = ("crash", "gcs", "KvPut(job:00000001)", 4), ("long_stall", "gcs", "ReleaseUnusedBundles(d2068f89)", 1)
+    verdict = run(Scenario(program, world, 60656, ((crash, 1), (stall, 3))))
+    assert verdict.problems == () and set(verdict.answers) == {crash, stall}
+
+
 def test_s9_a_gcs_that_forgets_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GcsStorage, "put_job", lambda *_: None)
     problems = [problem for verdict in runs_without_gcs_for_a_while() for problem in verdict.problems]
