@@ -19,7 +19,7 @@ from benchmarks.systems import WORKERS, connected, dask_client, seconds
 NAME = "array of empty tasks"
 FUNCTION, PROGRAM = "empty functions", "empty programs"
 COMMAND = ["true"]
-TARGETS = {FUNCTION: Target(RAY, 1), PROGRAM: Target(HYPERQUEUE, 0.5)}
+TARGETS = {FUNCTION: Target(RAY, 1), PROGRAM: Target(HYPERQUEUE, 1)}
 
 
 def nothing() -> None:
