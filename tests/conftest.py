@@ -76,6 +76,8 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Generator[None, None, Non
     """Fail the run if a process, socket, file or shared memory of its sessions outlives its last test."""
     shared_memory_before = leaks.shared_memory()
     yield
+    if (certificates := sys.modules.get("tests.platform.certificates")) is not None:
+        certificates.kept.cleanup()
     try:
         helpers.wait_for_condition(lambda: not leaks.describe(SESSIONS, shared_memory_before), timeout_s=2)
     except AssertionError:

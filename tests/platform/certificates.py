@@ -38,13 +38,15 @@ class Authority:
         return TlsFiles(str(cert), str(key), str(self.cert))
 
 
-_kept = tempfile.TemporaryDirectory(prefix="minray-certificates-")
+kept = tempfile.TemporaryDirectory(prefix="minray-certificates-")
+"""The directory of what tests of this process share. The run removes it at its end: a worker of pytest-xdist ends too soon
+for ``TemporaryDirectory`` to do so itself."""
 
 
 @cache
 def authority() -> Authority:
     """Return the authority that tests of this process share."""
-    return Authority(Path(_kept.name))
+    return Authority(Path(kept.name))
 
 
 @cache
