@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,18 @@ $ python -c "print(1, 2, 3, sep=chr(10))"
 @pytest.mark.parametrize("page", pages.pages())
 def test_the_blocks_are_well_formed(page: str) -> None:
     pages.steps(page, (pages.ROOT / page).read_text())
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (pages.ROOT / "docs").glob("*.md")))
+def test_each_row_of_a_table_has_the_cells_of_its_first_row(page: str) -> None:
+    """A program that wraps lines makes one line of several rows."""
+    first_row, wrong = "", []
+    for line in re.sub(r"```.*?```", "", (pages.ROOT / "docs" / page).read_text(), flags=re.DOTALL).splitlines():
+        row = line.strip() if line.strip().startswith("|") else ""
+        first_row = first_row if first_row and row else row
+        if row.replace(r"\|", "").count("|") != first_row.replace(r"\|", "").count("|"):
+            wrong.append(line)
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", pages.NOT_RUN)
