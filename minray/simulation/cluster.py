@@ -46,6 +46,7 @@ from minray.platform.base import Platform, PlatformError, ProcessGone
 from minray.policies.names import check_policies
 from minray.protocol.gcs import JobConfig
 from minray.raylet.raylet import Raylet
+from minray.simulation.cores import one_core
 from minray.simulation.costs import Costs
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.interpreter import simulated_meanings
@@ -54,7 +55,7 @@ from minray.simulation.loop import Failure, SimProcess, current_process, to_tick
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.membership import Membership
 from minray.simulation.trace import LOG, Trace
-from minray.simulation.user_code import SimUserCode, one_core
+from minray.simulation.user_code import SimUserCode
 
 GCS, HEAD, DRIVER = "gcs", "head", "driver"
 GCS_ENDPOINT = "sim:gcs"

@@ -35,7 +35,8 @@ from minray.errors.tracebacks import is_runtime
 from minray.simulation.locks import SimLock, SimSimpleQueue, reentrant_lock, wait_for_notice
 from minray.simulation.loop import NotSimulated, SimProcess, current_process
 from minray.simulation.refusal import is_library, refusal
-from minray.simulation.user_code import SimParker, SimulatedUserLoop, this_thread
+from minray.simulation.user_event_loop import SimulatedUserLoop
+from minray.simulation.user_thread import SimParker, this_thread
 
 EPOCH_S = 1_700_000_000.0
 """The wall clock, in seconds since the epoch, when a world begins."""

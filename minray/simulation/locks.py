@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Never
 
 from minray.simulation.loop import NotSimulated
-from minray.simulation.user_code import SimParker, this_thread
+from minray.simulation.user_thread import SimParker, this_thread
 
 REAL_SIMPLE_QUEUE: Any = queue.SimpleQueue
 

@@ -31,7 +31,8 @@ from minray.simulation.memory import SimArena, SimMemory
 from minray.simulation.network import SimNetwork, SimWire
 from minray.simulation.node import SimNode, Table
 from minray.simulation.trace import FAULT, LIFE, OUTPUT, Trace
-from minray.simulation.user_code import SimUserCode, this_thread
+from minray.simulation.user_code import SimUserCode
+from minray.simulation.user_thread import this_thread
 
 MARK_BYTES = 64
 STILL_S = 1000.0

@@ -32,7 +32,7 @@ from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.loop import Deadlock, SimLoop
 from minray.simulation.refusal import is_library
 from minray.simulation.trace import OUTPUT, Trace
-from minray.simulation.user_code import UserThread
+from minray.simulation.user_thread import UserThread
 from minray.testing.shrink import Answers
 from minray.testing.strikes import StrikeWatch
 

@@ -33,7 +33,7 @@ from minray.simulation.faults import Key
 from minray.simulation.loop import TICKS_PER_SECOND, Deadlock, NotSimulated
 from minray.simulation.page import write_page
 from minray.simulation.trace import Trace, parting
-from minray.simulation.user_code import USER_THREAD
+from minray.simulation.user_thread import USER_THREAD
 from minray.testing.program_runs import FaultSettings, ProgramRun, run_program
 from minray.testing.saved_faults import read_faults, save_failure
 from minray.testing.shrink import Answers, FaultShrinker, Shape, shape

@@ -27,7 +27,9 @@ from minray.core_worker.submission import actor_clients
 from minray.node import worker_output
 from minray.simulation.interpreter import EPOCH_S, simulated_meanings
 from minray.simulation.loop import Deadlock, NotSimulated, SimLoop, SimProcess
-from minray.simulation.user_code import SimParker, SimUserCode, _may_hold_lock
+from minray.simulation.switches import may_hold_lock
+from minray.simulation.user_code import SimUserCode
+from minray.simulation.user_thread import SimParker
 
 
 @pytest.fixture
@@ -342,9 +344,9 @@ def frame_in(namespace: dict[str, object], path: str) -> FrameType:
 
 def test_only_minrays_own_files_have_its_locks() -> None:
     for module in (actor_clients, metric_registry, task_profile, worker_output):
-        assert _may_hold_lock(frame_in(vars(module), str(module.__file__)))
-    assert not _may_hold_lock(frame_in({}, "/home/user/minray/node/worker_output.py"))
-    assert not _may_hold_lock(frame_in(vars(sequence_ranges), str(sequence_ranges.__file__)))
+        assert may_hold_lock(frame_in(vars(module), str(module.__file__)))
+    assert not may_hold_lock(frame_in({}, "/home/user/minray/node/worker_output.py"))
+    assert not may_hold_lock(frame_in(vars(sequence_ranges), str(sequence_ranges.__file__)))
 
 
 def test_a_deadlock_names_the_line_of_a_program_beside_the_package(loop: SimLoop, user_code: SimUserCode) -> None:
@@ -419,7 +421,7 @@ def test_an_interruption_ends_the_run_between_two_turns_or_while_user_code_runs_
     loop.interruption = ring
     with pytest.raises(RingError):
         loop.run_forever()
-    monkeypatch.setattr("minray.simulation.user_code.LOOK_S", 0.01)
+    monkeypatch.setattr("minray.simulation.user_thread.LOOK_S", 0.01)
     rung.clear()
 
     def compute() -> None:
