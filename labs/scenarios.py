@@ -101,7 +101,7 @@ def write_page(root: Path, size: str, seed: int, page: Path) -> bool:
 
 def main(arguments: list[str]) -> None:
     """Run seeds until one fails; print one line of JSON for each."""
-    from minray.simulation.cluster import without_garbage_collection
+    from minray.simulation.garbage import without_garbage_collection
     from minray.simulation.page import headline
     from minray.simulation.page import write_page as write
     from tests.spec.strategies import scenario_of

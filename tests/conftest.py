@@ -46,7 +46,7 @@ settings.load_profile("minray")
 def frozen_heaps() -> Generator[None, None, None]:
     """Until the end, no part of a test thaws what was frozen for the tests around it. (On Ray, nothing would.)"""
     try:
-        from minray.simulation.cluster import frozen_heap
+        from minray.simulation.garbage import frozen_heap
     except ModuleNotFoundError:
         yield
     else:

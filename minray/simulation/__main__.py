@@ -30,7 +30,8 @@ import click
 import msgspec
 
 import minray
-from minray.simulation.cluster import MAX_NODES, SimCluster
+from minray.simulation.arguments import MAX_NODES
+from minray.simulation.cluster import SimCluster
 from minray.simulation.faults import MAX_SEED, MIN_SEED, FaultPlan, Key, Oracle
 from minray.simulation.page import headline, write_page
 

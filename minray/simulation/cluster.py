@@ -19,14 +19,11 @@ What we do not like yet: all simulated processes share the same modules, with al
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import inspect
-import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self, TypeVar
 
@@ -34,7 +31,6 @@ import msgspec
 
 from minray.api import calls as worker
 from minray.common.config import GcsConfig, RayletConfig, SystemConfig, WorkerConfig
-from minray.common.labels import check_labels
 from minray.common.signals import signal_name
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.execution.job_environment import pack_hook
@@ -46,15 +42,18 @@ from minray.platform.base import Platform, PlatformError, ProcessGone
 from minray.policies.names import check_policies
 from minray.protocol.gcs import JobConfig
 from minray.raylet.raylet import Raylet
+from minray.simulation.arguments import check_plan, check_program, check_result, node_descriptions
 from minray.simulation.cores import one_core
 from minray.simulation.costs import Costs
-from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
+from minray.simulation.faults import FaultPlan, Key, Oracle
+from minray.simulation.garbage import without_garbage_collection
 from minray.simulation.interpreter import simulated_meanings
+from minray.simulation.journal import journal
 from minray.simulation.logs import SimLogs
-from minray.simulation.loop import Failure, SimProcess, current_process, to_ticks
+from minray.simulation.loop import SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.membership import Membership
-from minray.simulation.trace import LOG, Trace
+from minray.simulation.trace import Trace
 from minray.simulation.user_code import SimUserCode
 
 GCS, HEAD, DRIVER = "gcs", "head", "driver"
@@ -66,13 +65,6 @@ LIMIT_S = 600.0
 SETTLE_S = 30.0
 OBJECT_STORE_BYTES = 64 << 20
 """Size of each node's object store, unless its options give another."""
-DESCRIBED = {"num_cpus", "num_gpus", "memory", "object_store_memory", "resources", "labels"}
-"""The keys that a description of a node may have."""
-MAX_NODES = 1000
-"""The largest number of nodes that a cluster begins with. A hundred take a second of real time; a thousand take half a
-minute and 3 GB, since each node keeps a view of each other one. Tens of thousands exhaust the kernel's memory mappings, and
-the interpreter crashes."""
-
 T = TypeVar("T")
 
 
@@ -105,74 +97,12 @@ def run(
         raise ValueError(f"timeout is how many virtual seconds the program may take, a number above 0, not {timeout!r}")
     plan = FaultPlan.named(faults, seed) if isinstance(faults, str) else faults
     if plan is not None:
-        _check_plan(plan, overrides is None)
+        check_plan(plan, overrides is None)
     with SimCluster(node_descriptions(nodes, num_cpus), seed, plan, overrides) as cluster:
         result = cluster.run(program, timeout)
         cluster.settle()
     check_result(result)
     return result
-
-
-def check_program(program: Callable[[], Any]) -> None:
-    """Raise TypeError if a program is no ordinary function, and say what to give instead."""
-    if not callable(program):
-        raise TypeError(f"a program is a function without arguments, not {program!r}")
-    name = getattr(program, "__name__", repr(program))
-    if inspect.iscoroutinefunction(program):
-        raise TypeError(f"a program is an ordinary function, but {name} is async; give lambda: asyncio.run({name}())")
-    if inspect.isgeneratorfunction(program):
-        raise TypeError(f"a program is an ordinary function, but {name} is a generator; give lambda: list({name}())")
-    if inspect.isasyncgenfunction(program):
-        raise TypeError(f"a program is an ordinary function, but {name} is an async generator; let a coroutine read it")
-
-
-def check_result(result: Any) -> None:
-    """Raise TypeError if the program returned a coroutine or a generator, which has yet to run."""
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError("the program returned a coroutine, which nobody has run; let it call asyncio.run")
-    if inspect.isgenerator(result):
-        result.close()
-        raise TypeError("the program returned a generator, which nobody has read; let it return a list")
-    if inspect.isasyncgen(result):
-        raise TypeError("the program returned an async generator, which nobody has read; let it return a list")
-
-
-def _check_plan(plan: FaultPlan, is_drawn: bool) -> None:
-    if not isinstance(plan, FaultPlan):
-        raise TypeError(f"faults are a FaultPlan, or one of the words none, quiet and swarm, not {plan!r}")
-    loud = [kind for kind, rate in plan.rates.items() if kind in LOUD and rate > 0]
-    if loud and is_drawn and not plan.budget:
-        raise ValueError(f"{' and '.join(loud)} would never strike: say how often at most, as in FaultPlan(..., budget=2)")
-
-
-def node_descriptions(nodes: int | Sequence[Mapping[str, Any]], num_cpus: float = 2) -> Sequence[Mapping[str, Any]]:
-    """Return a description of each node, the head first. Raises TypeError or ValueError for what is none."""
-    how_many = len(nodes) if isinstance(nodes, Sequence) else nodes
-    if isinstance(how_many, int) and how_many > MAX_NODES:
-        raise ValueError(f"a simulated cluster begins with at most {MAX_NODES} nodes, not {how_many}")
-    if isinstance(nodes, int) and not isinstance(nodes, bool):
-        described: Sequence[Mapping[str, Any]] = [{"num_cpus": num_cpus}] * nodes
-    elif isinstance(nodes, Sequence) and all(isinstance(node, Mapping) for node in nodes):
-        described = nodes
-    else:
-        raise TypeError(f'nodes are a number, or a list of descriptions such as {{"num_cpus": 2}}, not {nodes!r}')
-    unknown = sorted({str(key) for node in described for key in node} - DESCRIBED)
-    if unknown:
-        raise ValueError(f"a node has no {' and no '.join(unknown)}; it is described by {', '.join(sorted(DESCRIBED))}")
-    if not described:
-        raise ValueError(f"a cluster has at least one node, its head; nodes={nodes!r} has none")
-    for node in described:
-        _check_node(node)
-    return described
-
-
-def _check_node(node: Mapping[str, Any]) -> None:
-    """Check resources and labels of a description. ``node_resources`` checks the amounts."""
-    for name, example in (("resources", '{"disk": 1}'), ("labels", '{"zone": "a"}')):
-        if not isinstance(node.get(name, {}), Mapping):
-            raise TypeError(f"the {name} of a node are a mapping such as {example}, not {node[name]!r}")
-    check_labels(node.get("labels", {}))
 
 
 class SimCluster:
@@ -249,7 +179,7 @@ class SimCluster:
             self.world = SimWorld(self.oracle, roles, costs=self._costs)
             stack.callback(self._forget_tasks)
             stack.callback(self.world.close)
-            stack.enter_context(_journal(self.world))
+            stack.enter_context(journal(self.world))
             self._start()
             self._stack = stack.pop_all()
         return self
@@ -563,71 +493,3 @@ class _Sink:
     def write(self, text: str) -> int:
         self._on_text(self._name, text)
         return len(text)
-
-
-class _Journal(logging.Handler):
-    """Adds minray's log lines to the trace. An exception that is logged as an error is a failure of the run."""
-
-    def __init__(self, world: SimWorld) -> None:
-        super().__init__(logging.WARNING)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        process = current_process.get() or self._world.loop.world
-        self._world.trace.add(process.name, LOG, record.getMessage())
-        error = record.exc_info[1] if record.exc_info else None
-        if record.levelno >= logging.ERROR and error is not None and process.alive:
-            self._world.loop.failures.append(Failure(process.name, record.getMessage(), error))
-
-
-@contextlib.contextmanager
-def _journal(world: SimWorld) -> Generator[None, None, None]:
-    logger, journal = logging.getLogger("minray"), _Journal(world)
-    propagated, logger.propagate = logger.propagate, False
-    logger.addHandler(journal)
-    try:
-        yield
-    finally:
-        logger.removeHandler(journal)
-        logger.propagate = propagated
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Generator[None, None, None]:
-    """Turn off the garbage collector, so that objects are freed with their last reference or by ``settle``.
-
-    Otherwise the time would differ between runs.
-    """
-    with frozen_heap():
-        was_enabled = gc.isenabled()
-        gc.collect()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
-
-
-_freezers = 0
-"""Number of open ``frozen_heap`` contexts."""
-
-
-@contextlib.contextmanager
-def frozen_heap() -> Generator[None, None, None]:
-    """Exclude the objects that exist now from garbage collections.
-
-    A caller that runs many clusters should do this around all of them. Then these objects are examined once, not for each
-    cluster. Objects left over from one cluster are not frozen for the next: they would never be freed.
-    """
-    global _freezers
-    if not _freezers:
-        gc.collect()
-        gc.freeze()
-    _freezers += 1
-    try:
-        yield
-    finally:
-        _freezers -= 1
-        if not _freezers:
-            gc.unfreeze()

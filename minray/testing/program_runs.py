@@ -27,7 +27,8 @@ from types import FrameType
 from typing import Any
 
 from minray.errors.tracebacks import is_runtime
-from minray.simulation.cluster import LIMIT_S, DriverDied, SimCluster, SimulationFailed, node_descriptions
+from minray.simulation.arguments import node_descriptions
+from minray.simulation.cluster import LIMIT_S, DriverDied, SimCluster, SimulationFailed
 from minray.simulation.faults import LOUD, FaultPlan, Key, Oracle
 from minray.simulation.loop import Deadlock, SimLoop
 from minray.simulation.refusal import is_library

@@ -28,8 +28,9 @@ from typing import Any
 import numpy.random  # noqa: F401 (if a program were to import it, its first run would draw more entropy than the others)
 
 from minray.common.clock import Clock
-from minray.simulation.cluster import check_program, check_result, frozen_heap
+from minray.simulation.arguments import check_program, check_result
 from minray.simulation.faults import Key
+from minray.simulation.garbage import frozen_heap
 from minray.simulation.loop import TICKS_PER_SECOND, Deadlock, NotSimulated
 from minray.simulation.page import write_page
 from minray.simulation.trace import Trace, parting

@@ -38,7 +38,8 @@ class NoNodes:
 
 def run_test(item: pytest.Function, described: Described) -> None:
     """Run a test function to its end. Raises what it raises, with a note about the run."""
-    from minray.simulation.cluster import DESCRIBED, SimCluster  # Few test runs simulate anything.
+    from minray.simulation.arguments import DESCRIBED
+    from minray.simulation.cluster import SimCluster  # Few test runs simulate anything.
 
     arguments = dict(described.arguments)
     config: Mapping[str, Any] = arguments.pop("_system_config", None) or {}

@@ -15,7 +15,8 @@ import pytest
 import minray
 from minray.exceptions import GetTimeoutError
 from minray.simulation import Deadlock, FaultPlan, run
-from minray.simulation.cluster import MAX_NODES, DriverDied
+from minray.simulation.arguments import MAX_NODES
+from minray.simulation.cluster import DriverDied
 from minray.simulation.loop import SimLoop
 
 

@@ -24,8 +24,9 @@ from pathlib import Path
 import click
 
 from minray.simulation.__main__ import refuse_beside, writing
-from minray.simulation.cluster import MAX_NODES, without_garbage_collection
+from minray.simulation.arguments import MAX_NODES
 from minray.simulation.faults import KINDS, MAX_SEED, MIN_SEED, Oracle
+from minray.simulation.garbage import without_garbage_collection
 from minray.simulation.page import headline, write_page
 from minray.simulation.trace import first_difference, parting
 from minray.testing.shrink import describe_fault

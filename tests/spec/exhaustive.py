@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 import click
 import msgspec
 
-from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import LONG_STALLS_S, RESETS, Key
+from minray.simulation.garbage import without_garbage_collection
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.campaign import REGRESSIONS, report
 from tests.spec.coverage import Place, place_of

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from minray.simulation.cluster import without_garbage_collection
+from minray.simulation.garbage import without_garbage_collection
 from tests.spec.strategies import scenario_of
 from tests.spec.trial import run
 from tests.spec.verdict import Verdict

@@ -26,7 +26,7 @@ from random import Random
 import click
 import msgspec
 
-from minray.simulation.cluster import without_garbage_collection
+from minray.simulation.garbage import without_garbage_collection
 from tests import leaks
 from tests.spec.abandoned import Abandon
 from tests.spec.actors import Create

@@ -127,7 +127,7 @@ def test_a_failure_that_is_not_repeated_is_saved_as_it_was_drawn(monkeypatch: py
 
 APART = """
 from minray.core_worker.submission.task_manager import TaskManager
-from minray.simulation.cluster import without_garbage_collection
+from minray.simulation.garbage import without_garbage_collection
 from tests.spec.campaign import campaign
 
 def counts(runs, processes):

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from minray.core_worker.submission.task_manager import TaskManager
-from minray.simulation.cluster import without_garbage_collection
+from minray.simulation.garbage import without_garbage_collection
 from tests.spec.exhaustive import PROGRAMS, STRIKES, Sweep, Sweeper, faults_at, listen, main, place_of, table
 from tests.spec.shrink import shrink
 

@@ -27,8 +27,8 @@ from minray.gcs.storage import GcsStorage
 from minray.raylet.lease_broker import LeaseBroker
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
 from minray.simulation import SimCluster
-from minray.simulation.cluster import without_garbage_collection
 from minray.simulation.faults import Key
+from minray.simulation.garbage import without_garbage_collection
 from tests.seeds import WANTS_ALL, long
 from tests.spec import shrink as shrinking
 from tests.spec.actors import Create, ExitActor, Find, Kill
