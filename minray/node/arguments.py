@@ -12,17 +12,19 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from minray.api.runtime_environment import SETUP_HOOK
 from minray.common.config import LOCAL, SystemConfig
 from minray.common.labels import check_labels
 from minray.common.shown import check_encodable, cut, shown
-from minray.core_worker.execution.job_environment import pack_hook
 from minray.node.discovery import with_environment
 from minray.node.node import NodeOptions, import_path
 from minray.protocol.gcs import JobConfig
 
 if TYPE_CHECKING:
     from minray.logging_config import LoggingConfig
+    from minray.node.packages import PackedEnvironment
 
 IGNORED = (
     "job_config",
@@ -43,6 +45,16 @@ IGNORED = (
     "_enable_object_reconstruction",
 )
 """Arguments of Ray's ``init`` that are accepted and ignored: minray does not have what they configure."""
+
+
+class Driver(msgspec.Struct, frozen=True, eq=False):
+    """A program, as it joins a cluster: its job, its environment and its wishes."""
+
+    packed: PackedEnvironment | None
+    """The directories of its runtime environment, to be uploaded; None if it has no environment."""
+    job: JobConfig
+    shows_lines: bool
+    """Whether it shows what workers print."""
 
 
 def check_ignored(ignored: Mapping[str, Any]) -> None:
@@ -128,12 +140,13 @@ def job_config(
 ) -> JobConfig:
     """Return the configuration of this program's job. Raises RuntimeError if the working directory has been removed."""
     working_dir = _working_directory()  # first, since the path may be relative to it
+    hook = _with_debugger((runtime_env or {}).get(SETUP_HOOK))
     return JobConfig(
         sys_path=import_path(),
         working_dir=working_dir,
         namespace=namespace or "",
         entrypoint=_entrypoint(),
-        setup_hook=pack_hook(_with_debugger((runtime_env or {}).get(SETUP_HOOK))),
+        setup_hook=_packed_hook(hook),
         logging_config=logging_config.encode() if logging_config is not None else "",
     )
 
@@ -148,6 +161,15 @@ def _working_directory() -> str:
 def _entrypoint() -> str:
     """Return this program's command line as text; bytes of file names that are not text are escaped."""
     return " ".join(sys.argv).encode(errors="backslashreplace").decode()
+
+
+def _packed_hook(hook: Callable[[], Any] | str | None) -> bytes:
+    """Pickle the setup hook of workers; return nothing for None. Raises TypeError if it cannot be pickled."""
+    if hook is None:
+        return b""
+    from minray.core_worker.execution.job_environment import pack_hook  # Few programs have a hook.
+
+    return pack_hook(hook)
 
 
 def _with_debugger(hook: Callable[[], Any] | str | None) -> Callable[[], Any] | str | None:

@@ -2,8 +2,9 @@
 
 Ray: connect and disconnect in python/ray/_private/worker.py
 
-``start`` makes a cluster for this process and ``join`` finds a place in a running one; both return a ``DriverConnection``.
-``init`` keeps it until ``shutdown``.
+``start`` finishes a node for this process and ``join`` finds a place in a running cluster; both return a
+``DriverConnection``. ``init`` keeps it until ``shutdown``. It imports this file, and so the core worker, while the zygote of
+a new node begins.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from minray._version import __version__
@@ -24,8 +25,9 @@ from minray.common.task_spec import RuntimeEnvInfo
 from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
+from minray.node.arguments import Driver
 from minray.node.discovery import NodeFile, session_token
-from minray.node.node import Node, NodeOptions, start_node
+from minray.node.node import Node
 from minray.node.own_thread import OwnThread, make_own_thread
 from minray.node.raylet_restart import successor_of, when_listening
 from minray.node.termination import take_sigterm
@@ -40,24 +42,12 @@ from minray.values.object_ref import ObjectRef
 
 if TYPE_CHECKING:
     from minray.node.notebook import CellOutput
-    from minray.node.packages import PackedEnvironment  # ``init`` imports it for programs that have an environment
 
 CONNECT_TIMEOUT_S = 10.0
 """Seconds that a driver has to register with its raylet and gcs before ``init`` fails."""
 FLUSH_TIMEOUT_S = 2.0
 """Seconds that ``shutdown`` waits for the last lines of workers, and again for the connection to close."""
 logger = logging.getLogger("minray")
-
-
-@dataclass
-class Driver:
-    """A program, as it joins a cluster: its job, its environment and its wishes."""
-
-    packed: PackedEnvironment | None
-    """The directories of its runtime environment, to be uploaded; None if it has no environment."""
-    job: JobConfig
-    shows_lines: bool
-    """Whether it shows what workers print."""
 
 
 class DriverConnection:
@@ -187,9 +177,9 @@ async def _flush_logs(core: CoreWorker) -> None:
     await core.raylet.call(FlushLogs(core.context.job_id))
 
 
-def start(options: NodeOptions, driver: Driver) -> DriverConnection:
-    """Start a cluster that ends with this process, and connect this process as its driver."""
-    node = start_node(options)
+def start(finish_node: Callable[[], Node], driver: Driver) -> DriverConnection:
+    """Finish the start of a cluster that ends with this process (``begin_node``), and connect this process as its driver."""
+    node = finish_node()
     try:
         connection = _connect(node, node.file, node.token, driver)
     except BaseException:

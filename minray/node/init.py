@@ -25,9 +25,9 @@ from minray.api import calls
 from minray.api.runtime_environment import check_job_runtime_env
 from minray.common.forks import at_fork
 from minray.common.shown import ShownInNotebooks
-from minray.node import driver_connection
 from minray.node.addresses import addresses_of_driver, addresses_of_worker
 from minray.node.arguments import (
+    Driver,
     check_ignored,
     check_joining,
     check_logging_config,
@@ -38,14 +38,14 @@ from minray.node.arguments import (
     with_local_mode,
 )
 from minray.node.discovery import NodeFile, candidates, client_server_of
-from minray.node.driver_connection import Driver, DriverConnection
-from minray.node.node import NodeOptions
+from minray.node.node import NodeOptions, begin_node
 from minray.node.termination import leave_sigterm
 from minray.platform.base import PROTOCOL_VERSION
 from minray.platform.threads.user_code import LockParker
 
 if TYPE_CHECKING:
     from minray.logging_config import LoggingConfig
+    from minray.node.driver_connection import DriverConnection
     from minray.node.packages import PackedEnvironment  # see ``_packed``
 
 logger = logging.getLogger("minray")
@@ -227,7 +227,11 @@ def _connect(address: str | None, of_the_node: Mapping[str, Any], options: NodeO
     if (server := client_server_of(address)) is not None:
         return _init_as_client(server, driver, of_the_node)
     files = _nodes_to_join(address, of_the_node)
-    _connection = driver_connection.join(files, driver) if files else driver_connection.start(options, driver)
+    finish_node = None if files else begin_node(options)
+    # The rest of a driver, the core worker before all, is imported while the zygote of its node does its own imports.
+    from minray.node import driver_connection
+
+    _connection = driver_connection.start(finish_node, driver) if finish_node else driver_connection.join(files, driver)
     return RayContext(addresses_of_driver(_connection.file))
 
 

@@ -16,7 +16,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -291,6 +291,15 @@ def start_node(options: NodeOptions) -> Node:
     Raises RuntimeError if they cannot be started, or if this system lacks what they need; TypeError and ValueError for wrong
     options.
     """
+    return begin_node(options)()
+
+
+def begin_node(options: NodeOptions) -> Callable[[], Node]:
+    """Start a node's zygote, and return the function that starts the rest of the node with it, as ``start_node``.
+
+    The zygote needs a tenth of a second until it can fork. The caller may do something else in this time. If the function is
+    never called, the zygote ends when that is forgotten. Raises as ``start_node``.
+    """
     _check_texts(options)
     check_transport(options.system_config)
     check_policies(options.system_config)
@@ -309,7 +318,7 @@ def start_node(options: NodeOptions) -> Node:
     found_labels = {TYPE_LABEL: found.model} if found.model else {}
     options.labels = labels_at_start(options.labels, "TPU" in resources, environ, found_labels)
     if is_local:
-        return _start_local(options, resources)
+        return partial(_start_local, options, resources)
     if options.tcp_host and not options.detached and not options.system_config.tls_cert:
         from minray.platform.transport.tls import OPEN_TRAFFIC, is_reachable  # Nodes of one program do not need it.
 
@@ -331,6 +340,12 @@ def start_node(options: NodeOptions) -> Node:
     except (OSError, ValueError) as error:  # ValueError: the name of an environment variable is invalid.
         remove_session(str(session))
         raise RuntimeError(f"the node could not be started: {error}") from None
+    return partial(_finish_node, options, resources, token, zygote)
+
+
+def _finish_node(options: NodeOptions, resources: dict[str, int], token: bytes, zygote: Supervisor) -> Node:
+    """Start the processes of a node whose zygote begins. Raises RuntimeError."""
+    session = Path(zygote.session_dir)
     with _closed_after_failure(zygote, f"cannot write {session / NODE_FILE}"):
         node = _boot(options, resources, token, f"unix:{session / SOCKETS}", zygote)
         if options.include_dashboard:

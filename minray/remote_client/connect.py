@@ -21,7 +21,8 @@ import msgspec
 from minray.common.config import SystemConfig
 from minray.common.decoding import MALFORMED
 from minray.node.discovery import NodeFile, find_nodes, given_token, session_token, with_environment
-from minray.node.driver_connection import Driver, DriverConnection
+from minray.node.arguments import Driver
+from minray.node.driver_connection import DriverConnection
 from minray.node.own_thread import OwnThread
 from minray.platform.base import Platform, PlatformError
 from minray.platform.process.host import RealHost
