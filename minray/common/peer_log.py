@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+
+import msgspec
 
 WINDOW_S = 60.0
 MOST_PEERS = 256
@@ -28,8 +29,7 @@ KNOWN_PEERS = "peers with the token"
 """Name of all peers that know the token, which share one window: they may call themselves what they like."""
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(msgspec.Struct):
     """The events of one peer since its last log line: their number, and the text of the last one."""
 
     count: int = 0

@@ -31,7 +31,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -75,8 +74,7 @@ RETRY_FACTOR = 1.5
 """Growth of the pause from one refused attempt to the next, as in Ray."""
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """One attempt to reserve a group's bundles, from the choice of nodes to the last answer."""
 
     number: int
@@ -84,8 +82,7 @@ class Attempt:
     """Chosen node of each bundle; empty when the attempt only commits what a former gcs has prepared."""
 
 
-@dataclass(slots=True)
-class Retry:
+class Retry(msgspec.Struct):
     """Says when a group whose last attempt was refused is tried again, and why it was refused."""
 
     at: float

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from minray.common.gpus import CUDA_VARIABLE, HIP_VARIABLE, NodeGpus
 from minray.common.labels import RESERVED
@@ -58,8 +59,7 @@ class Devices(Protocol):
     def smi_products(self) -> list[str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The GPUs with which a node starts."""
 
     count: float

@@ -18,7 +18,6 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -77,8 +76,7 @@ LOCAL_PRESTARTED = 1
 """Default number of workers that a node inside this process starts before there is work: another one takes a millisecond."""
 
 
-@dataclass(slots=True)
-class NodeOptions:
+class NodeOptions(msgspec.Struct):
     """The options with which a node is started."""
 
     head: bool = True
@@ -94,9 +92,9 @@ class NodeOptions:
     object_store_memory: float | None = None
     gpus: NodeGpus = NodeGpus()
     """How workers are told their GPUs; ``start_node`` finds that out."""
-    resources: dict[str, float] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    env_vars: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, float] = msgspec.field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    env_vars: dict[str, str] = msgspec.field(default_factory=dict)
     """Environment variables of the node's processes, which replace those of this process."""
     node_name: str = ""
     node_ip: str = "127.0.0.1"
@@ -111,7 +109,7 @@ class NodeOptions:
     """Place for this node's spill files; empty means that of the cluster's configuration."""
     client_server_port: int | None = None
     """TCP port of the client server (``remote_client``); 0 means any free port, None that there is none."""
-    system_config: SystemConfig = field(default_factory=SystemConfig)
+    system_config: SystemConfig = msgspec.field(default_factory=SystemConfig)
     include_dashboard: bool = False
     """Whether a head has a dashboard."""
     dashboard_host: str = "127.0.0.1"

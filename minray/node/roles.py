@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TextIO
 
@@ -75,8 +74,7 @@ _raylet_config = msgspec.msgpack.Decoder(RayletConfig)
 _client_server_config = msgspec.msgpack.Decoder(ClientServerConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class Heritage:
+class Heritage(msgspec.Struct, frozen=True):
     """The token and the host's facts, which the zygote reads once for all its children."""
 
     token: bytes

@@ -22,7 +22,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Any
@@ -167,8 +166,7 @@ Source = tuple[bytes, int, bool]
 """A worker's stream: node id, process id, and whether it is standard error."""
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(msgspec.Struct):
     """A line that was shown recently."""
 
     source: Source | None

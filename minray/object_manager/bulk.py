@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
+
+import msgspec
 
 from minray.common.config import RayletConfig
 from minray.platform.base import Buffer, Listener, Network, OnIncoming, Platform, PlatformError
@@ -34,7 +35,8 @@ class Bulk:
         self._config = config
         self._networks = platform.bulk
         self._peers = peers
-        self._lanes = [Peers(replace(platform, network=lane), config.node_id, timeout_s) for lane in platform.bulk]
+        of_lanes = [msgspec.structs.replace(platform, network=lane) for lane in platform.bulk]
+        self._lanes = [Peers(of_lane, config.node_id, timeout_s) for of_lane in of_lanes]
         self._remote: dict[bytes, Sequence[Address]] = {}
         """Lane addresses of other nodes, by their raylets' ids."""
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}

@@ -25,9 +25,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from minray.common.machine_usage import MachineUsage, ProcessUsage  # which only raylets need
@@ -207,8 +208,7 @@ class Network(Protocol):
         """
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(msgspec.Struct):
     """Counts of what this process has sent; "requests and frames per task" are computed from them."""
 
     requests: int = 0
@@ -222,8 +222,7 @@ class Counters:
 # --- Processes ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
+class ExitStatus(msgspec.Struct, frozen=True):
     """How a process ended: one of ``code`` and ``signal`` is set."""
 
     code: int | None
@@ -546,8 +545,7 @@ Record = Callable[[str, str, str, str], None]
 """The recorder: ``(table, key, old, new)`` for every transition of a state table of this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(msgspec.Struct, frozen=True):
     """All parts of the seam for one process."""
 
     name: str
@@ -564,6 +562,6 @@ class Platform:
     memory: Memory
     open_disk: Callable[[str], Disk]
     """Opens a disk, by the path of an existing directory or by a URL."""
-    record: Record | None = field(default=None)
+    record: Record | None = None
     bulk: Sequence[Network] = ()
     """Networks for objects that travel between nodes: their traffic delays nothing on ``network``."""

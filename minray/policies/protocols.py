@@ -17,8 +17,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 ARRIVED, SPILLED, WAITING = "ARRIVED", "SPILLED", "WAITING"
 """Moments of a scheduling question: a request comes from its owner; another raylet has sent it here and this node is full;
@@ -27,8 +28,7 @@ Warn = Callable[[bytes, str], None]
 """Tells the driver of a job a text, such as that a policy has failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyHost:
+class PolicyHost(msgspec.Struct, frozen=True):
     """The process that a policy decides for."""
 
     random: Callable[[], float]

@@ -10,7 +10,7 @@ thousand of them; the oldest are dropped first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from minray.protocol.raylet import CANCELLED, LeaseFailure, LeaseReply
 
@@ -23,8 +23,7 @@ ALIVE = LeaseFailure(known=True, dead=False)
 OVER = LeaseReply(CANCELLED, reason="this lease is over")
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """Says how a lease ended."""
 
     failure: LeaseFailure = ALIVE

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from minray.protocol.base import Address
 from minray.protocol.raylet import LeaseFailure
@@ -20,8 +21,7 @@ from minray.rpc.service import Call
 from minray.scheduling.lease import LeaseRequest
 
 
-@dataclass(slots=True, eq=False)
-class LeaseEntry:
+class LeaseEntry(msgspec.Struct, eq=False):
     """One lease that is not over."""
 
     request: LeaseRequest
@@ -33,7 +33,7 @@ class LeaseEntry:
     worker: Worker | None = None
     """Worker of the lease; set when it is granted."""
     granted_at: float = 0.0
-    waiters: list[asyncio.Future[LeaseFailure]] = field(default_factory=list)
+    waiters: list[asyncio.Future[LeaseFailure]] = msgspec.field(default_factory=list)
     """Futures of requests that ask how the lease ends."""
 
 

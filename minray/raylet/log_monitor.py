@@ -19,7 +19,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+import msgspec
 
 from minray.common.ids import JOB_ID_BYTES
 from minray.common.log_files import LogSink, OpenLog
@@ -47,8 +48,7 @@ NO_JOB = b"\xff" * JOB_ID_BYTES
 """Job in the name of a file whose worker has printed before it had a job."""
 
 
-@dataclass(slots=True, eq=False)
-class _WorkerStream:
+class _WorkerStream(msgspec.Struct, eq=False):
     """Standard output or standard error of one worker."""
 
     worker_id: bytes
@@ -62,12 +62,11 @@ class _WorkerStream:
     """The last mark in the file."""
     sink: LogSink | None = None
     """Open file; None until the first line is kept."""
-    early: list[tuple[str, str]] = field(default_factory=list)
+    early: list[tuple[str, str]] = msgspec.field(default_factory=list)
     """Lines, each with its mark, that came before the worker's pid, and with it the file's name, was known."""
 
 
-@dataclass(slots=True, eq=False)
-class _Source:
+class _Source(msgspec.Struct, eq=False):
     """The two streams of one worker."""
 
     stdout: _WorkerStream
@@ -77,13 +76,12 @@ class _Source:
     """Job of the worker; empty until its first lease."""
 
 
-@dataclass(slots=True, eq=False)
-class _Outbox:
+class _Outbox(msgspec.Struct, eq=False):
     """Lines that wait for one job's driver."""
 
     driver: Address | None = None
     """Address of the driver; None until the gcs has told about the job."""
-    lines: deque[tuple[int, _WorkerStream, str, str, str]] = field(default_factory=deque)
+    lines: deque[tuple[int, _WorkerStream, str, str, str]] = msgspec.field(default_factory=deque)
     """Waiting lines: pid, stream, task name, text, task id."""
     unacknowledged: int = 0
     dropped: int = 0
@@ -93,9 +91,9 @@ class _Outbox:
     gone: bool = False
     """Whether the driver is dead or the job over, so that nothing is forwarded any more."""
     is_scheduled: bool = False
-    warnings: set[str] = field(default_factory=set)
+    warnings: set[str] = msgspec.field(default_factory=set)
     """Warnings that the driver has been told."""
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    waiters: list[asyncio.Future[None]] = msgspec.field(default_factory=list)
     """Futures that are resolved when no line waits and no batch is under way."""
 
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from minray.common.ids import short
 from minray.platform.base import Host
@@ -28,8 +29,7 @@ logger = logging.getLogger(__name__)
 GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A worker that could be killed."""
 
     worker_id: bytes

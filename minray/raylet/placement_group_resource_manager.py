@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from minray.common.ids import short
 from minray.common.resources import describe
@@ -40,8 +41,7 @@ FOR_GOOD = 1 << 63
 """Attempt number larger than any other: a group whose attempts up to it are over is removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """One bundle on this node."""
 
     group_id: bytes

@@ -8,7 +8,7 @@ each job and environment whose workers die before they begin a task. Pure: time 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 MAX_FAILED_IN_A_ROW = 5
 """Number of failures in a row after which waiting leases fail, too."""
@@ -20,8 +20,7 @@ NOT_REGISTERED = "it did not register in time"
 """Reason of the failure of a worker whose process runs but does not register."""
 
 
-@dataclass(slots=True)
-class StartFailures:
+class StartFailures(msgspec.Struct):
     """Counts failed attempts of one kind in a row, and says when to try again."""
 
     in_a_row: int = 0

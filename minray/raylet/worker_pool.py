@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from minray.common.state_table import NEW, StateMachine
 from minray.common.task_spec import RuntimeEnvInfo
@@ -67,8 +68,7 @@ class Binding(NamedTuple):
         return self.job_id, self.runtime_env
 
 
-@dataclass(slots=True, eq=False)
-class Worker:
+class Worker(msgspec.Struct, eq=False):
     """One worker process."""
 
     worker_id: bytes
@@ -94,15 +94,14 @@ class Worker:
     """Bytes of the node's memory, used and total, if the worker was killed because memory ran short; else zeros."""
 
 
-@dataclass(slots=True)
-class Actions:
+class Actions(msgspec.Struct):
     """The work to do after a change of the pool."""
 
-    matches: list[tuple[bytes, Worker]] = field(default_factory=list)
+    matches: list[tuple[bytes, Worker]] = msgspec.field(default_factory=list)
     """Lease ids, each with the worker that now serves it."""
-    starts: list[Worker] = field(default_factory=list)
-    kills: list[Worker] = field(default_factory=list)
-    failures: list[tuple[bytes, str]] = field(default_factory=list)
+    starts: list[Worker] = msgspec.field(default_factory=list)
+    kills: list[Worker] = msgspec.field(default_factory=list)
+    failures: list[tuple[bytes, str]] = msgspec.field(default_factory=list)
     """Lease ids that get no worker, each with the reason."""
     wake_at: float | None = None
     """Time at which ``assign`` must be called again even if nothing changes."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from minray.common.config import RayletConfig, WorkerConfig
 from minray.common.ids import lease_tag, short
@@ -33,8 +34,7 @@ EXIT_TIMEOUT_S = 5.0
 """Seconds after which a worker that agreed to end, or does not answer the request, is killed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(msgspec.Struct, frozen=True):
     """Describes how a worker process ended."""
 
     pid: int

@@ -13,15 +13,14 @@ import os
 import secrets
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
 
 from minray.common.config import SystemConfig
 from minray.common.decoding import MALFORMED
-from minray.node.discovery import NodeFile, find_nodes, given_token, session_token, with_environment
 from minray.node.arguments import Driver
+from minray.node.discovery import NodeFile, find_nodes, given_token, session_token, with_environment
 from minray.node.driver_connection import DriverConnection
 from minray.node.own_thread import OwnThread
 from minray.platform.base import Platform, PlatformError
@@ -133,7 +132,7 @@ def _platform(
     processes.pid = driver_pid
     platform = make_platform("driver", identity, SystemConfig(), token, processes, user_code, host)
     user_code.outbox = None
-    return replace(platform, network=network, bulk=())
+    return msgspec.structs.replace(platform, network=network, bulk=())
 
 
 def _token(server: str) -> bytes:

@@ -12,7 +12,8 @@ A node is known once the gcs has named it; reports of a node that is not known y
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from minray.common.ids import short
 from minray.common.labels import accepts, labels_of, matches, preferred
@@ -29,8 +30,7 @@ PROMISE_S = 0.2
 With hundreds of busy nodes it may come later (``Subscription``). A node without room rejects what it is sent meanwhile."""
 
 
-@dataclass(slots=True)
-class NodeView:
+class NodeView(msgspec.Struct):
     """One node as this raylet sees it."""
 
     node_id: bytes
@@ -41,9 +41,9 @@ class NodeView:
     death_cause: str = ""
     draining: bool = False
     """Whether the node is being drained: it takes nothing new."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    total: Mapping[str, int] = field(default_factory=dict)
-    available: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    total: Mapping[str, int] = msgspec.field(default_factory=dict)
+    available: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Free resources of the last report, less those promised since."""
     reported: Mapping[str, int] | None = None
     """Free resources of the last report; None before the first, when all of the node counts as free."""

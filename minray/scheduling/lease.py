@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from minray.common.resources import ResourceSet
 from minray.common.state_table import NEW
 from minray.common.task_spec import LeaseShape
@@ -86,8 +88,7 @@ class LeaseRequest:
         return self.shape.job_id
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Says how a request ends that this node does not serve."""
 
     request: LeaseRequest
@@ -99,17 +100,16 @@ class Placement:
     """UNSCHEDULABLE: the reason, for users."""
 
 
-@dataclass(slots=True)
-class Assignment:
+class Assignment(msgspec.Struct):
     """The work that the raylet has to do after a change."""
 
-    allocated: list[LeaseRequest] = field(default_factory=list)
+    allocated: list[LeaseRequest] = msgspec.field(default_factory=list)
     """Requests that hold their resources now and need a worker."""
-    fetching: list[LeaseRequest] = field(default_factory=list)
+    fetching: list[LeaseRequest] = msgspec.field(default_factory=list)
     """Requests that are to run here and wait for their arguments."""
-    placed: list[Placement] = field(default_factory=list)
+    placed: list[Placement] = msgspec.field(default_factory=list)
     """Requests that end on this node and need an answer."""
-    infeasible: list[LeaseRequest] = field(default_factory=list)
+    infeasible: list[LeaseRequest] = msgspec.field(default_factory=list)
     """Requests that no node can ever hold: they wait for one that can, and the user should be warned."""
     wake_at: float | None = None
     """Time at which ``assign`` must be called again even if nothing changes."""

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from minray.common.bundles import is_cpu
 from minray.common.resources import CPU, GPU, UNIT, add, fits, subtract
@@ -54,8 +55,7 @@ class Arguments(Protocol):
         """Pin a lease's arguments, because the lease has got its resources."""
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
+class Lease(msgspec.Struct, eq=False):
     """A request that holds resources."""
 
     request: LeaseRequest

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -78,7 +77,7 @@ class Membership:
         assert isinstance(user_code, SimUserCode)
         identity = self._cluster.oracle.bytes(("worker id", self._platform.name, self._join_count), 16)
         self._config = msgspec.structs.replace(self._config, worker_id=identity)
-        self._platform = dataclasses.replace(self._platform, identity=identity, user_code=user_code.renewed())
+        self._platform = msgspec.structs.replace(self._platform, identity=identity, user_code=user_code.renewed())
 
     async def leave(self) -> None:
         """Leave the cluster when all lines are shown; do nothing if the driver has left it."""

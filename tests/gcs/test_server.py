@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -735,7 +734,7 @@ def test_a_store_that_cannot_be_opened_ends_the_gcs() -> None:
         raise StorageFailed(f"{path} is another gcs's")
 
     async def story(client: Client) -> None:
-        server = GcsServer(replace(world.platform, open_storage=in_use), world.config)
+        server = GcsServer(msgspec.structs.replace(world.platform, open_storage=in_use), world.config)
         with pytest.raises(StorageFailed, match="another gcs's"):
             await server.start()
         await server.wait_closed()

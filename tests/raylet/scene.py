@@ -8,7 +8,6 @@ nothing by themselves but register and agree to end.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -189,7 +188,7 @@ class Scene:
     async def _run_raylet(self, platform: Platform, config: bytes) -> None:
         decoded = msgspec.msgpack.decode(config, type=RayletConfig)
         processes, network = Processes(self, platform.processes), Network(self, platform.network)
-        platform = dataclasses.replace(platform, processes=processes, network=network)
+        platform = msgspec.structs.replace(platform, processes=processes, network=network)
         raylet = Raylet(platform, decoded, logs=self.logs)
         await raylet.start()
         if raylet.reason:

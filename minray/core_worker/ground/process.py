@@ -9,8 +9,9 @@ later only if its docstring says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from minray.common.config import WorkerConfig
 from minray.common.task_set import TaskSet
@@ -21,8 +22,7 @@ from minray.rpc.connection import Peer, Peers
 from minray.rpc.patient_caller import PatientCaller
 
 
-@dataclass(slots=True)
-class Process:
+class Process(msgspec.Struct):
     """A driver or worker, as its own parts see it."""
 
     platform: Platform
@@ -45,9 +45,9 @@ class Process:
     """Address at which other nodes reach this node's raylet; ``CoreWorker`` sets it when the process has registered."""
     is_exiting: bool = False
     """Whether the process leaves its cluster, or has lost it; ``CoreWorker`` sets it, and nothing clears it."""
-    breakpoints: dict[str, Callable[[], Breakpoint]] = field(default_factory=dict)
+    breakpoints: dict[str, Callable[[], Breakpoint]] = msgspec.field(default_factory=dict)
     """Describes each thread of user code that waits in a debugger, by the breakpoint's id; those threads write it."""
-    background: TaskSet = field(default_factory=TaskSet)
+    background: TaskSet = msgspec.field(default_factory=TaskSet)
     """Asyncio tasks that no other task awaits; ``CoreWorker`` cancels them when a driver leaves."""
 
     def begin(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:

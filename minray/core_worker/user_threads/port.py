@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from minray.core_worker.execution.task_execution import TaskExecution
 from minray.core_worker.fetching.store_provider import LargeValues
@@ -52,8 +53,7 @@ class ExplainInTime(Protocol):
         """Explain what an actor does, or what its creation waits for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserPort:
+class UserPort(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a process that user threads may reach."""
 
     process: Process

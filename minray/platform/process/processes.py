@@ -27,10 +27,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from minray.common.package import DIRECTORY
 from minray.platform.base import JOURNAL_BYTES, ExitStatus, OnOutput, SpawnFailed
@@ -70,8 +71,7 @@ ZYGOTE_LOG = "zygote.log"
 # --- The owner's side ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ChildEnd:
+class ChildEnd(msgspec.Struct, frozen=True):
     """A child of the owner has ended."""
 
     pid: int
@@ -79,8 +79,7 @@ class ChildEnd:
     status: ExitStatus
 
 
-@dataclass(slots=True)
-class _OwnedChild:
+class _OwnedChild(msgspec.Struct):
     """The owner's record of one child."""
 
     request: Spawn

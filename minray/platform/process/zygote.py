@@ -37,9 +37,10 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
+
+import msgspec
 
 from minray.platform.base import JOURNAL_BYTES
 from minray.platform.process.limits import describe_os_error
@@ -81,19 +82,17 @@ STEADY_S = 10.0
 """Seconds: if a ``respawn`` child has lived this long, its next delay begins again at ``RESPAWN_DELAY_S``."""
 
 
-@dataclass(slots=True, eq=False)
-class ZygoteClient:
+class ZygoteClient(msgspec.Struct, eq=False):
     """A process that may spawn: the owner, or a child with a control link."""
 
     link: Link
     closed: bool = False
     """Whether the client is gone: it receives no messages and releases no slots."""
-    unreleased: set[int] = field(default_factory=set)
+    unreleased: set[int] = msgspec.field(default_factory=set)
     """Slots of dead children whose marks this client may still read."""
 
 
-@dataclass(slots=True, eq=False)
-class Child:
+class Child(msgspec.Struct, eq=False):
     """A child, from its request until it was reaped for the last time."""
 
     request: Spawn
@@ -104,7 +103,7 @@ class Child:
     control: ZygoteClient | None = None
     ready_descriptor: int | None = None
     """The read end of its readiness pipe, until the child has closed the write end."""
-    ready_payload: bytearray = field(default_factory=bytearray)
+    ready_payload: bytearray = msgspec.field(default_factory=bytearray)
     doomed: bool = False
     """Whether it must not be forked again: its client is gone, or has killed it for good."""
     born_s: float = 0.0

@@ -23,7 +23,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from minray.platform.threads.user_code import close_output
 
@@ -34,8 +35,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _libc = ctypes.CDLL(None)
 
 
-@dataclass(slots=True)
-class ChildEnds:
+class ChildEnds(msgspec.Struct):
     """The resources that connect a forked child with other processes."""
 
     name: str
@@ -67,8 +67,7 @@ RunRole = Callable[[str, bytes, ChildEnds], None]
 """Runs ``(role, config, ends)`` in the child; the child ends when it returns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Birth:
+class Birth(msgspec.Struct, frozen=True):
     """The data that a forked child takes out of the zygote's loop."""
 
     role: str

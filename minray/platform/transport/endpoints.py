@@ -22,8 +22,9 @@ import ssl
 import stat
 import struct
 import sys
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from minray.platform.base import AuthenticationFailed, ConnectFailed, ConnectRefused, PlatformError
 
@@ -34,13 +35,11 @@ PORTS = (10_000, 32_768)
 PORT_ATTEMPTS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class UnixEndpoint:
+class UnixEndpoint(msgspec.Struct, frozen=True):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class TcpEndpoint:
+class TcpEndpoint(msgspec.Struct, frozen=True):
     host: str
     port: int
 
