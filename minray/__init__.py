@@ -3,10 +3,10 @@
 Ray: python/ray/__init__.py
 
 The names that a user types are gathered here: from ``node/init`` (init, shutdown), ``remote_function`` (remote),
-``api/calls`` (get, put, wait, cancel, nodes, resources), ``api/explanation`` (why), ``api/progress``, ``api/timeline``,
-``actor`` (get_actor, kill, method), ``runtime_context``, ``values`` (references, generators), ``exceptions``, ``util``,
-``internal``, ``experimental``, ``runtime_env`` and ``cloudpickle``. The files beside this one have Ray's names, and little
-else.
+``api/calls`` (get, put, wait, cancel, is_initialized, nodes, resources), ``api/explanation`` (why), ``api/progress``,
+``api/timeline``, ``actor`` (get_actor, kill, method), ``runtime_context``, ``values`` (references, generators),
+``exceptions``, ``util``, ``internal``, ``experimental``, ``runtime_env`` and ``cloudpickle``. The files beside this one have
+Ray's names, and little else.
 
 A program that only defines tasks and actors loads no cluster: the names in ``_LATER`` are imported at their first use.
 """
@@ -18,7 +18,7 @@ from minray import actor, cloudpickle, exceptions, remote_function, runtime_cont
 from minray._version import __version__
 from minray.actor import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
 from minray.api import calls as _calls
-from minray.api.calls import available_resources, cancel, cluster_resources, get, nodes, put, wait
+from minray.api.calls import available_resources, cancel, cluster_resources, get, is_initialized, nodes, put, wait
 from minray.api.explanation import why
 from minray.common import shown as _shown
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from minray.api.timeline import timeline
     from minray.client_builder import ClientBuilder, client
     from minray.logging_config import LoggingConfig
-    from minray.node.init import RayContext, init, is_initialized, shutdown
+    from minray.node.init import RayContext, init, shutdown
 
 __all__ = [
     "ActorClass",
@@ -101,7 +101,6 @@ _LATER = {
     "experimental": "minray.experimental",
     "init": "minray.node.init",
     "internal": "minray.internal",
-    "is_initialized": "minray.node.init",
     "progress": "minray.api.progress",
     "shutdown": "minray.node.init",
     "timeline": "minray.api.timeline",

@@ -5,7 +5,6 @@ Whatever a test does not give is not there, so a part that reaches for it fails.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from minray.common.config import RayletConfig, SystemConfig
@@ -14,7 +13,7 @@ from minray.platform.base import Platform
 
 def platform_record(**parts: Any) -> Platform:
     """Make a real record that has only these parts."""
-    absent = dict.fromkeys(field.name for field in fields(Platform))
+    absent = dict.fromkeys(Platform.__struct_fields__)
     values: dict[str, Any] = {**absent, "name": "test", "identity": b"test".ljust(16), "bulk": (), **parts}
     return Platform(**values)
 

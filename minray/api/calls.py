@@ -67,6 +67,11 @@ def connect_context(api: UserApi | None) -> None:
         api.port.begin_reports()
 
 
+def is_initialized() -> bool:
+    """Return whether this process is connected to a cluster."""
+    return connected_api() is not None
+
+
 class Answers(Protocol):
     """Answers of a cluster's processes to one question; ``silent`` names the processes that did not answer."""
 

@@ -39,7 +39,6 @@ from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.tracebacks import is_runtime
 from minray.exceptions import RayActorError
 from minray.node.discovery import setting
-from minray.platform.transport.remote_terminal import TerminalListener
 from minray.protocol.state import Breakpoint
 
 if TYPE_CHECKING:
@@ -126,6 +125,8 @@ class _Waiting:
         numbers: Iterator[int],
         write_as: Callable[[str, str], None],
     ) -> None:
+        from minray.platform.transport.remote_terminal import TerminalListener  # few tasks stop
+
         number = next(numbers)
         worker_id = process.config.worker_id
         self._process = process

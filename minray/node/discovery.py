@@ -32,7 +32,6 @@ import msgspec
 
 from minray.common.config import SystemConfig
 from minray.common.decoding import MALFORMED
-from minray.node.config_of_ray import without_entries_of_ray
 from minray.platform.process.session import LOGS, SOCKETS, hold_lock, live_sessions, sweep_sessions
 from minray.platform.storage.private_paths import make_private, remove_tree
 from minray.platform.transport.endpoints import MAX_UNIX_PATH_BYTES, check_unix_sockets
@@ -137,7 +136,12 @@ def with_environment(overrides: dict[str, Any] | None) -> dict[str, Any]:
     for name, of_ray in RAYS_TLS_FILES.items():
         if text := setting(of_ray):
             found.setdefault(name, text)
-    return _with_tls({**found, **without_entries_of_ray(overrides or {})}, found)
+    merged = dict(found)
+    if overrides:
+        from minray.node.config_of_ray import without_entries_of_ray  # few programs give a configuration
+
+        merged |= without_entries_of_ray(overrides)
+    return _with_tls(merged, found)
 
 
 def _with_tls(merged: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:

@@ -136,11 +136,6 @@ def _after_fork() -> None:
 at_fork(after_in_child=_after_fork)
 
 
-def is_initialized() -> bool:
-    """Return whether this process is connected to a cluster."""
-    return calls.connected_api() is not None
-
-
 @_one_at_a_time
 def init(
     address: str | None = None,

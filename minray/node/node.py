@@ -54,8 +54,6 @@ from minray.platform.storage.memory import check_arena, most_arena_bytes
 from minray.platform.transport.endpoints import check_unix_sockets, free_port
 from minray.policies.names import check_policies, has_foreign_policies
 
-CLIENT_SERVER = "client_server"
-"""Role and name of the client server's process."""
 START_TIMEOUT_S = 30.0
 """Seconds that the gcs, and then the raylet, has to start."""
 LEAST_STORE_BYTES = 1000
@@ -523,7 +521,7 @@ def _start_client_server(options: NodeOptions, zygote: Supervisor) -> str:
     except PlatformError as error:
         raise RuntimeError(f"the client server could not be started: {error}") from None
     config = ClientServerConfig(zygote.session_dir, host, port, options.system_config)
-    return _start_process(zygote, CLIENT_SERVER, msgspec.msgpack.encode(config), respawn=True)
+    return _start_process(zygote, "client_server", msgspec.msgpack.encode(config), respawn=True)
 
 
 def _start_process(

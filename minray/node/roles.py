@@ -23,7 +23,6 @@ from typing import Any, TextIO
 
 import msgspec
 
-import minray
 from minray.api import calls as worker
 from minray.common.config import (
     ClientServerConfig,
@@ -40,10 +39,8 @@ from minray.core_worker.execution.task_names import IDLE
 from minray.core_worker.service import CoreWorkerService
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.gcs.server import GCS_SERVICES, GcsServer
-from minray.logging_config import LoggingConfig
 from minray.node.debugger import WorkerDebugger
 from minray.node.discovery import session_token
-from minray.node.node import CLIENT_SERVER
 from minray.node.raylet_restart import next_life, note_departure
 from minray.node.worker_output import TaskNamedStream
 from minray.platform.base import PlatformError
@@ -88,7 +85,7 @@ def run_role(heritage: Heritage, role: str, config: bytes, ends: ChildEnds) -> N
         system = worker_config.system_config
         step_back(system.worker_niceness, system.worker_oom_score_adjustment)
         _run_worker(worker_config, heritage, ends)
-    elif role == CLIENT_SERVER:
+    elif role == "client_server":
         server = _client_server_config.decode(config)
         _log_to_file(ends, server.system_config)
         _run_loop(_serve_clients(server, heritage, ends))
@@ -272,13 +269,17 @@ def _run_worker(config: WorkerConfig, heritage: Heritage, ends: ChildEnds) -> No
 
 def _log_as_the_job_says(job: JobInfo) -> None:
     if job.config.logging_config:
+        from minray.logging_config import LoggingConfig  # few programs have one
+
         LoggingConfig.decode(job.config.logging_config).apply()
 
 
 def prepare_children() -> None:
     """Do once in the zygote what each child would do: it takes time, and pages that a child writes to are not shared."""
-    for name in minray.__all__:  # some of these names import their modules at their first use
-        getattr(minray, name)
+    import minray.experimental
+    import minray.internal
+    import minray.util  # noqa: F401  (these three are imported once, here, for the tasks that use them)
+
     memory.prepare_children()
     prepare(CoreWorkerService, *GCS_SERVICES, *RAYLET_SERVICES, records=(TaskHeader, NodeInfo, NodeResources, JobInfo))
     _log_through(_StandardError())

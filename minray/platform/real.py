@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from minray.common.config import SystemConfig
 from minray.platform.base import CHUNK_BYTES, Disk, Host, Network, Platform, Processes
-from minray.platform.storage.compressed_disk import CompressedDisk
 from minray.platform.storage.copier import Copier
 from minray.platform.storage.disk import RealDisk
 from minray.platform.storage.external_storage import ExternalDisk, is_external
@@ -57,7 +56,11 @@ def make_platform(
     def open_disk(path: str) -> Disk:
         external = is_external(path)
         disk: Disk = ExternalDisk(path) if external else RealDisk(path, system_config.local_fs_capacity_threshold)
-        return CompressedDisk(disk) if system_config.object_spilling_compression else disk
+        if not system_config.object_spilling_compression:
+            return disk
+        from minray.platform.storage.compressed_disk import CompressedDisk  # few nodes compress
+
+        return CompressedDisk(disk)
 
     memory = RealMemory(system_config.arena, Copier(system_config.copy_threads, host.cpu_count))
     return Platform(

@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minray.api.calls import cancel, connected_api, current_api, dashboard_address, get, nodes, put, wait
+from minray.api.calls import cancel, connected_api, current_api, dashboard_address, get, is_initialized, nodes, put, wait
 from minray.common.ids import ActorID, JobID, NodeID, PlacementGroupID, TaskID
-from minray.node.init import RayContext, init, is_initialized, shutdown
+from minray.node.init import RayContext, init, shutdown
 from minray.platform.process.session import LOGS
 from minray.runtime_context import get_gpu_ids, get_runtime_context
 

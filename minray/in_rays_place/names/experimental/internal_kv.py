@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.api.calls import current_api
+from minray.api.calls import current_api, is_initialized
 from minray.common.ids import OBJECT_ID_BYTES
-from minray.node.init import is_initialized
 from minray.protocol.base import Request
 from minray.protocol.gcs import KvDel, KvGet, KvKeys, KvPut
 from minray.values.object_ref import ObjectRef
