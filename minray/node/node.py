@@ -2,8 +2,9 @@
 
 Ray: python/ray/_private/node.py, services.py
 
-A driver's ``init``, ``cluster_utils`` and the command line call ``start_node``. It starts the zygote, whose program and
-children are in ``roles``. That file is not imported here, since a driver needs none of it.
+``cluster_utils`` and the command line call ``start_node``. It starts the zygote, whose program and children are in
+``roles``. That file is not imported here, since a driver needs none of it. A driver's ``init`` calls ``begin_node``, and
+finishes the node when it has imported the core worker.
 
 A gcs with storage is started again when it ends, at the same endpoints, so its TCP port is chosen before it first runs.
 The head node ends when a gcs without storage ends. The raylet of a head that ``minray start`` has started is started again
