@@ -5,10 +5,13 @@ Ray: src/ray/common/scheduling/label_selector.h, python/ray/_private/label_utils
 A node is started with labels, which are names with values; every node also has ``ray.io/node-id``. A term names the
 acceptable values of one label. ``in`` and ``exists`` require that the label is there; ``!in`` and ``!exists`` are their
 opposites, so a node without the label satisfies them. All terms of a selector must hold.
+
+The label ``minray.io/speed`` is minray's own: it tells policies how fast a node is.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -23,6 +26,8 @@ RESERVED = "ray.io/"
 """Prefix of the labels that Ray defines, such as ``ray.io/accelerator-type``; users may give them to a node."""
 NODE_ID_LABEL = f"{RESERVED}node-id"
 """Label that every node has; users may not give it."""
+SPEED_LABEL = "minray.io/speed"
+"""Label with the relative speed of a node, a number above 0; a node without it has speed 1."""
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[A-Za-z0-9.-]+/)?{_WORD}")
 _SEVERAL = re.compile(rf"(!?)in\(\s*({_WORD}(?:\s*,\s*{_WORD})*)\s*\)")
@@ -59,6 +64,20 @@ def check_labels(labels: Mapping[str, str]) -> None:
             raise ValueError(f"label {shown(key)} cannot be given to a node: it is the id that the node has anyway")
         if not re.fullmatch(_WORD, value):
             raise ValueError(f"label {shown(key)} cannot be {shown(value)}: {SPELLING}")
+        if key == SPEED_LABEL and not _is_speed(value):
+            raise ValueError(f"label {shown(key)} cannot be {shown(value)}: it must be a finite number above 0, such as 1.5")
+
+
+def _is_speed(value: str) -> bool:
+    try:
+        return 0 < float(value) < math.inf
+    except ValueError:
+        return False
+
+
+def speed_of(labels: Mapping[str, str]) -> float:
+    """Return the relative speed of a node with these labels, which ``check_labels`` has accepted."""
+    return float(labels.get(SPEED_LABEL, 1.0))
 
 
 def parse_labels(text: str) -> dict[str, str]:

@@ -15,6 +15,8 @@ are in ``SCHEDULERS``.
 A node may be full for ever, of actors and placement groups. So a request waits there for a limited time (``Patience``). Then
 it goes where the default policy says, as soon as another node has room.
 
+No policy here looks at the speed of a node, and neither does the default: like Ray, they place by resources.
+
 Actors are left to the default policy: an actor may hold its node for ever, so no request can wait behind it.
 
 Left out: Sparrow probes d * m nodes for the m tasks of a job together. Here each request draws its node alone, so that two

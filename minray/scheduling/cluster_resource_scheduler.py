@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from minray.common.ids import short
-from minray.common.labels import accepts, labels_of, matches, preferred
+from minray.common.labels import accepts, labels_of, matches, preferred, speed_of
 from minray.common.resources import fits, subtract
 from minray.common.task_spec import LabelSelector
 from minray.policies import asking, protocols
@@ -56,6 +56,10 @@ class NodeView(msgspec.Struct):
 
     def __str__(self) -> str:
         return self.name or short(self.node_id)
+
+    @property
+    def speed(self) -> float:
+        return speed_of(self.labels)
 
     def could_hold(self, demand: Mapping[str, int], labels: LabelSelector) -> bool:
         """Tell whether the node could hold a demand if it were empty."""
@@ -164,12 +168,8 @@ class ClusterResourceScheduler:
     ) -> Sequence[NodeView]:
         """Return the other nodes that can hold a demand now, those with the best labels; ``among`` narrows the search."""
         views = self._views.values() if among is None else [self._views[key] for key in among if key in self._views]
-        others = [
-            view
-            for view in views
-            if view.alive and not view.draining and view is not self.local and fits(demand, view.available)
-        ]
-        return preferred(labels, others)
+        others = [view for view in views if view.alive and not view.draining and view is not self.local]
+        return preferred(labels, [view for view in others if fits(demand, view.available)])
 
     # --- Choices -------------------------------------------------------------------------------------------------------
 

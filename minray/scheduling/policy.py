@@ -7,6 +7,8 @@ it was submitted; above it the emptier node is better. One of the best few is dr
 the same view do not all choose the same node. ``spread`` takes the nodes in turn. The random function is an argument; ties
 are broken by node id.
 
+The speed of a node plays no part, as in Ray.
+
 Left out: Ray's avoidance of GPU nodes for work without GPUs.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minray.common.labels import labels_of, matches, parse_labels, parse_selector
+from minray.common.labels import labels_of, matches, parse_labels, parse_selector, speed_of
 
 NODE = labels_of(b"\x01" * 16, {"zone": "a", "disk": "fast"})
 
@@ -71,3 +71,14 @@ def test_labels_of_a_node_on_a_command_line() -> None:
 def test_what_cannot_be_labels_of_a_node(text: str) -> None:
     with pytest.raises(ValueError, match="label"):
         parse_labels(text)
+
+
+def test_the_speed_of_a_node_is_a_label_and_one_without_it() -> None:
+    assert speed_of(NODE) == 1.0
+    assert [speed_of(parse_labels(f"minray.io/speed={text}")) for text in ("2", "0.25", "1e-3")] == [2.0, 0.25, 0.001]
+
+
+@pytest.mark.parametrize("text", ["fast", "0", "0.0", "inf", "nan", "1e999", "1_a"])
+def test_a_speed_that_is_no_number_above_0_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="'minray.io/speed' cannot be '.*': it must be a finite number above 0"):
+        parse_labels(f"minray.io/speed={text}")

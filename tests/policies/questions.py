@@ -117,6 +117,18 @@ class Patient:
         return max(node.node_id for node in question.nodes)
 
 
+class Fastest:
+    """Sends every request to the fastest node, and lets it wait there."""
+
+    def __init__(self, host: PolicyHost) -> None:
+        pass
+
+    def choose_node(self, question: SchedulingQuestion) -> bytes | None:
+        if question.moment != ARRIVED:
+            return question.local.node_id
+        return max(question.nodes, key=lambda node: node.speed).node_id
+
+
 class SomeCopy(NamedTuple):
     object_id: bytes
     size: int

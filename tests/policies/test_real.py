@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import minray
+from minray.cluster_utils import Cluster
+from minray.common.labels import SPEED_LABEL
 from minray.policies.making import HOOKS
 from minray.util.placement_group import placement_group
 from tests.helpers import wait_for_condition
@@ -16,8 +18,28 @@ BROKEN = "tests.policies.questions:Broken"
 
 
 @minray.remote
+def where() -> str:
+    return minray.get_runtime_context().get_node_id()
+
+
+@minray.remote
 def first(values: np.ndarray) -> int:
     return int(values[0])
+
+
+@pytest.mark.slow
+def test_a_policy_sees_the_speeds_with_which_real_nodes_were_started() -> None:
+    config = {"scheduling_policy": "tests.policies.questions:Fastest"}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": config})
+    try:
+        for speed in ("0.5", "2.5"):
+            cluster.add_node(num_cpus=1, labels={SPEED_LABEL: speed})
+        minray.init(address=cluster.address)
+        (fastest,) = (node["NodeID"] for node in minray.nodes() if node["Labels"].get(SPEED_LABEL) == "2.5")
+        assert set(minray.get([where.remote() for _ in range(4)])) == {fastest}
+    finally:
+        minray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.mark.slow

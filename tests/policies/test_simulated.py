@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import minray
+from minray.common.labels import SPEED_LABEL
 from minray.policies.making import HOOKS
 from minray.simulation.cluster import SimCluster, SimulationFailed
 from minray.simulation.trace import OUTPUT, SEND
@@ -68,6 +69,17 @@ def test_tasks_do_not_wait_for_ever_at_a_node_that_is_full_for_good(name: str) -
         return len(full) == 2 and not full & set(ran)
 
     assert run(program, scheduling_policy=name)[0]
+
+
+def test_a_policy_sees_the_speeds_of_nodes() -> None:
+    speeds = [{"labels": {SPEED_LABEL: text}} for text in ("0.5", "2.5")]
+    nodes = [{"num_cpus": 2, **speed} for speed in ({}, *speeds)]
+
+    def program() -> bool:
+        (fastest,) = (node["NodeID"] for node in minray.nodes() if node["Labels"].get(SPEED_LABEL) == "2.5")
+        return set(places()) == {fastest}
+
+    assert run(program, nodes=nodes, scheduling_policy=f"{FOLDER}:Fastest")[0]
 
 
 def test_a_policy_that_answers_none_changes_no_message() -> None:
