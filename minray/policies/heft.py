@@ -10,12 +10,15 @@ Topcuoglu, Hariri, Wu: Performance-Effective and Low-Complexity Task Scheduling 
 
 This is no policy of a raylet, and cannot be one. A raylet is asked about lease requests. Such a request stands for any
 waiting task of its shape, and the graph behind it is not known. But a program that knows its graph can carry out the places
-of a schedule: it gives each task a ``NodeAffinitySchedulingStrategy``, and submits tasks in the order of their starts.
-Order and gaps are not carried out: a node runs what is ready, first come, first served. docs/policy_lab.md says more.
+of a schedule: it gives each task a ``NodeAffinitySchedulingStrategy``, and submits tasks in the order of their starts. For
+each result that another node needs, it submits a task there that needs no CPU and takes the result. So the result travels
+when it is made, as HEFT assumes, and not when the last argument of the same task is made. Gaps are not kept: a node runs
+what is ready, first come, first served. docs/policy_lab.md says more. ``minray.laboratory.plan`` does it for a trace.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -62,6 +65,16 @@ def _sorted_by_arrows(followers: Mapping[T, Sequence[tuple[T, float]]]) -> list[
     if len(order) < len(missing):
         raise ValueError(f"the tasks {[task for task, count in missing.items() if count]!r} need each other in a circle")
     return order
+
+
+def times_on(durations: Mapping[T, float], speeds: Sequence[float]) -> dict[T, tuple[float, ...]]:
+    """Return the time of each task on each processor, given durations at speed 1. Raises ValueError for a speed of none.
+
+    The speeds of a cluster's nodes are their labels ``minray.io/speed`` (``minray.common.labels.speed_of``).
+    """
+    if not all(0 < speed < math.inf for speed in speeds):
+        raise ValueError(f"speeds must be finite numbers above 0, got {list(speeds)}")
+    return {task: tuple(duration / speed for speed in speeds) for task, duration in durations.items()}
 
 
 def heft(

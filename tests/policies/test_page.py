@@ -14,7 +14,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "policy_lab.md").read_text()
 HOOKS_PART = PAGE.partition("## What it costs")[0]
 
 
-@pytest.mark.parametrize("code", re.findall(r"^```python\n(.*?)^```", HOOKS_PART, re.M | re.S), ids=("question", "heft"))
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", HOOKS_PART, re.M | re.S)
+
+
+@pytest.mark.parametrize("code", PROGRAMS, ids=("question", "heft", "speeds"))
 def test_the_programs_of_the_page_run(code: str) -> None:
     exec(code, {"__name__": "__main__"})
 
