@@ -53,6 +53,7 @@ def calibrate(folder: Path, values: str) -> CostModel:
     write_s, read_s, seek_s = (median(column) for column in zip(*(_disk(folder) for _ in range(ROUNDS)), strict=True))
     dump_s_per_mb, load_s_per_mb = _pickling(VALUES[values]())
     measured = {
+        "write_s": median(_write_s() for _ in range(ROUNDS)),
         "local_latency_s": median(_latency_s() for _ in range(ROUNDS)),
         "memory_bytes_per_s": COPY_BYTES / median(_copy_s() for _ in range(ROUNDS)),
         "serialise_s_per_mb": dump_s_per_mb,
@@ -109,6 +110,20 @@ def _disk(folder: Path) -> tuple[float, float, float]:
         seek_s = _timed(lambda: read(1))
         forget()
         return write_s, _timed(lambda: read(DISK_BYTES)), seek_s
+
+
+def _write_s() -> float:
+    """Return the seconds of one small write, here to a pipe."""
+    reader, writer = os.pipe()
+    try:
+        took_s = 0.0
+        for _ in range(PINGS):
+            took_s += _timed(lambda: os.write(writer, b"x"))
+            os.read(reader, 1)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    return took_s / PINGS
 
 
 def _latency_s() -> float:

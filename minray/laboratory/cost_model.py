@@ -32,6 +32,8 @@ class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nodes in a rack; 0: all nodes are in one."""
     rack_bytes_per_s: float = 5e9
     """Bandwidth of the link between a rack's switch and the core, in each direction."""
+    write_s: float = 0.000_01
+    """Time that a process takes to write to a connection. All that it sends over one at one moment is one write."""
     local_latency_s: float = 0.000_05
     """Time of a message between two processes of one node."""
     rack_latency_s: float = 0.000_1

@@ -6,6 +6,8 @@ Rules
   * Buffers (values of objects) queue for each link on their way, first come, first served, in both directions apart. They
     travel in chunks, so that transfers which share a link take turns. A message without buffers (control, small values
     inside it) only takes the latency: it slips between the packets of others.
+  * A process writes to one connection after the other. What it sends over one of them at one moment is one write, and
+    arrives together, as it does from a real process. So messages to one node do not alternate with those to another one.
   * A node's disk serves one access after the other.
   * With ``shrink`` the values that are really copied are smaller by this factor than those that are meant. Bandwidths are
     divided and counts multiplied by it, so that times and counts stay those of the real sizes.
@@ -37,6 +39,8 @@ class ModelledCosts(Costs):
         self._shrink = shrink
         self._free_s: dict[Link, float] = {}
         """Time at which all that has been sent over a link has left it."""
+        self._written: dict[str, tuple[int, float, dict[str, float]]] = {}
+        """(tick of the last writes, when they have ended, when that to each target has) of each process, by their names."""
         self._disk_free_s: dict[str, float] = {}
         """Time at which a node's disk has served all accesses so far."""
         self.messages: Counter[str] = Counter()
@@ -59,6 +63,21 @@ class ModelledCosts(Costs):
         self.control_bytes = 0
 
     def latency_s(self, source: SimProcess, target: SimProcess) -> float:
+        return self._wait_to_write_s(source, target) + self._way_s(source, target)
+
+    def _wait_to_write_s(self, source: SimProcess, target: SimProcess) -> float:
+        """Return when a process has written a message, in seconds from now."""
+        ticks = source.loop.ticks
+        now_s = ticks / TICKS_PER_SECOND
+        tick, free_s, ends = self._written.get(source.name, (ticks, 0.0, {}))
+        if tick != ticks:
+            ends = {}
+        if target.name not in ends:
+            ends[target.name] = free_s = max(now_s, free_s) + self._model.write_s
+        self._written[source.name] = (ticks, free_s, ends)
+        return ends[target.name] - now_s
+
+    def _way_s(self, source: SimProcess, target: SimProcess) -> float:
         if source.node == target.node:
             return self._model.local_latency_s
         near, far = (self._model.rack_of(self._numbers[process.node]) for process in (source, target))

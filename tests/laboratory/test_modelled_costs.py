@@ -11,16 +11,16 @@ from minray.laboratory.cost_model import CostModel
 from minray.laboratory.modelled_costs import ModelledCosts
 from minray.platform.transport.queued_channel import CALL, Message
 from minray.simulation.costs import READ, WRITE
-from minray.simulation.loop import SimLoop, SimProcess
+from minray.simulation.loop import TICKS_PER_SECOND, SimLoop, SimProcess
 
-MODEL = CostModel(node_bytes_per_s=100.0, rack_nodes=2, rack_bytes_per_s=50.0, memory_bytes_per_s=1000.0)
+MODEL = CostModel(write_s=0.0, node_bytes_per_s=100.0, rack_nodes=2, rack_bytes_per_s=50.0, memory_bytes_per_s=1000.0)
 
 
 class World:
     """Processes on four nodes in two racks, which are never run."""
 
-    def __init__(self, shrink: int = 1) -> None:
-        self.costs = ModelledCosts(MODEL, {f"n{number}": number for number in range(4)}, shrink)
+    def __init__(self, shrink: int = 1, model: CostModel = MODEL) -> None:
+        self.costs = ModelledCosts(model, {f"n{number}": number for number in range(4)}, shrink)
         self.loop = SimLoop()
         self.processes = [self.loop.add_process(f"p{number}", f"n{number}", 0) for number in range(4)]
 
@@ -33,12 +33,12 @@ class World:
 
 
 @pytest.fixture
-def new_world() -> Iterator[Callable[[int], World]]:
+def new_world() -> Iterator[Callable[..., World]]:
     """A function that makes worlds, whose loops are closed in the end."""
     with ExitStack() as stack:
 
-        def make(shrink: int) -> World:
-            made = World(shrink)
+        def make(shrink: int, model: CostModel = MODEL) -> World:
+            made = World(shrink, model)
             stack.callback(made.loop.close)
             return made
 
@@ -46,13 +46,22 @@ def new_world() -> Iterator[Callable[[int], World]]:
 
 
 @pytest.fixture
-def world(new_world: Callable[[int], World]) -> World:
+def world(new_world: Callable[..., World]) -> World:
     return new_world(1)
 
 
 def test_latency_depends_on_the_racks(world: World) -> None:
     far = [world.costs.latency_s(world.process(0), world.process(target)) for target in range(4)]
     assert far == [MODEL.local_latency_s, MODEL.rack_latency_s, MODEL.core_latency_s, MODEL.core_latency_s]
+
+
+def test_a_process_writes_to_one_connection_after_the_other_and_once_to_each(new_world: Callable[..., World]) -> None:
+    world = new_world(1, CostModel(write_s=1.0, rack_latency_s=10.0))
+    times = [world.costs.latency_s(world.process(0), world.process(target)) for target in (1, 2, 1, 2)]
+    assert times == [11.0, 12.0, 11.0, 12.0], "messages to one target are one write"
+    assert world.costs.latency_s(world.process(3), world.process(1)) == 11.0, "another process writes meanwhile"
+    world.loop.ticks += TICKS_PER_SECOND
+    assert world.costs.latency_s(world.process(0), world.process(1)) == 12.0, "the writes of a second ago end first"
 
 
 def test_values_queue_for_a_link_and_control_does_not(world: World) -> None:
@@ -87,7 +96,7 @@ def test_counts(world: World) -> None:
     assert (world.costs.pairs, world.costs.links, world.costs.control_bytes) == ({}, {}, 0)
 
 
-def test_shrunk_values_count_and_take_as_much_as_whole_ones(new_world: Callable[[int], World]) -> None:
+def test_shrunk_values_count_and_take_as_much_as_whole_ones(new_world: Callable[..., World]) -> None:
     shrunk = new_world(10)
     assert shrunk.send(0, 1, 20) == 2.0
     assert shrunk.costs.pairs["n0", "n1"] == 200
