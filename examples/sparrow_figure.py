@@ -28,10 +28,11 @@ import msgspec
 
 from minray.laboratory.charts import Line, lines
 from minray.laboratory.draws import Draws
-from minray.laboratory.experiment import Setup, simulate
+from minray.laboratory.experiment import simulate
 from minray.laboratory.figures import percentile, t_interval
 from minray.laboratory.page import figure, page
 from minray.laboratory.report import to_csv
+from minray.laboratory.setup import Setup
 from minray.laboratory.workload import CPU, MEMORY, TraceTask, Workload, checked
 
 NODES, CPUS, TASKS = 20, 4, 10

@@ -25,7 +25,7 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from minray.laboratory.experiment import Setup  # imports numpy and the simulation, which other commands do not need
+    from minray.laboratory.setup import Setup  # imports numpy and the simulation, which other commands do not need
     from minray.laboratory.workload import Workload
 
 INPUT = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -84,6 +84,7 @@ def setup_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--costs", type=INPUT, help="Cost model of links, disks and starts: JSON or TOML. Default: 10 Gb/s."),
         click.option("--failures", type=INPUT, help='Node failures: JSON such as [{"node": 2, "down_s": 10, "up_s": 60}].'),
         click.option("--set", "entries", type=Entries(), multiple=True, help="Entries of the cluster's _system_config."),
+        click.option("--plan", type=click.Choice(["heft"]), default=None, help="Place all tasks before the run."),
         click.option("--warm", is_flag=True, help="Start all workers before the time begins."),
         click.option("--shrink", type=click.IntRange(1), default=1, show_default=True, help="Divide values by this."),
     ]
@@ -107,7 +108,7 @@ def errors_of_traces() -> Iterator[None]:
 
 def _setup(options: dict[str, Any]) -> Setup:
     from minray.laboratory.cost_model import CostModel, read_costs
-    from minray.laboratory.experiment import Setup, machines_in
+    from minray.laboratory.setup import Setup, machines_in
 
     resources = value_of(options["resources"])
     if not isinstance(resources, dict) or not all(isinstance(amount, int | float) for amount in resources.values()):
@@ -125,6 +126,7 @@ def _setup(options: dict[str, Any]) -> Setup:
         store_bytes=options["store_bytes"],
         costs=read_costs(options["costs"]) if options["costs"] else CostModel(),
         system_config=checked_config({name: value for entries in options["entries"] for name, value in entries.items()}),
+        plan=options["plan"] or "",
         warm=options["warm"],
         shrink=options["shrink"],
     )
@@ -136,6 +138,15 @@ def checked_config(entries: dict[str, Any]) -> dict[str, Any]:
 
     SystemConfig.from_overrides(entries)
     return entries
+
+
+def _varied(plain: Setup, entries: dict[str, Any]) -> Setup:
+    """Return a setup with entries of the system config; the entry ``plan`` is the setup's own."""
+    import msgspec
+
+    config = {name: value for name, value in entries.items() if name != "plan"}
+    both = checked_config({**plain.system_config, **config})
+    return msgspec.structs.replace(plain, system_config=both, plan=entries.get("plan", plain.plan))
 
 
 def _workload(trace: str, failures: Path | None, seed: int) -> Workload:
@@ -218,8 +229,6 @@ def compare_command(
     **options: Any,
 ) -> None:
     """Run TRACE with each configuration and seed, and compare them with confidence intervals."""
-    import msgspec
-
     from minray.laboratory.comparison import ComparedRow, compare, comparison_text, summarise_comparison
     from minray.laboratory.page import comparison_page
     from minray.laboratory.report import to_csv, to_json
@@ -231,10 +240,7 @@ def compare_command(
         plain = _setup(options)
         if len(dict(variants)) < len(variants):
             raise ValueError("two variants have the same name; give each its own")
-        setups = {
-            name: msgspec.structs.replace(plain, system_config=checked_config({**plain.system_config, **entries}))
-            for name, entries in variants
-        }
+        setups = {name: _varied(plain, entries) for name, entries in variants}
         rows = compare(lambda seed: _workload(trace, options["failures"], seed), setups, range(seeds), tell)
         figures = summarise_comparison(trace, rows, setups)
         click.echo(comparison_text(figures))

@@ -21,9 +21,10 @@ from typing import Any
 
 import msgspec
 
-from minray.laboratory.experiment import Setup, simulate
+from minray.laboratory.experiment import simulate
 from minray.laboratory.figures import bootstrap_interval, t_interval
 from minray.laboratory.report import DIGITS, Figures, summarise
+from minray.laboratory.setup import Setup
 from minray.laboratory.workload import TraceError, Workload
 
 VERSION = 1

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from minray.laboratory.workload import TraceError
+from minray.laboratory.workload import TraceError, TraceTask
 
 
 class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +61,15 @@ class CostModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return how long a worker is busy with a task's arguments and results, beside its duration."""
         pickling_s = input_bytes / 1e6 * self.deserialise_s_per_mb + output_bytes / 1e6 * self.serialise_s_per_mb
         return pickling_s + output_bytes / self.memory_bytes_per_s
+
+
+def value_times(tasks: Sequence[TraceTask], costs: CostModel) -> dict[str, float]:
+    """Return for each task how long its arguments and results keep its worker busy."""
+    outputs = {task.id: task.outputs for task in tasks}
+    return {
+        task.id: costs.values_s(sum(outputs[source][number] for source, number in task.inputs), sum(task.outputs))
+        for task in tasks
+    }
 
 
 def read_costs(path: Path) -> CostModel:

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minray.laboratory.charts import MAX_ROWS, bars, curve, distribution, intervals, lanes
-from minray.laboratory.experiment import RunRecord, node_names
+from minray.laboratory.experiment import RunRecord
 from minray.laboratory.report import SLICES, Figures, busy_curve, task_rows
+from minray.laboratory.setup import node_names
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
@@ -80,10 +81,11 @@ def run_page(record: RunRecord, figures: Figures) -> str:
 
 def _main_rows(figures: Figures) -> list[tuple[str, str]]:
     delay, tasks, workload = figures["queueing_delay_s"], figures["tasks"], figures["workload"]
+    planned = f"; planned: {figures['planned_s']:.3f} s" if figures["planned_s"] else ""
     waits = ", ".join(f"{name} {value:.3f}" for name, value in delay.items())
     return [
         ("Tasks", f"{workload['tasks']}; {tasks['ended']} ended, {tasks['lost']} lost, {tasks['runs_again']} runs again"),
-        ("Makespan", f"{figures['makespan_s']:.3f} s"),
+        ("Makespan", f"{figures['makespan_s']:.3f} s" + planned),
         ("Lower bound", f"{figures['lower_bound_s']:.3f} s: arrivals and the critical path, or the work by all CPUs"),
         ("Utilisation", _percent(figures["utilisation"])),
         ("Queueing delay", f"{waits} s"),

@@ -11,6 +11,8 @@ Rules
   * Tasks of one kind are one remote function, as far as minray knows: it learns how long its tasks take.
   * Calls of an actor are methods of one actor. The driver makes it when it arrives, and drops its handle after the last
     call.
+  * Tasks with a place run there, and are submitted in the order of the places. A result that another node needs is fetched
+    there by a task without a CPU when it is made.
   * Tasks are retried, and actors restarted, for ever when their node or worker is lost.
   * In a simulation ``OBSERVERS`` tell the speed of a node, and hear of each task that has ended. Real nodes have the speed
     that they have, and their timeline tells of the tasks.
@@ -19,7 +21,7 @@ Rules
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -27,6 +29,7 @@ import numpy
 
 import minray
 from minray.laboratory.workload import CPU, GPU, MEMORY, TraceActor, TraceTask, Workload
+from minray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 class Observer(Protocol):
@@ -91,6 +94,41 @@ def _resources(resources: Mapping[str, float], cpus: float) -> dict[str, Any]:
     }
 
 
+def fetch(value: Any) -> None:
+    """Be a task that only has its argument brought to its node."""
+
+
+class Places:
+    """The nodes on which tasks must run, for a workload with a plan; empty for one without."""
+
+    def __init__(self, tasks: Sequence[TraceTask], nodes: Mapping[str, str]) -> None:
+        """``nodes``: the id of each task's node, in the order in which the tasks are submitted."""
+        self._tasks = {task.id: task for task in tasks}
+        self._nodes = nodes
+        self._fetch = minray.remote(fetch)
+        self._others: dict[str, dict[tuple[int, str], None]] = defaultdict(dict)
+        """(number of the result, node that needs it) of each task with results that other nodes need."""
+        for task in tasks if nodes else ():
+            for source, number in task.inputs:
+                if nodes[source] != nodes[task.id]:
+                    self._others[source][number, nodes[task.id]] = None
+
+    def ordered(self) -> list[TraceTask]:
+        return [self._tasks[task] for task in self._nodes or self._tasks]
+
+    def options(self, task: TraceTask) -> dict[str, Any]:
+        return {"scheduling_strategy": _on(self._nodes[task.id])} if self._nodes else {}
+
+    def fetch_results(self, task: TraceTask, results: Sequence[Any]) -> None:
+        """Have the results of a task brought to the other nodes that need them."""
+        for number, node in self._others.get(task.id, ()):
+            self._fetch.options(num_cpus=0, scheduling_strategy=_on(node)).remote(results[number])
+
+
+def _on(node: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
 class _Callables:
     """The remote functions and actors of a workload, as long as tasks need them."""
 
@@ -106,9 +144,9 @@ class _Callables:
         made = minray.remote(Performer).options(**_resources(actor.resources, 0.0), **options)
         self._actors[actor.id] = made.remote(actor.start_s)
 
-    def take(self, task: TraceTask) -> Any:
+    def take(self, task: TraceTask, place: Mapping[str, Any]) -> Any:
         """Return what to call ``.remote`` of for a task. The handle of its actor is dropped after the last call."""
-        options: dict[str, Any] = {"name": task.id, "num_returns": len(task.outputs)}
+        options: dict[str, Any] = {"name": task.id, "num_returns": len(task.outputs), **place}
         if not task.actor:
             return self._functions[task.kind].options(**options, **_resources(task.resources, 1.0), max_retries=-1)
         self._calls[task.actor] -= 1
@@ -117,15 +155,20 @@ class _Callables:
 
 
 def drive(
-    workload: Workload, values_s: Mapping[str, float], shrink: int, on_submit: Callable[[str, float], None]
+    workload: Workload,
+    values_s: Mapping[str, float],
+    shrink: int,
+    on_submit: Callable[[str, float], None],
+    places: Places | None = None,
 ) -> float:
     """Submit all tasks as they arrive, and wait for them; return when the last one was known to have ended.
 
     ``values_s``: how long the arguments and results of each task take. ``on_submit`` is called with each task and the
-    time. Times are in seconds since the call.
+    time. ``places``: where tasks must run. Times are in seconds since the call.
     """
     begin_s = time.time()
-    tasks, callables = workload.tasks, _Callables(workload)
+    places = places or Places(workload.tasks, {})
+    tasks, callables = places.ordered(), _Callables(workload)
     uses = Counter(source for task in tasks for source in dict.fromkeys(source for source, _ in task.inputs))
     refs: dict[str, list[Any]] = {}
     last: deque[Any] = deque()
@@ -138,8 +181,10 @@ def drive(
         arguments = [refs[source][number] for source, number in task.inputs]
         on_submit(task.id, time.time() - begin_s)
         sizes = [size // shrink for size in task.outputs]
-        returned = callables.take(task).remote(task.id, task.duration_s, values_s[task.id], sizes, *arguments)
+        take = callables.take(task, places.options(task))
+        returned = take.remote(task.id, task.duration_s, values_s[task.id], sizes, *arguments)
         results = returned if len(sizes) > 1 else [returned]
+        places.fetch_results(task, results)
         if uses[task.id]:
             refs[task.id] = results
         else:

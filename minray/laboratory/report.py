@@ -26,8 +26,9 @@ from typing import Any
 
 import msgspec
 
-from minray.laboratory.experiment import RunRecord, TaskRun, node_names
+from minray.laboratory.experiment import RunRecord, TaskRun
 from minray.laboratory.figures import jain, percentile
+from minray.laboratory.setup import node_names
 from minray.laboratory.workload import TraceTask, cpus_of, critical_path_s, earliest_end_s, work_s
 from minray.simulation.costs import READ, WRITE
 
@@ -109,6 +110,7 @@ def summarise(record: RunRecord) -> Figures:
             "setup": msgspec.to_builtins(setup),
             "nodes_and_cpus": [len(machines), total_cpus],
             "seed": record.seed,
+            "planned_s": record.planned_s or None,
             "makespan_s": record.makespan_s,
             "lower_bound_s": bound_s,
             "utilisation": sum(busy.values()) / (total_cpus * record.makespan_s) if total_cpus else 0.0,
@@ -241,9 +243,10 @@ def text(figures: Figures) -> str:
     """Return the main figures for a terminal."""
     delay, moved, workload = figures["queueing_delay_s"], figures["bytes"], figures["workload"]
     nodes, cpus = figures["nodes_and_cpus"]
+    planned = f"; planned: {figures['planned_s']:.3f} s" if figures["planned_s"] else ""
     rows = [
         ("tasks", f"{figures['tasks']['ended']} of {workload['tasks']} ended, {figures['tasks']['runs_again']} runs again"),
-        ("makespan", f"{figures['makespan_s']:.3f} s; no schedule is below {figures['lower_bound_s']:.3f} s"),
+        ("makespan", f"{figures['makespan_s']:.3f} s; no schedule is below {figures['lower_bound_s']:.3f} s" + planned),
         ("utilisation", f"{figures['utilisation']:.1%} of {cpus:g} CPUs on {nodes} nodes"),
         ("queueing", ", ".join(f"{name} {delay[name]:.3f}" for name in ("mean", *SHARES)) + " s"),
         ("bytes", ", ".join(f"{name} {size / 1e6:.1f}" for name, size in moved.items()) + " MB"),

@@ -30,8 +30,9 @@ import minray
 from minray.api.calls import ask_cluster
 from minray.cluster_utils import Cluster
 from minray.laboratory import program
-from minray.laboratory.experiment import RunRecord, Setup, check
+from minray.laboratory.experiment import RunRecord, check
 from minray.laboratory.report import summarise
+from minray.laboratory.setup import Setup
 from minray.laboratory.workload import TraceError, Workload
 from minray.observability.state_reader import ClusterFigures
 
@@ -69,6 +70,8 @@ def run_for_real(workload: Workload, setup: Setup, address: str | None = None) -
         raise TraceError("a real run has whole values and no failures of nodes; leave out --shrink and --failures")
     if any(machine.speed != 1 for machine in setup.machines):
         raise TraceError("nodes of a real run are as fast as they are; leave out the speeds in --machines")
+    if setup.plan:
+        raise TraceError("a real run has no plan, because a plan needs the speeds of nodes; leave out --plan")
     values_s = dict.fromkeys((task.id for task in workload.tasks), 0.0)
     with _connected(address) if address else _cluster(setup):
         if setup.warm:

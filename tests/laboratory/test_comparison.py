@@ -10,10 +10,10 @@ import pytest
 
 from minray.laboratory.comparison import METRICS, ComparedRow, compare, comparison_text, summarise_comparison
 from minray.laboratory.draws import Draws
-from minray.laboratory.experiment import Setup
 from minray.laboratory.figures import bootstrap_interval, jain, percentile, t_interval, t_quantile
 from minray.laboratory.page import comparison_page
 from minray.laboratory.report import to_json
+from minray.laboratory.setup import Setup
 from minray.laboratory.workload import TraceError
 from tests.laboratory.worlds import load
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from minray.cli.main import main
 from minray.laboratory.cost_model import CostModel
-from minray.laboratory.experiment import Machine, Setup, machines_in
 from minray.laboratory.generator import Load
+from minray.laboratory.setup import Machine, Setup, machines_in
 from minray.laboratory.shapes import SHAPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "laboratory.md").read_text()

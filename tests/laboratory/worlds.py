@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from minray.laboratory.experiment import RunRecord, Setup, simulate
+from minray.laboratory.experiment import RunRecord, simulate
 from minray.laboratory.generator import Load, generate
+from minray.laboratory.setup import Setup
 from minray.laboratory.workload import NodeFailure, TraceActor, TraceTask, Workload, checked
 
 
