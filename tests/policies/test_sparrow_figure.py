@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 
 import pytest
 
 from minray.laboratory.workload import TraceTask
+from tests.policies import sparrow_model
 
 LOAD, JOBS = 0.7, 24
 
@@ -41,6 +43,20 @@ def test_the_omniscient_queue_gives_the_first_task_to_the_first_free_cpu(sparrow
     tasks = [TraceTask(str(number), duration_s=1.0 + number) for number in range(count)]
     ends = sparrow.omniscient(tasks)
     assert ends["0"] == 1.0 and ends[str(count - 1)] == 1.0 + count
+
+
+def test_the_model_of_queues_agrees_with_the_theory_of_one_queue() -> None:
+    # Erlang's formula C for 4 servers and a load of 0.8: a task waits with a chance of 0.596, and then 1.25 on average.
+    measured = fmean(sparrow_model.Model(1, 4, 1, 20_000, 0.8, seed).run(sparrow_model.omniscient) for seed in range(3))
+    assert measured == pytest.approx(1 + 0.596 * 1.25, rel=0.1)
+
+
+def test_the_model_of_queues_has_the_order_of_the_paper() -> None:
+    ratios = sparrow_model.ratios(nodes=200, tasks=20, jobs=600, load=0.8, seeds=2)
+    by_omniscient = {one: ratio for (one, other), ratio in ratios.items() if other == "omniscient"}
+    order = sorted(by_omniscient, key=lambda name: by_omniscient[name])
+    assert order == ["batch, late binding", "batch sampling", "per-task sampling", "random"]
+    assert min(by_omniscient.values()) > 1
 
 
 def test_a_ratio_is_taken_seed_by_seed(sparrow: ModuleType) -> None:
