@@ -29,6 +29,8 @@ from minray.policies.placements import PLACEMENTS
 from minray.policies.protocols import LocalityPolicy, PolicyHost, Warn
 from minray.policies.schedulers import SCHEDULERS
 
+FOLDER_HINT = "; put its folder into PYTHONPATH, or say `python -m minray` there, since `minray` alone does not look there"
+"""The remedy when a policy's module is not found: a command looks beside its file, not where it is called."""
 ENTRY_POINTS = "minray.policies"
 """Group of the entry points that name policies."""
 
@@ -110,7 +112,8 @@ def _imported(setting: str, name: str) -> Callable[[PolicyHost], Any]:
             found = matching[0].load()
     except Exception as error:  # A module may raise anything when it is imported.
         kind = "" if type(error) is LookupError else f"{type(error).__name__}: "
-        raise ValueError(f"{_entry(setting, name)} could not be imported: {kind}{error}") from error
+        hint = FOLDER_HINT if isinstance(error, ModuleNotFoundError) else ""
+        raise ValueError(f"{_entry(setting, name)} could not be imported: {kind}{error}{hint}") from error
     if not callable(found):
         raise ValueError(f"{_entry(setting, name)} is {shown(found)}, which cannot be called to make a policy")
     return found  # type: ignore[no-any-return]

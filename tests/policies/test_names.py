@@ -50,7 +50,7 @@ def test_an_entry_point_names_an_installed_policy(monkeypatch: pytest.MonkeyPatc
     ("name", "complaint"),
     [
         ("hybird", "none of 'hybrid', 'random', .*'sparrow', and no installed package .* \"package.module:attribute\""),
-        ("no.such.module:Policy", "could not be imported: ModuleNotFoundError: No module named 'no'"),
+        ("no.such.module:Policy", "imported: ModuleNotFoundError: No module named 'no'; put its folder into PYTHONPATH"),
         (f"{FOLDER}:Absent", "AttributeError: .* has no attribute 'Absent'"),
         ("__main__:Mine", "other processes cannot import __main__; give the name of the file's module"),
         (f"{FOLDER}:NO_CLASS", "is 7, which cannot be called to make a policy"),
