@@ -8,7 +8,9 @@ event by event. The file is JSON: the fields of ``Script``.
 
 Rules
   * A script is a whole program. Its functions and classes travel by value, as those of ``__main__`` do.
-  * When it has ended its variables are dropped in the order in which they were made: Python's versions differ in that.
+  * When it has ended its variables are dropped in the order in which they were made: Python's versions differ in that. Those
+    of functions through which its exception came are dropped first, since versions differ in what these are.
+  * Its tracebacks underline nothing: versions differ in what they underline, and a script may print a traceback.
   * The gcs keeps its tables on disk. It is started again a second after it died, so that one may kill it.
   * ``overrides`` are exactly the faults that strike. Without them the seed draws from the kinds in ``faults``.
   * An aim adds one fault at the first place where it can strike from an event on. The run's answers then name it.
@@ -19,9 +21,11 @@ several of them are references, the run has another digest there.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import linecache
 import traceback
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +170,7 @@ class Stage:
             outcome, details = "minray itself has failed", str(failure)
         except DriverDied as death:
             outcome = str(death)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             outcome, details = f"{type(error).__name__}: {error}".partition("\n")[0], _traceback(error)
         return Performance(cluster, outcome, details)
 
@@ -192,7 +196,11 @@ class Stage:
         if not ended.done():
             ended.cancel()
             return ""
-        ended.result()
+        try:
+            ended.result()
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise
         return "the program has ended"
 
 
@@ -211,12 +219,39 @@ def program_of(source: str) -> Callable[[], None]:
     def program() -> None:
         names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
         try:
-            exec(compile(source, FILENAME, "exec"), names)
+            exec(_compile(source), names)
+        except BaseException as error:
+            _drop_variables(error)
+            raise
         finally:
             for name in list(names):
                 del names[name]
 
     return program
+
+
+def _compile(source: str) -> types.CodeType:
+    """Compile a script without the columns that tracebacks underline."""
+    tree = ast.parse(source, FILENAME)
+    for node in ast.walk(tree):
+        if hasattr(node, "col_offset"):
+            node.end_lineno, node.col_offset, node.end_col_offset = node.lineno, -1, -1  # type: ignore[attr-defined]
+    return compile(tree, FILENAME, "exec")
+
+
+def _drop_variables(error: BaseException) -> None:
+    """Drop the variables of the functions through which an exception came, in the order in which they were made.
+
+    Until Python 3.11 a comprehension is such a function. Its frame would keep what it iterates over as long as the error
+    lives.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    kept = [list(frame.f_locals.values()) for frame in frames]
+    traceback.clear_frames(error.__traceback__)
+    for frame, values in zip(frames, kept, strict=True):
+        _ = frame.f_locals  # Until Python 3.12 this is a copy, which lets go of the variables when it is asked for again.
+        while values:
+            del values[0]
 
 
 def _traceback(error: BaseException) -> str:

@@ -81,6 +81,43 @@ def test_what_ends_a_script_is_said_with_its_own_lines() -> None:
     assert done.outcome == "not done after 600 virtual seconds" and "what waits" in done.details
 
 
+COMPREHENSION = """
+import minray
+
+refs = [minray.put(number) for number in range(3)]
+[minray.get(ref) / 0 for ref in refs]
+"""
+IN_A_FUNCTION = """
+import minray
+
+def main():
+    refs = [minray.put(number) for number in range(3)]
+    raise ValueError("no")
+
+main()
+"""
+
+
+@pytest.mark.parametrize("source", [COMPREHENSION, IN_A_FUNCTION])
+def test_an_exception_keeps_no_variable_of_the_script(source: str) -> None:
+    """Otherwise the run would depend on the version of Python, which decides whose variables an exception keeps."""
+    done = performed(source)
+    gone = [event.details[1] for event in done.cluster.trace.events if event.details[::2] == ("object", "HERE")]
+    assert len(gone) == 3 and "Error" in done.outcome
+
+
+def test_a_printed_traceback_underlines_nothing() -> None:
+    """What is underlined depends on the version of Python."""
+    raising = "import minray\n@minray.remote\ndef fail():\n    return [][0] + 1\n"
+    done = performed(f"{raising}try:\n    minray.get(fail.remote())\nexcept IndexError as error:\n    print(error)\n")
+    assert "    return [][0] + 1" in printed(done) and not any("^" in line for line in printed(done))
+
+
+def test_a_script_may_exit() -> None:
+    outcomes = [performed(f"import sys\nsys.exit({code})\n", nodes=1).outcome for code in ("", "0", "3")]
+    assert outcomes == ["the program has ended", "the program has ended", "SystemExit: 3"]
+
+
 def test_an_explanation_is_that_of_the_moment() -> None:
     script = Script(PROGRAMS["05_spillback"], seed=7)
     events = Stage(script).perform().cluster.trace.events
