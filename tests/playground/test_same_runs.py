@@ -26,6 +26,47 @@ RUNS = [
     Script(PROGRAMS["05_spillback"], seed=-3, nodes=8, faults=("node_loss", "cut", "long_delay")),
     Script("while True:\n    import time\n    time.sleep(1)\n", seed=1, nodes=1),
 ]
+RAISES = "import minray\n\n@minray.remote\ndef fail():\n    raise ValueError('no')\n\n"
+ASYNC_ACTOR = """
+import asyncio
+import minray
+
+@minray.remote
+class Counter:
+    async def count(self, number):
+        await asyncio.sleep(0.1)
+        return 1 / number
+
+counter = Counter.remote()
+print(minray.get([counter.count.remote(number) for number in (1, 2)]))
+minray.get(counter.count.remote(0))
+"""
+ASYNC_DRIVER = """
+import asyncio
+import minray
+
+@minray.remote
+def double(number):
+    return 2 * number
+
+async def numbers():
+    for number in range(3):
+        yield await double.remote(number)
+
+async def main():
+    print([number async for number in numbers()])
+
+asyncio.run(main())
+asyncio.run(main())
+"""
+ENDINGS = [
+    RAISES + "minray.get(fail.remote())\n",
+    RAISES + "try:\n    [minray.get(ref) for ref in [fail.remote()]]\nexcept ValueError as error:\n    print(error)\n",
+    "import minray\nrefs = [minray.put(number) for number in range(3)]\n[minray.get(ref) / 0 for ref in refs]\n",
+    "import sys\nsys.exit(3)\n",
+    ASYNC_ACTOR,
+    ASYNC_DRIVER,
+]
 BARE = "site.json"
 """A page of the site without a script of its own, so that only the test's worker is loaded."""
 ASK = """
@@ -76,6 +117,16 @@ def test_twenty_runs_are_those_of_this_python(visitor: Visitor) -> None:
         done, there = here(Stage(script).perform), asked(visitor, PageQuestion(script))
         if (there["digest"], there["outcome"]) != (done.digest, done.outcome):
             differ.append(f"{script}: {done.outcome} / {there['outcome']} {there['details']}")
+    assert differ == []
+
+
+def test_errors_and_event_loops_are_those_of_this_python(visitor: Visitor) -> None:
+    differ = []
+    for source in ENDINGS:
+        script = Script(source, seed=7)
+        done, there = here(Stage(script).perform), asked(visitor, PageQuestion(script))
+        if (there["digest"], there["outcome"]) != (done.digest, done.outcome):
+            differ.append(f"{source}: {done.outcome} / {there['outcome']} {there['details']}")
     assert differ == []
 
 

@@ -8,7 +8,9 @@ a promise is resolved.
 Rules
   * ``user_code`` takes its threads from here where ``sys.platform`` is ``emscripten``, and from ``_thread`` elsewhere.
   * All stacks share one thread of the interpreter. What belongs to a thread there is put away while a stack is suspended:
-    its ident, asyncio's running loop and task, and the trace function.
+    its ident, asyncio's loops and task, the hooks of async generators, and the trace function.
+  * While a stack is suspended, asyncio's loop is the page's. Pyodide asks for it at each switch; without one it fails, and
+    with user code's it would call that.
   * A new stack runs at once, until it waits for the first time; then its starter goes on.
   * A lock has at most one waiter, as a baton needs. Waits have no time limit: while user code runs, no timer can.
   * A stack that has ended leaves nothing behind. Otherwise each run in a page would be slower than the one before.
@@ -36,6 +38,10 @@ _idents = itertools.count(1_000_000)
 """Idents of stacks; large, so that none of them is the ident of the interpreter's only thread."""
 _ident = threading.get_ident()
 """The ident of the stack that runs."""
+_policy: Any = asyncio.events._get_event_loop_policy()  # type: ignore[attr-defined]
+"""Holds the loop of ``asyncio.set_event_loop``, for all stacks."""
+_page_loop = _policy.get_event_loop()
+"""The loop with which Pyodide stands for the page's event loop."""
 
 
 def get_ident() -> int:
@@ -84,11 +90,12 @@ def start_new_thread(function: Callable[..., object], args: tuple[Any, ...]) -> 
 
     def main() -> None:
         global _ident
-        _ident = ident
-        try:
-            function(*args)
-        finally:
-            threading._active.pop(ident, None)  # type: ignore[attr-defined]
+        with put_away():  # A new stack begins in the page's own event loop, which would seem to run in user code.
+            _ident = ident
+            try:
+                function(*args)
+            finally:
+                threading._active.pop(ident, None)  # type: ignore[attr-defined]
 
     with put_away():
         _begin(main)
@@ -99,9 +106,11 @@ def start_new_thread(function: Callable[..., object], args: tuple[Any, ...]) -> 
 def put_away() -> Generator[None, None, None]:
     """Put away what belongs to the thread of this stack while another stack runs."""
     global _ident
-    ident, trace, loop = _ident, sys.gettrace(), asyncio._get_running_loop()
+    ident, trace, hooks, loop = _ident, sys.gettrace(), sys.get_asyncgen_hooks(), asyncio._get_running_loop()
     task = tasks._swap_current_task(loop, None) if loop is not None else None  # type: ignore[attr-defined]
     asyncio._set_running_loop(None)
+    set_loop, _policy._default_loop = _policy._default_loop, _page_loop
+    sys.set_asyncgen_hooks(None, None)
     sys.settrace(None)
     try:
         yield
@@ -110,4 +119,6 @@ def put_away() -> Generator[None, None, None]:
         asyncio._set_running_loop(loop)
         if task is not None:
             tasks._swap_current_task(loop, task)  # type: ignore[attr-defined]
+        sys.set_asyncgen_hooks(*hooks)
+        _policy._default_loop = set_loop
         sys.settrace(trace)
