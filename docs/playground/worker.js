@@ -11,10 +11,14 @@ import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 let asked = 0;
 
+async function fetchWheels() {
+  const site = await (await fetch("site.json")).json();
+  return Promise.all(site.wheels.map(async (name) => (await fetch(name)).arrayBuffer()));
+}
+
 async function load() {
   const began = performance.now();
-  const site = await (await fetch("site.json")).json();
-  const files = Promise.all(site.wheels.map(async (name) => (await fetch(name)).arrayBuffer()));
+  const files = fetchWheels();  // while Python starts
   postMessage({ stage: "Python is starting" });
   const pyodide = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
   for (const wheel of await files) pyodide.unpackArchive(wheel, "wheel");
