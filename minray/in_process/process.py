@@ -15,7 +15,6 @@ Rules
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import itertools
@@ -27,6 +26,7 @@ from heapq import heappush
 from typing import Any, TypeVar, TypeVarTuple
 
 from minray.common.clock import Clock
+from minray.in_process.lead import Lead, LedLoop
 from minray.platform.base import ExitStatus, PlatformError, ProcessGone
 
 FIRST_PID = 1 << 23
@@ -166,43 +166,13 @@ class ProcessTimer(_OfProcess, asyncio.TimerHandle):
         self._process = self._context.get(current_process)
 
 
-class _Sleep:
-    """Where the loop waits for its next callback: a lock in place of a selector, because the loop waits for no files.
-
-    A selector costs four system calls for each callback from another thread, and one for each turn without one.
-    """
-
-    def __init__(self) -> None:
-        self._lock = _thread.allocate_lock()
-        """Free if the loop was woken since it last waited."""
-        self._lock.acquire()
-
-    def wake(self) -> None:
-        """From any thread: let the current wait end, or else the next one."""
-        try:
-            self._lock.release()
-        except RuntimeError:
-            pass  # It was woken already.
-
-    def select(self, timeout_s: float | None) -> None:
-        """Wait as a selector does: at most ``timeout_s`` seconds, for ever if that is None, not at all if it is 0."""
-        if timeout_s == 0:
-            self._lock.acquire(False)
-        else:
-            self._lock.acquire(True, -1 if timeout_s is None else timeout_s)
-
-
-class LocalLoop(asyncio.BaseEventLoop):
+class LocalLoop(LedLoop):
     """The loop of an in-process cluster. It serves callbacks and timers, and no files."""
-
-    _ready: Any
-    _scheduled: list[ProcessTimer]
-    _thread_id: int | None
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _Sleep()
-        self._write_to_self = self._selector.wake
+        self.lead = self._selector = Lead(self)
+        self._write_to_self = self.lead.wake
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
     def _process_events(self, event_list: None) -> None:

@@ -42,6 +42,7 @@ from minray.common.environment_variables import update_environment
 from minray.common.thread_frames import frames_of_other_threads
 from minray.core_worker.execution.task_executor import TaskExecutor
 from minray.in_process.process import LocalLoop, LocalProcess, close
+from minray.in_process.worker_thread import WorkerThread
 from minray.platform.base import Buffer, ProcessGone
 from minray.platform.threads.main_thread import TERMINATED, is_bad_moment
 from minray.platform.threads.spinning import Spinner
@@ -185,7 +186,7 @@ class LocalUserCode(_InContext):
         self._main_ident = 0
         """Ident of the main thread; 0 before it has run anything."""
         self._groups: list[ThreadsBeside] = []
-        self._main = self._new_group(1, f"{process.name} {MAIN}")
+        self._main = WorkerThread(loop.lead, self._in_main, self.post, f"{process.name} {MAIN}")
         self._held: list[tuple[Any, ...]] | None = []
         """Work that came before ``serve``; None afterwards."""
         self._will_collect = False
@@ -208,7 +209,7 @@ class LocalUserCode(_InContext):
         if self._held is not None:
             self._held.append((work, then, *args))
         else:
-            self._main.run(self._in_main, _nothing if then is None else _Then(then), work, args)
+            self._main.run(work, then, *args)
 
     def threads_beside(self, limit: int) -> _Threads:
         return _Threads(self, self._new_group(limit, f"{self._process.name} call"))
@@ -274,7 +275,7 @@ class LocalUserCode(_InContext):
             self.post(self._plan_collection)
 
     def _plan_collection(self) -> None:
-        self._loop.call_later(COLLECT_S, self._main.run, self._in_main, _nothing, self._collect, ())
+        self._loop.call_later(COLLECT_S, self._main.run, self._collect, None)
 
     def _collect(self) -> None:
         self._will_collect = False
@@ -293,7 +294,7 @@ class LocalUserCode(_InContext):
         """From now on let SIGTERM end this process in an orderly way: ``end`` is called in the main thread."""
 
         def terminate() -> None:
-            self._main.run(self._in_main, _nothing, end, ())
+            self._main.run(end, None)
             if is_in_task():
                 self._interrupt_with(_Terminated, is_in_task)
 
@@ -368,6 +369,7 @@ class LocalUserCode(_InContext):
     def _end(self) -> None:
         """End the threads, since the process has died. Runs on the loop, in no process."""
         self.on_closed = ProcessGone  # type: ignore[assignment]  # It is raised, never caught.
+        self._main.end()
         for group in self._groups:
             group.end()
         for parker in list(self.parked):

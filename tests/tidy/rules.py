@@ -130,6 +130,7 @@ EXCEPTIONS = {
     ("minray/in_process/supervisor.py", "time.sleep"): "the caller's thread waits for a process, without a loop",
     ("minray/in_process/user_code.py", "threading.Thread"): "names the threads of a worker's code",
     ("minray/in_process/user_code.py", "time.sleep"): "keeps the function that it replaces",
+    ("minray/in_process/worker_thread.py", "threading.Thread"): "is the main thread of a worker",
     ("minray/node/discovery.py", "secrets"): "makes tokens and names of sessions",
     ("minray/node/discovery.py", "time.time"): "names sessions in the order of their starts",
     ("minray/node/discovery.py", "os.open"): "writes tokens that nobody else may read",
