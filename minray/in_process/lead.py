@@ -35,7 +35,6 @@ from typing import Any
 
 from minray.common.clock import Clock
 
-
 MOST = 100
 """Number of callbacks that a worker's thread calls before it lets the home look at the timers."""
 MORE = 8

@@ -2,8 +2,8 @@
 
 Ray: has no counterpart
 
-It runs pieces of user code one at a time, and begins with the first piece. In between it lends itself to the loop (``lead``):
-it takes the lead as soon as a piece is over, so that the answer to that piece wakes no other thread.
+It runs pieces of user code one at a time, and begins with the first piece. In between it lends itself to the loop
+(``lead``). It takes the lead as soon as a piece is over, so that the answer to that piece wakes no other thread.
 """
 
 from __future__ import annotations
