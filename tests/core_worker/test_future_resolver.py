@@ -123,6 +123,23 @@ def test_questions_of_one_turn_go_to_their_owner_together() -> None:
     run(story)
 
 
+def test_each_value_of_an_answer_gets_its_own_buffers() -> None:
+    async def story() -> None:
+        scene = Scene()
+        asked = scene.ask()
+        for key in (B, C):
+            scene.references.add_local(key, OWNER)
+            scene.resolver.fetch(key, OWNER)
+        await pass_time(0.001)
+        values = [Value(b"b", buffer_count=2), Value(b"c", buffer_count=1)]
+        replies = ObjectReplies([ObjectReply(READY, value) for value in values])
+        scene.peers.take(GetObjects).answer(replies, [b"b1", b"b2", b"c1"])
+        assert [(key, list(stored.buffers)) for key, stored in scene.came] == [(B, [b"b1", b"b2"]), (C, [b"c1"])]
+        asked.answer(ObjectReply(READY, Value(b"a")))
+
+    run(story)
+
+
 def test_what_is_refused_together_is_asked_for_one_by_one() -> None:
     async def story() -> None:
         scene = Scene()

@@ -195,6 +195,25 @@ def test_g97_a_stream_that_nobody_reads_is_forgotten_with_its_task(owner: Owner)
     assert owner.generators.contradiction(owner.task) is None
 
 
+def test_g97_a_generator_that_is_dropped_after_its_end_leaves_nothing(owner: Owner) -> None:
+    owner.report(1)
+    owner.generators.on_ended(owner.task, stored())
+    end = item_id(owner.task.task_id, 2)
+    assert end in owner.store.objects, "the mark of the end"
+    owner.generators.on_dropped(owner.task.task_id)
+    assert end not in owner.store.objects and owner.references.reference_of(item_id(owner.task.task_id, 1)) is None
+
+
+def test_l2_items_behind_a_missing_one_are_freed_when_the_task_fails(owner: Owner) -> None:
+    """A worker that has lost a report may crash before it repeats it."""
+    owner.on_value = lambda key, value: owner.store.put(key, value)  # type: ignore[attr-defined]
+    for number in (1, 3, 4):
+        owner.report(number)
+    owner.generators.on_ended(owner.task, stored(is_error=True))
+    known = [number for number in (1, 2, 3, 4) if owner.references.reference_of(item_id(owner.task.task_id, number))]
+    assert known == [1, 2], "the second one is the error"
+
+
 def test_l2_what_a_dead_attempt_may_have_made_is_what_comes_next_and_what_it_was_asked_for(owner: Owner) -> None:
     for number in (1, 2, 3):
         owner.report(number)
