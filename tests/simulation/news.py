@@ -11,9 +11,11 @@ was broken.
 | S3 | a raylet hears what a node has free | no older report counts |
 | S3 | an owner hears where copies are, or a caller what became of an actor | no older news counts |
 | S3 | an item of a generator arrives | it is of the present attempt |
-| G104 | a raylet answers that bundles are open | they are |
+| G104 | a raylet answers that bundles are open, or refuses some | they are; it has reserved none of those |
 | L5 | a request for a lease is sent on by a raylet | it is sent on once |
+| L5 | a raylet sends a request for a lease to another node | that node can hold it, by its labels and its resources |
 | L6 | a raylet counts resources of another node as promised | the promise ends by itself |
+| state | the gcs hears of ended tasks | it keeps each of them, or counts it as dropped |
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from collections.abc import Callable
 from typing import Any
 
 from minray.common.ids import short
+from minray.common.task_rows import ROW
 from minray.gcs.gcs_actor_manager import ActorRow
 from minray.protocol.actor import DEAD
 from minray.protocol.base import decode, encode
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS
 from minray.protocol.placement_group import PLACEMENT_GROUPS
 from minray.raylet.placement_group_resource_manager import COMMITTED
-from minray.scheduling.lease import GRANTED
+from minray.scheduling.lease import GRANTED, SPILLBACK
 
 TABLES = {NODES: "nodes", JOBS: "jobs", WORKER_DEATHS: "worker_deaths", PLACEMENT_GROUPS: "placement_groups"}
 """Channel of the gcs -> the stored table with its rows."""
@@ -55,9 +58,26 @@ class News:
                 self._on_broken("S9", f"the gcs tells a change of {short(key)} on channel {channel} that is not stored")
             publish(channel, key, value)
             if channel.startswith(ACTORS_CHANNEL):
-                self._expect_in_index(gcs._actors._actors, key)
+                for row in gcs._actors.rows():
+                    self._expect_in_index(gcs._actors._actors, row.info.actor_id)
 
         publisher.publish = watched_publish
+        self._watch_tasks(gcs.tasks)
+
+    def _watch_tasks(self, tasks: Any) -> None:
+        add = tasks.add
+
+        def watched(report: Any) -> None:
+            failed = {(one.task_id, one.attempt) for one in report.failed} - tasks._failed.keys()
+            workers = [one for one in report.workers if one.rows and one.worker_id not in tasks._workers]
+            new = report.left_out + len(failed) + sum(len(one.rows) // ROW.size + one.lost for one in workers)
+            before = tasks.tasks + tasks.dropped()
+            add(report)
+            if tasks.tasks + tasks.dropped() != before + new:
+                kept = f"{tasks.tasks} of them and has dropped {tasks.dropped()}"
+                self._on_broken("state", f"the gcs has heard of {before + new} ended tasks; it keeps {kept}")
+
+        tasks.add = watched
 
     def _expect_in_index(self, manager: Any, actor_id: bytes) -> None:
         """Whether the gcs finds an actor by its name as long as it has it, and by its worker as long as it lives there."""
@@ -87,6 +107,22 @@ class News:
         self._watch_blocked(name, raylet._broker)
         self._watch_bundles(name, raylet.groups)
         self._watch_views(name, raylet._broker.nodes)
+        self._watch_spillbacks(name, raylet._broker)
+
+    def _watch_spillbacks(self, name: str, broker: Any) -> None:
+        assign = broker.cluster.assign
+
+        def watched(now: float) -> Any:
+            assignment = assign(now)
+            for placement in assignment.placed:
+                view = broker.nodes.get(placement.node_id) if placement.kind == SPILLBACK else None
+                shape = placement.request.shape
+                if view is not None and not view.could_hold(placement.request.resources, shape.labels):
+                    what = f"lease {short(placement.request.lease_id)} to {view}"
+                    self._on_broken("L5", f"{name} sends the request for {what}, which can never hold it")
+            return assignment
+
+        broker.cluster.assign = watched
 
     def _watch_blocked(self, name: str, broker: Any) -> None:
         on_blocked = broker.on_blocked
@@ -115,7 +151,14 @@ class News:
         return broker.local.leases.get(worker.lease_id)
 
     def _watch_bundles(self, name: str, groups: Any) -> None:
-        commit, bundles = groups.bundles.commit, groups.bundles
+        commit, prepare, bundles = groups.bundles.commit, groups.bundles.prepare, groups.bundles
+
+        def watched_prepare(group_id: bytes, attempt: int, wanted: Any) -> str:
+            refused: str = prepare(group_id, attempt, wanted)
+            held = [one.index for one in bundles._of(group_id) if one.attempt == attempt] if refused else []
+            if held:
+                self._on_broken("G104", f"{name} refuses bundles of {short(group_id)}, and has reserved {held} of them")
+            return refused
 
         def watched(group_id: bytes, wanted: Any) -> Any:
             wanted = list(wanted)
@@ -128,7 +171,7 @@ class News:
                 self._on_broken("G104", f"{name} answers that {sorted(missing)} are missing, and {what}")
             return missing
 
-        bundles.commit = watched
+        bundles.commit, bundles.prepare = watched, watched_prepare
 
     def _watch_views(self, name: str, nodes: Any) -> None:
         on_resources, promise = nodes.on_resources, nodes.promise

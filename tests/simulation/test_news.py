@@ -17,12 +17,13 @@ from minray.core_worker.submission.lease_client import LeaseClient
 from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
 from minray.gcs.actor_service import ActorService
 from minray.gcs.gcs_actor_manager import GcsActorManager
+from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.protocol.actor import GetNamedActor
 from minray.protocol.core_worker import LocationChange, ReportGeneratorItem
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.placement_group_resource_manager import PlacementGroupResourceManager
 from minray.rpc.connection import ignore
-from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
+from minray.scheduling.cluster_resource_scheduler import ANY_NODE, ClusterResourceScheduler
 from minray.scheduling.lease import GRANTED
 from minray.simulation import SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
@@ -36,6 +37,17 @@ class Named:
 
     def answer(self) -> str:
         return "here"
+
+
+@minray.remote(num_cpus=0)
+class Slow:
+    """An actor that takes a while to end."""
+
+    def answer(self) -> str:
+        return "here"
+
+    def __ray_shutdown__(self) -> None:
+        time.sleep(3)
 
 
 @minray.remote
@@ -93,6 +105,32 @@ def say_twice(self: Any, worker: Any, kill_worker: bool, reason: str) -> None:
 RETURN = LeaseClient.return_lease
 
 
+def forget_the_name(self: Any, info: Any) -> None:
+    self._named.pop((info.namespace, info.name), None)
+
+
+def drop_silently(self: Any, _job_id: bytes, _count: int) -> None:
+    """Count nothing."""
+
+
+def send_anywhere(self: Any, demand: Any, _labels: Any = ANY_NODE, among: Any = None) -> Any:
+    return OTHERS(self, demand, ANY_NODE, among)
+
+
+OTHERS = ClusterResourceScheduler.others_with_room
+
+
+def name_two_actors() -> None:
+    """The second one gets the name of the first, which takes a while to end."""
+    first = Slow.options(name="named").remote()
+    minray.get(first.answer.remote())
+    del first
+    time.sleep(1)
+    second = Named.options(name="named").remote()
+    minray.get(second.answer.remote())
+    time.sleep(10)
+
+
 BUGS: dict[str, tuple[type, str, Any, Callable[[], None], str]] = {
     "told before it is stored": (ActorService, "_commit", tell_first, name_an_actor, "S9: the gcs tells a change"),
     "a name that stays": (GcsActorManager, "_forget_name", lambda *_: None, name_an_actor, "G31: actor"),
@@ -101,6 +139,9 @@ BUGS: dict[str, tuple[type, str, Any, Callable[[], None], str]] = {
     ),
     "a promise without an end": (ClusterResourceScheduler, "promise", lambda *_: None, spread, "L6: head promises"),
     "sent on and on": (NormalTaskSubmitter, "on_redirected", send_on_forever, spread, "L5: the request .* again and"),
+    "another actor's name": (
+        GcsActorManager, "_forget_name", forget_the_name, name_two_actors, "G31: .* does not lead to it",
+    ),
     "said twice": (LeaseClient, "return_lease", say_twice, spread, "L5: .* sends the same ReturnWorkerLease twice"),
 }  # fmt: skip
 
@@ -112,6 +153,32 @@ def test_a_bug_that_a_later_message_hides_is_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(owner, method, bug)
     with pytest.raises(AssertionError, match=said):
         judged(body, storage="gcs.db")
+
+
+def send_many() -> None:
+    minray.get([rest.remote(0.01) for _ in range(20)])
+
+
+def stay_here() -> None:
+    """Tasks that only this node can run wait here while another node is idle."""
+    selector = {"zone": "here"}
+    minray.get([rest.options(label_selector=selector).remote(0.3) for _ in range(6)])
+
+
+def test_ended_tasks_that_are_neither_kept_nor_counted_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"task_events_max_num_task_in_gcs": 3}
+    judged(send_many, system_config=config)
+    monkeypatch.setattr(GcsTaskManager, "_count_dropped", drop_silently)
+    with pytest.raises(AssertionError, match="state: the gcs has heard of .* ended tasks; it keeps 3"):
+        judged(send_many, system_config=config)
+
+
+def test_l5_a_request_that_is_sent_to_a_node_with_other_labels_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [{"num_cpus": 1, "labels": {"zone": "here"}}, {"num_cpus": 1}]
+    judged(stay_here, nodes=nodes)
+    monkeypatch.setattr(ClusterResourceScheduler, "others_with_room", send_anywhere)
+    with pytest.raises(AssertionError, match="L5: head sends the request for lease .* to n1, which can never hold it"):
+        judged(stay_here, nodes=nodes)
 
 
 class Scene:
@@ -238,3 +305,14 @@ def test_l5_needless_work_is_seen(do: Callable[[Scene], None], said: str) -> Non
         scene = Scene(cluster)
         do(scene)
         assert said in scene.problems()
+
+
+def test_g104_bundles_that_stay_reserved_beside_one_that_is_refused_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SimCluster([{"num_cpus": 2}], 1, show_output=False) as cluster:
+        scene = Scene(cluster)
+        bundles = cluster.raylets["head"].groups.bundles
+        wanted = {0: {"CPU": 1}, 1: {"CPU": 50_000}}
+        assert bundles.prepare(b"g" * 18, 1, wanted) and scene.problems() == ""
+        monkeypatch.setattr(bundles, "_release", lambda _bundle: None)
+        assert bundles.prepare(b"g" * 18, 2, wanted)
+        assert "G104: head refuses bundles of" in scene.problems()

@@ -44,7 +44,7 @@ class Bundles(Story, frozen=True):
         return {"used", "dropped", "obtained again"}
 
     def perform(self, stage: Stage) -> Outcome:
-        before, looks, after = _count_nodes(), self.tell(), _count_nodes()
+        before, looks, after = count_nodes(), self.tell(), count_nodes()
         return {"of": [], "looks": looks, "nodes": before, "has_changed": before != after}
 
     def tell(self) -> list[Look]:
@@ -56,7 +56,7 @@ class Bundles(Story, frozen=True):
             bundle_label_selector=labels,
         )
         try:
-            if not group.wait(PATIENCE_S if self.is_possible(_count_nodes()) else self.pause_s):
+            if not group.wait(PATIENCE_S if self.is_possible(count_nodes()) else self.pause_s):
                 return [("value", "late")]
             refs = [self._visit(group, index) for index in range(self.bundles)]
             looks = [look_at(ref, PATIENCE_S) for ref in refs]
@@ -101,7 +101,7 @@ class Bundles(Story, frozen=True):
             yield f"G105: bundles of {self.name} are on several nodes: {places}"
 
 
-def _count_nodes() -> int:
+def count_nodes() -> int:
     return sum(node["Alive"] for node in minray.nodes())
 
 

@@ -32,6 +32,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     "max_pending_lease_requests_per_scheduling_category": (1, 2),
     "max_fused_object_count": (1, 2),
     "object_manager_lanes": (0, 1),
+    "task_events_max_num_task_in_gcs": (1, 3),
 }
 """Entry -> small values of it."""
 

@@ -49,6 +49,7 @@ from tests.spec.bundles import Bundles
 from tests.spec.charges import Charges
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, NO_PLACE, UNAVAILABLE, Fate, Fates, retries_of
+from tests.spec.contests import Contest
 from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, NamedGroup, Remove
@@ -448,7 +449,7 @@ class Model:
         self.bundles = {operation.name: operation.bundles for operation in program.walk() if isinstance(operation, Group)}
         """Placement group -> the number of its bundles."""
         self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
-        makers = Group | Bundles | Founding | Endowment
+        makers = Group | Bundles | Founding | Endowment | Contest
         has_groups = any(isinstance(operation, makers) for operation in program.walk())  # all of them end before their jobs
         self.owners_die = losses.deaths > 0 or exits or has_groups or any(self.cancelled.values())
         """Whether processes that run tasks can die."""

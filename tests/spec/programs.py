@@ -44,7 +44,9 @@ from tests.spec.abandoned import Abandon
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, Settle, away
 from tests.spec.awkward import Awkward
 from tests.spec.bundles import Bundles
+from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
+from tests.spec.contests import Contest
 from tests.spec.environments import Environments
 from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import Free
@@ -55,6 +57,7 @@ from tests.spec.homecomers import Homecoming
 from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
 from tests.spec.looks import Look
+from tests.spec.luggage import Luggage
 from tests.spec.residents import Seating
 from tests.spec.spaces import Spaces
 from tests.spec.stage import (
@@ -724,7 +727,7 @@ Operation = (
     Submit | Order | Put | Get | Await | Peek | Wait | Glance | Cancel | Drop | Free | Generate | ReadOn | Why | Look | Sleep
     | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
-    | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled
+    | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
 )
 
 

@@ -18,7 +18,7 @@ from tests.spec.conjunctions import plain, with_more_nodes
 from tests.spec.conversations import CONVERSATIONS
 from tests.spec.fragments import PAUSES_S, inserted, removed_group, resident
 from tests.spec.moves import Move
-from tests.spec.programs import Body, Call, Drop, Generate, Get, Operation, Put, Return, Sleep, Submit
+from tests.spec.programs import Body, Call, Cancel, Drop, Generate, Get, Operation, Put, ReadOn, Return, Sleep, Submit
 from tests.spec.scenario import Scenario, World
 
 LAPSES: tuple[Mapping[str, int], ...] = (
@@ -31,10 +31,15 @@ SIZES = (1, 30, 60, 300)
 
 
 def with_scenes(scenario: Scenario) -> Scenario:
-    """Give every sixth seed one of the scenes. Other seeds have pairs of features, or what stands in ``TOGETHER``."""
-    if scenario.seed % 12 not in (1, 9):
+    """Give every sixth seed one of the scenes, and every twelfth one of the later ones.
+
+    Other seeds have pairs of features, or what stands in ``TOGETHER``."""
+    if scenario.seed % 12 in (1, 9):
+        write = list(SCENES.values())[scenario.seed // 6 % len(SCENES)]
+    elif scenario.seed % 12 == 4:
+        write = list(LATER_SCENES.values())[scenario.seed // 12 % len(LATER_SCENES)]
+    else:
         return scenario
-    write = list(SCENES.values())[scenario.seed // 6 % len(SCENES)]
     return write(scenario, Random(f"scenes of {scenario.seed}"))
 
 
@@ -45,11 +50,13 @@ def _write(scenario: Scenario, operations: list[Operation], world: World, random
 
 
 def _read_together(scenario: Scenario, random: Random) -> Scenario:
-    """Several processes read the values of others, many at once; arrays of many sizes lie beside the values."""
+    """Several processes read the values of others, many at once; arrays of many sizes lie beside the values.
+
+    All values but the first hold a reference to that, so a reader gets several tickets for it."""
     operations: list[Operation] = []
     names = [f"sheaf{number}" for number in range(random.randint(3, 7))]
     for name in names:
-        inside, size = tuple(random.sample(names[: names.index(name)], min(1, names.index(name)))), random.choice(SIZES)
+        inside, size = tuple(names[:1] if name != names[0] else ()), random.choice(SIZES)
         end = Return(inside, size)
         made: Operation = Put(name, inside, size) if random.random() < 0.4 else Submit(name, Body((), end), nested=inside)
         operations.append(made)
@@ -58,7 +65,7 @@ def _read_together(scenario: Scenario, random: Random) -> Scenario:
         body = Body((Get(f"{reader} gets", taken), Get(f"{reader} gets again", taken)), Return(taken[:1]))
         operations += [Submit(reader, body, taken[:1], taken, num_cpus=0, spread=True), Get(f"get {reader}", (reader,))]
     operations += [Drop(f"drop {name}", name) for name in random.sample(names, 2)]
-    bounds = {"max_questions_per_message": random.choice((2, 3, 100))}
+    bounds = {"max_questions_per_message": random.choice((2, 3, 100)), "max_borrower_tickets": random.choice((1, 2, 100))}
     world = msgspec.structs.replace(scenario.world, bounds=scenario.world.bounds | bounds)
     return _write(scenario, operations, world, random)
 
@@ -224,6 +231,102 @@ def _answered_in_vain(scenario: Scenario, random: Random) -> Scenario:
     return _write(scenario, operations, world, random)
 
 
+def _dowries_are_lost(scenario: Scenario, random: Random) -> Scenario:
+    """Constructors wait for a CPU while a node dies that has their large arguments, which take long to be made again."""
+    operations: list[Operation] = []
+    for number in range(4):
+        name = f"dowry{number}"
+        body = Body((Sleep(f"{name} sleeps", random.choice((0.5, 1.0, 3.0))),), Return((), 300))
+        operations.append(Submit(name, body, num_cpus=0, max_retries=9, spread=True))
+    naps = [Body((Sleep(f"busy{number} sleeps", random.choice((2.0, 4.0))),)) for number in range(6)]
+    operations += [Submit(f"busy{number}", nap, max_retries=9, spread=True) for number, nap in enumerate(naps)]
+    for number in range(4):
+        heir, call = f"late_heir{number}", f"late_heir{number} call"
+        operations.append(Create(heir, (f"dowry{number}",), max_restarts=random.choice((0, 1, -1)), max_task_retries=-1))
+        operations.append(Call(call, heir, Body()))
+    operations += [Get(f"get late_heir{number} call", (f"late_heir{number} call",)) for number in range(4)]
+    world = with_more_nodes(plain(scenario.world), 3)
+    moves = [Move(0, random.choice((0.7, 1.2, 1.7)), dies=True, when="several")]
+    moves += [Move(0, random.choice((1.5, 2.5)), dies=True, when="holds")] if random.random() < 0.5 else []
+    world = msgspec.structs.replace(world, inline_limit=1, store_bytes=0, lineage=True, homes=(), moves=tuple(moves))
+    return _write(scenario, operations, world, random)
+
+
+def _calls_behind_arguments(scenario: Scenario, random: Random) -> Scenario:
+    """Calls of actors wait there behind one whose large argument comes slowly, and then their channel breaks.
+
+    In half of the queues, the first call waits here for a slow task, and is cancelled."""
+    operations: list[Operation] = []
+    for number in range(3):
+        name, retries = f"queue{number}", random.choice((0, -1))
+        taken = [f"{name} value{count}" for count in range(4)]
+        operations.append(Create(name, num_cpus=0, away=number, max_task_retries=retries))
+        operations += [Put(value, (), 2000) for value in taken]
+        slow, first = Submit(f"{name} slow", Body((Sleep(f"{name} slow sleeps", 30.0),)), num_cpus=0), f"{name} first"
+        operations += [slow, Call(first, name, Body(), (slow.name,))] if random.random() < 0.5 else []
+        operations += [Call(f"{name} call{count}", name, Body(), (value,), taken[:1]) for count, value in enumerate(taken)]
+        if slow in operations:
+            operations += [Sleep(f"{name} pause", random.choice(PAUSES_S)), Cancel(f"cancel {first}", first)]
+    operations += [Get(f"get queue{number} call3", (f"queue{number} call3",)) for number in range(3)]
+    world = with_more_nodes(plain(scenario.world), 2)
+    world = msgspec.structs.replace(
+        world,
+        rates=world.rates | {"reset": random.choice((0.1, 0.3)), "delay": 0.9},
+        budget=random.randint(3, 6),
+        aims=("PushActorTask", "ReadChunk", "GetObjectLocations", "OpenLanes"),
+        aimed=("reset", "delay"),
+        inline_limit=1,
+        store_bytes=0,
+        bounds=world.bounds | {"object_manager_default_chunk_size": 64, "object_manager_chunks_at_once": 1},
+    )
+    return _write(scenario, operations, world, random)
+
+
+def _items_move_and_are_lost(scenario: Scenario, random: Random) -> Scenario:
+    """Generators run on a node that leaves and hands their items over, and the node that has them then dies."""
+    operations: list[Operation] = []
+    items = random.choice((4, 8))
+    for number in range(3):
+        operations.append(
+            Generate(f"moved{number}", items, 2, pause_s=random.choice((0.3, 0.6)), max_retries=9, spread=True, rest=items)
+        )
+    operations += [Sleep("moved away", random.choice((0.5, 2.0)))]
+    operations += [ReadOn(f"on with moved{number}", f"moved{number}") for number in range(3)]
+    world = with_more_nodes(plain(scenario.world), 4)
+    moves = [Move(node, random.choice((0.0, 0.5)), True, "item") for node in random.sample((1, 2, 3), 2)]
+    moves += [Move(0, at_s, dies=True, when=random.choice(("item", "items"))) for at_s in (random.choice((0.8, 1.5)), 2.5)]
+    world = msgspec.structs.replace(world, inline_limit=1, store_bytes=0, lineage=True, homes=(), moves=tuple(moves))
+    return _write(scenario, operations, world, random)
+
+
+def _items_with_holes(scenario: Scenario, random: Random) -> Scenario:
+    """Channels break while generators report items without a pause, and then their workers crash."""
+    operations: list[Operation] = []
+    for number in range(4):
+        manner = {"max_retries": random.choice((0, 1, 3)), "type": random.choice(("", "ValueError"))}
+        operations.append(Generate(f"holed{number}", 12, 13, spread=True, **manner))
+    world = with_more_nodes(plain(scenario.world), 2)
+    world = msgspec.structs.replace(
+        world,
+        rates=world.rates | {"reset": random.choice((0.1, 0.3)), "delay": 0.4, "crash": random.choice((0.03, 0.1))},
+        budget=random.randint(4, 8),
+        targets=("worker/",),
+        struck_tasks=("send ReportGeneratorItem", "receive ReportGeneratorItem reply"),
+        at_messages=True,
+        aims=("ReportGeneratorItem",),
+        aimed=("reset", "delay"),
+        homes=(),
+    )
+    return _write(scenario, operations, world, random)
+
+
+LATER_SCENES: Mapping[str, Callable[[Scenario, Random], Scenario]] = {
+    "constructors whose arguments are lost while they wait": _dowries_are_lost,
+    "calls that wait behind a slow argument when their channel breaks": _calls_behind_arguments,
+    "items that move to another node and are lost there": _items_move_and_are_lost,
+    "items with holes between them when their worker crashes": _items_with_holes,
+}
+"""Name -> the writer of a scenario with it; as ``SCENES``, but for other seeds."""
 SCENES: Mapping[str, Callable[[Scenario, Random], Scenario]] = {
     "values of others, read together": _read_together,
     "nodes that are silent again": _silent_again,

@@ -108,13 +108,16 @@ def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
     assert not any(fault.is_deadly and fault.role in (RAYLET, ZYGOTE, NODE) and not fault.node for fault in every)
 
 
-IN_SIMULATION_ONLY = ("Look", "Founding", "Endowment", "Grumbling", "Hooked", "Spoiled", "Homecoming")
+IN_SIMULATION_ONLY = (
+    "Look", "Founding", "Endowment", "Grumbling", "Hooked", "Spoiled", "Homecoming", "Contest", "Burdens", "Luggage",
+)  # fmt: skip
 """Operations that only the simulation can judge or afford.
 
 ``Look`` is judged by the virtual times of a run. After the loss of a founder, ``Founding`` sleeps for longer than a real
 program may take. ``Grumbling`` makes Python print tracebacks, which the judge of a real run finds in the logs.
 ``Hooked`` and ``Spoiled`` need a job with a setup hook, which the drivers of a real run do not have. ``Homecoming`` joins
-again with an ``init`` that names no cluster. ``Endowment`` has not been tried on a real cluster.
+again with an ``init`` that names no cluster. ``Endowment``, ``Contest`` and ``Burdens`` have not been tried on a real
+cluster. The packages of ``Luggage`` are no archives that a real node could unpack.
 """
 PLAIN = {"Order": "Submit", "Settle": "Create", "Ask": "Call", "Glance": "Wait"}
 """Operations with rare options -> the operations whose fields they have."""

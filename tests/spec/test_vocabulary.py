@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from minray.core_worker.fetching.future_resolver import FutureResolver
 from minray.simulation.faults import Key
 from minray.simulation.loop import to_ticks
 from minray.simulation.trace import SEND
+from minray.simulation.user_code import SimUserCode
 from tests.spec import trial
 from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bundles import Bundles
+from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
+from tests.spec.contests import Contest
 from tests.spec.environments import IMPOSSIBLE, REFUSED, Environments
 from tests.spec.founders import Founding
 from tests.spec.generators import ASKS, WAITS, Stream
@@ -24,6 +28,7 @@ from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbler, Grumbling
 from tests.spec.job_environments import Hooked
 from tests.spec.lanes import Lanes
+from tests.spec.luggage import Luggage
 from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
@@ -33,7 +38,14 @@ from tests.spec.stories import Story
 from tests.spec.strategies import scenario_of, with_slots
 from tests.spec.tools import TOOLS, Tool
 from tests.spec.trial import _unraisable, run
-from tests.spec.vocabulary import STORIES, with_later_stories, with_riches, with_setup_hooks, with_vocabulary
+from tests.spec.vocabulary import (
+    STORIES,
+    with_later_stories,
+    with_new_stories,
+    with_riches,
+    with_setup_hooks,
+    with_vocabulary,
+)
 from tests.spec.wishes import ActorWishes, CallWishes, TaskWishes
 
 NODES = with_riches(with_slots((Node(2, num_gpus=1), Node(1)), 9))
@@ -78,6 +90,10 @@ STORIES_TOLD = (
     *[Awkward(place, place) for place in PLACES],
     *[Grumbling(f"grumbling {place}", place) for place in DEATHBEDS],
     Hooked("hooked"),
+    Contest("contest", 3, 3, 0.3, 2, "STRICT_PACK"),
+    Contest("whole nodes", 3, 1, 0.3, 2, "SPREAD", fills_nodes=True),
+    Burdens("burdens"),
+    Luggage("luggage"),
 )
 
 
@@ -107,6 +123,38 @@ def test_later_stories_are_told_in_some_programs() -> None:
     programs = [with_later_stories(PLAIN, Random(seed)) for seed in range(300)]
     told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
     assert {type(story) for story in told} == {Founding, Grumbling} and 10 < len(told) < 60
+
+
+def test_new_stories_are_told_in_some_programs() -> None:
+    programs = [with_new_stories(PLAIN, Random(seed)) for seed in range(300)]
+    told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
+    assert {type(story) for story in told} == {Contest, Burdens, Luggage} and 15 < len(told) < 70
+
+
+def test_g104_a_contest_makes_nodes_refuse_bundles_beside_others_that_they_have_reserved() -> None:
+    verdict = run(Scenario(of(Contest("contest", 4, 3, 0.3, 2, "STRICT_PACK", pause_s=0.0)), World(NODES), 3))
+    assert not verdict.problems
+    assert sum("ReturnBundles" in event.details for event in verdict.trace.events if event.kind == SEND) > 3
+
+
+def test_values_of_one_answer_that_get_the_buffers_of_others_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_answers = FutureResolver._on_answers
+
+    def mixed(self: Any, questions: Any, answer: Any, error: Any, buffers: Any) -> None:
+        on_answers(self, questions, answer, error, [*buffers[1:], *buffers[:1]])
+
+    monkeypatch.setattr(FutureResolver, "_on_answers", mixed)
+    assert run(Scenario(of(Burdens("burdens", 5)), World(NODES), 3)).problems
+
+
+def test_a_working_directory_that_is_taken_for_the_modules_beside_it_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    enter = SimUserCode.enter_environment
+
+    def confused(self: Any, leading: list[str], sys_path: Any, working_dir: str | None, env_vars: Any) -> None:
+        enter(self, leading, sys_path, leading[-1] if leading else working_dir, env_vars)
+
+    monkeypatch.setattr(SimUserCode, "enter_environment", confused)
+    assert run(Scenario(of(Luggage("luggage")), World(NODES), 3)).codes == {"G1"}
 
 
 def test_a_few_drivers_have_a_setup_hook_and_the_story_tells_if_it_was_not_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ import msgspec
 
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bundles import Bundles
+from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
+from tests.spec.contests import Contest
 from tests.spec.environments import IMPOSSIBLE, Environments
 from tests.spec.founders import Endowment, Founding
 from tests.spec.generators import ASKS, READS, WAITS, Stream
@@ -24,6 +26,7 @@ from tests.spec.grumblers import Grumbling
 from tests.spec.homecomers import Homecoming
 from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
+from tests.spec.luggage import Luggage
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.spaces import Spaces
@@ -153,6 +156,13 @@ def with_later_stories(program: Program, random: Random) -> Program:
     return _with_story(program, random, lambda number: random.choice(LATER_STORIES)(f"later{number}", random))
 
 
+def with_new_stories(program: Program, random: Random) -> Program:
+    """In an eighth of the programs, let a driver tell one of the newest stories; for the simulation only."""
+    if random.random() >= 0.125:
+        return program
+    return _with_story(program, random, lambda number: random.choice(NEW_STORIES)(f"new{number}", random))
+
+
 def with_setup_hooks(program: Program, random: Random) -> Program:
     """In a twentieth of the programs, let a driver have a setup hook, and a story about it; for the simulation only."""
     if random.random() >= 0.05:
@@ -248,6 +258,21 @@ def _grumbling(name: str, random: Random) -> Story:
     return Grumbling(name, random.choice(list(DEATHBEDS)))
 
 
+def _contest(name: str, random: Random) -> Story:
+    strategy, seconds = random.choice(("PACK", "SPREAD", "STRICT_PACK")), random.choice((0.05, 0.3, 1.0))
+    rounds, rivals, fills, pause_s = random.randint(2, 4), random.randint(1, 4), random.random() < 0.5, (0.0, 0.003, 0.03)
+    return Contest(name, rounds, rivals, seconds, 2, strategy, fills, random.choice(pause_s))
+
+
+def _burdens(name: str, random: Random) -> Story:
+    return Burdens(name, random.randint(3, 5), random.choice((0, 3)))
+
+
+def _luggage(name: str, random: Random) -> Story:
+    return Luggage(name, random.choice((0, 3)))
+
+
+NEW_STORIES: tuple[Callable[[str, Random], Story], ...] = (_contest, _contest, _burdens, _luggage)
 LATER_STORIES: tuple[Callable[[str, Random], Story], ...] = (_founding, _founding, _grumbling)
 STORIES: tuple[Callable[[str, Random, bool], Story], ...] = (
     _seating, _seating, _stream, _stream, _bundles, _bundles, _spaces, _spaces, _lanes, _lanes, _closure, _environments,

@@ -24,7 +24,7 @@ MARK = "SPEC_MARK"
 SEAT = "seat"
 """A resource that actors hold for life."""
 BERTH = "berth"
-"""A resource for the bundles of ``Bundles``, of which nobody else takes any."""
+"""A resource for the bundles of stories. Only tasks of a ``Contest`` take it otherwise, and for a short time."""
 KIND = "X1"
 """The type of accelerator that all nodes have."""
 ROOM = 2
