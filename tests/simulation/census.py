@@ -83,13 +83,13 @@ def _is_ours(kind: type) -> bool:
 
 
 def _is_full(table: Any) -> bool:
-    """Tell whether a table has anything; empty tables in it, and futures that are done, are nothing."""
+    """Tell whether a table has anything; empty tables in it, and futures that are done, are nothing. Tasks always count."""
     if not hasattr(table, "__len__"):
         return False
     return any(map(_counts, table.values() if isinstance(table, dict) else table))
 
 
 def _counts(part: Any) -> bool:
-    if isinstance(part, asyncio.Future):
+    if isinstance(part, asyncio.Future) and not isinstance(part, asyncio.Task):
         return not part.done()
     return not hasattr(part, "__len__") or isinstance(part, PLAIN) or len(part) > 0

@@ -15,6 +15,7 @@ from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitte
 from minray.core_worker.submission.generators import Generators
 from minray.core_worker.submission.lease_client import LeaseClient
 from minray.core_worker.submission.normal_task_submitter import NormalTaskSubmitter
+from minray.gcs.actor_exits import ActorExits
 from minray.gcs.actor_service import ActorService
 from minray.gcs.gcs_actor_manager import GcsActorManager
 from minray.gcs.gcs_task_manager import GcsTaskManager
@@ -27,6 +28,7 @@ from minray.scheduling.cluster_resource_scheduler import ANY_NODE, ClusterResour
 from minray.scheduling.lease import GRANTED
 from minray.simulation import SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
+from tests.simulation.census import unfinished
 from tests.simulation.invariants import Watch
 from tests.simulation.judge import judged
 
@@ -179,6 +181,28 @@ def test_l5_a_request_that_is_sent_to_a_node_with_other_labels_is_seen(monkeypat
     monkeypatch.setattr(ClusterResourceScheduler, "others_with_room", send_anywhere)
     with pytest.raises(AssertionError, match="L5: head sends the request for lease .* to n1, which can never hold it"):
         judged(stay_here, nodes=nodes)
+
+
+def keep_asking(self: Any, actor_id: bytes) -> None:
+    if actor_id in self:
+        self._exiting[actor_id].cancel()
+
+
+def drop_an_actor() -> None:
+    actor = Named.remote()
+    minray.get(actor.answer.remote())
+    del actor
+    time.sleep(10)
+
+
+def test_l2_a_table_that_keeps_tasks_which_are_over_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said in ([], ["L2: gcs has 1 things in ActorExits._exiting"]):
+        if said:
+            monkeypatch.setattr(ActorExits, "on_ended", keep_asking)
+        with SimCluster([{"num_cpus": 2}], 1, show_output=False) as cluster:
+            cluster.wait_for(cluster.start_driver(drop_an_actor))
+            cluster.settle()
+            assert unfinished(cluster) == said
 
 
 class Scene:

@@ -47,9 +47,9 @@ from tests.simulation.judge import INTERRUPTED
 from tests.spec.actors import Create, ExitActor, Find, Kill
 from tests.spec.bundles import Bundles
 from tests.spec.charges import Charges
+from tests.spec.contests import Contest
 from tests.spec.detached import Farewell
 from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, NO_PLACE, UNAVAILABLE, Fate, Fates, retries_of
-from tests.spec.contests import Contest
 from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, NamedGroup, Remove
