@@ -8,6 +8,7 @@ all processes of a cluster: the transport with its token, storage, memory, disks
 
 from __future__ import annotations
 
+import atexit
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -37,15 +38,17 @@ def make_platform(
     user_code: DriverUserCode | MainThreadUserCode,
     host: Host,
     lanes: int = 0,
+    exchanges: bool = False,
 ) -> Platform:
     """Make the ``Platform`` of a real process.
 
     ``lanes`` is the number of networks for objects in bulk; only raylets need any, and gRPC has none. gRPC is imported only
-    where it is used, because it does not survive a fork.
+    where it is used, because it does not survive a fork. With ``exchanges``, it sends the requests of each channel in one
+    stream.
     """
     user_code.spinner.allow(system_config.busy_wait_microseconds / 1e6, host.cpu_count)
     tls = [_make_tls(system_config) for _ in range(lanes + 1)]  # one for each thread
-    network, bulk = _make_network(token, host, system_config, tls[0]), list[Lane]()
+    network, bulk = _make_network(token, host, system_config, tls[0], exchanges=exchanges), list[Lane]()
     if isinstance(network, StreamNetwork):
         user_code.outbox = network.outbox
         bulk = [
@@ -113,13 +116,25 @@ def _lasting_thread() -> IoThread:
     return IoThread(is_lasting=True)
 
 
+def _end_lasting_thread() -> None:
+    """End the thread before the interpreter ends, whose memory its loop would still use: a signal 11 in some exits.
+
+    The loop stays open, because gRPC reports to it until the end.
+    """
+    if _lasting_thread.cache_info().currsize:
+        _lasting_thread().join()
+
+
+atexit.register(_end_lasting_thread)  # when this file is loaded: so it is called after what leaves the cluster
+
+
 def client_network(token: bytes, host: Host, system_config: SystemConfig, max_transfer_bytes: int) -> Network:
     """Return the network between remote clients and client servers: both sides come here for it.
 
     ``system_config`` names the transport and the files for TLS of this side. Streams refuse a message that announces more
     than ``max_transfer_bytes`` of buffers, so that a broken peer cannot demand much memory.
     """
-    return _make_network(token, host, system_config, _make_tls(system_config), max_transfer_bytes)
+    return _make_network(token, host, system_config, _make_tls(system_config), max_transfer_bytes, exchanges=True)
 
 
 def _make_tls(system_config: SystemConfig) -> Tls | None:
@@ -137,11 +152,17 @@ def _names_files(system_config: SystemConfig) -> bool:
 
 
 def _make_network(
-    token: bytes, host: Host, system_config: SystemConfig, tls: Tls | None, max_transfer_bytes: int = MAX_TRANSFER_BYTES
+    token: bytes,
+    host: Host,
+    system_config: SystemConfig,
+    tls: Tls | None,
+    max_transfer_bytes: int = MAX_TRANSFER_BYTES,
+    *,
+    exchanges: bool = False,
 ) -> Network:
     """Make the network that the configuration asks for; gRPC is imported only where it is used."""
     if system_config.transport != "grpc":
         return StreamNetwork(token, host, tls=tls, max_transfer_bytes=max_transfer_bytes)
     from minray.platform.transport.grpc_transport import GrpcNetwork
 
-    return GrpcNetwork(token, host, tls=tls)
+    return GrpcNetwork(token, host, tls=tls, exchanges=exchanges)

@@ -184,7 +184,8 @@ async def _run(config: DriverConfig) -> None:
     host = RealHost()
     name = f"client/{config.client[:4].hex()}"
     system = config.node.system_config
-    platform = make_platform(name, config.client, system, config.token, PlainProcesses(), user_code, host)
+    processes = PlainProcesses()
+    platform = make_platform(name, config.client, system, config.token, processes, user_code, host, exchanges=True)
     user_code.spinner.allow(0.0, host.cpu_count)
     driver = ClientDriver(platform, config)
     to_server = StreamNetwork(config.token, host)

@@ -92,6 +92,8 @@ async def with_a_ticket(
         bad = [
             ("/minray.Rpc/CheckAlive", chance.randbytes(30)),
             ("/minray.Rpc/CheckAlive", msgspec.msgpack.encode((1, 1, b"\x90", ()))),
+            ("/minray.Session/Exchange", msgspec.msgpack.encode([("CheckAlive", 1, b"\x90"), ("CheckAlive", 1, b"")])),
+            ("/minray.Session/Exchange", chance.randbytes(30)),
             ("/minray.Session/Close", b"\xc0"),
             ("/minray.Session/Download", b"\x91" * 200_000 + b"\xc0"),
             (grpc_wire.UPLOAD, msgspec.msgpack.encode((1, (2**62, 2**62)))),

@@ -19,7 +19,7 @@ import grpc.aio
 import msgspec
 import pytest
 
-from minray.platform.base import ChannelBroken, Incoming, Listener
+from minray.platform.base import ChannelBroken, Counters, Incoming, Listener
 from minray.platform.transport import grpc_server, grpc_wire, handshake, strangers
 from minray.platform.transport.grpc_server import GrpcListener
 from minray.platform.transport.grpc_transport import GrpcChannel, GrpcNetwork
@@ -72,7 +72,10 @@ async def fails(call: Awaitable[Any], code: grpc.StatusCode) -> None:
 
 
 @pytest.mark.parametrize("ticket", [None, b"", bytes(32)])
-@pytest.mark.parametrize("method", ["/minray.Rpc/Ping", "/minray.Session/Upload", "/minray.Session/Close", "/a.B/C"])
+@pytest.mark.parametrize(
+    "method",
+    ["/minray.Rpc/Ping", "/minray.Session/Exchange", "/minray.Session/Upload", "/minray.Session/Close", "/a.B/C"],
+)
 def test_a_call_without_a_ticket(method: str, ticket: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
     async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
         metadata = () if ticket is None else ((grpc_wire.TICKET, ticket),)
@@ -217,6 +220,80 @@ def test_a_malformed_message_ends_its_session(
     attack(story)
     (line,) = caplog.messages
     assert any(word in line for word in reason.split("|")), line
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        (b"\xc1", "malformed|truncated|invalid"),
+        ([("Ping", 1)], "length 3"),
+        ([("Ping", -1, b"")], ">= 0"),
+        ([(b"Ping", 1, b"")], "Expected `str`"),
+    ],
+)
+def test_a_malformed_exchange_ends_its_session(requests: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(listener: Listener, raw: grpc.aio.Channel, misused: GrpcChannel) -> None:
+        stream = raw.stream_stream(grpc_wire.EXCHANGE)(metadata=misused._metadata)
+        await stream.write(requests if isinstance(requests, bytes) else msgspec.msgpack.encode(requests))
+        await fails(stream.read(), grpc.StatusCode.INVALID_ARGUMENT)
+        await until(lambda: misused.closed)
+
+    attack(story)
+    (line,) = caplog.messages
+    assert any(word in line for word in reason.split("|")), line
+
+
+def test_the_number_of_an_open_call_ends_its_session(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        with tempfile.TemporaryDirectory(prefix="minray-") as directory:
+            network = GrpcNetwork(TOKEN, RealHost(), exchanges=True)
+            async with (
+                listening(network, f"unix:{directory}/listener", lambda incoming: None) as listener,
+                grpc.aio.insecure_channel(listener.endpoint) as raw,
+            ):
+                channel = await network.connect(listener.endpoint, SERVER, CLIENT, lambda: None)
+                waiting = ask(channel, "Wait")
+                stream = raw.stream_stream(grpc_wire.EXCHANGE)(metadata=channel._metadata)
+                await stream.write(msgspec.msgpack.encode([("Wait", 1, b"")] * 2))
+                await fails(stream.read(), grpc.StatusCode.INVALID_ARGUMENT)
+                with pytest.raises(ChannelBroken):
+                    await waiting
+
+    run_grpc(story())
+    (line,) = caplog.messages
+    assert "call 1 came twice" in line
+
+
+def test_what_is_sent_while_a_message_is_on_its_way_leaves_in_one() -> None:
+    async def story() -> None:
+        with tempfile.TemporaryDirectory(prefix="minray-") as directory:
+            network = GrpcNetwork(TOKEN, RealHost(), exchanges=True)
+            async with listening(network, f"unix:{directory}/listener", lambda incoming: incoming.reply(b"")) as listener:
+                channel = await network.connect(listener.endpoint, SERVER, CLIENT, lambda: None)
+                await ask(channel, "Ping")
+                before = network.counters.frames
+                await asyncio.gather(*(ask(channel, "Ping") for _ in range(1000)))
+                assert network.counters.frames - before < 50
+                assert network.counters.requests == network.counters.replies == 1001
+                channel.close()
+
+    run_grpc(story())
+
+
+def test_a_batch_has_an_end() -> None:
+    async def story() -> None:
+        written: list[list[Any]] = []
+
+        async def write(message: bytes) -> None:
+            written.append(msgspec.msgpack.decode(message))
+
+        writer = grpc_wire.BatchWriter(write, Counters())
+        for size in (100, 2 * grpc_wire.BATCH_BYTES, 100, 100):
+            writer.add(("Ping", 0, b""), size)
+        await writer.finish()
+        assert [len(batch) for batch in written] == [1, 1, 2]
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,11 @@ def lanes(directory: Path, scheme: str) -> Iterator[Transport]:
 
 
 @contextmanager
-def grpc(directory: Path, scheme: str) -> Iterator[Transport]:
+def grpc(directory: Path, scheme: str, exchanges: bool = False) -> Iterator[Transport]:
     endpoint = f"unix:{directory}/listener" if scheme == "unix" else "tcp:127.0.0.1:0"
-    network_a, network_b, stranger = (GrpcNetwork(token, RealHost(), tls=tls(scheme)) for token in TOKENS)
+    network_a, network_b, stranger = (
+        GrpcNetwork(token, RealHost(), tls=tls(scheme), exchanges=exchanges) for token in TOKENS
+    )
     yield Transport(network_a, network_b, endpoint, run_grpc, stranger)
 
 
@@ -157,6 +159,7 @@ TRANSPORTS: dict[str, Callable[[Path], AbstractContextManager[Transport]]] = {
     "grpc-unix": partial(grpc, scheme="unix"),
     "grpc-tcp": partial(grpc, scheme="tcp"),
     "grpc-tls": partial(grpc, scheme="tls"),
+    "grpc-exchange": partial(grpc, scheme="tcp", exchanges=True),
     "relayed-channel": partial(relayed, listens=False),
     "relayed-listener": partial(relayed, listens=True),
     "simulated": simulated,

@@ -577,6 +577,22 @@ def test_on_grpc_a_forked_driver_is_told_at_once_that_it_cannot_join() -> None:
     assert done.stdout.splitlines() == ["ConnectionError True", "RuntimeError True", "works"]
 
 
+def test_on_grpc_the_loop_ends_before_the_interpreter() -> None:
+    """A loop that outlives the interpreter uses its freed memory: an exit with signal 11, if it has something to do then."""
+    done = run_driver(
+        """
+        import atexit, threading
+        def last():  # before the import, so that it is called after everything that the import registers
+            print(ray.is_initialized(), "minray-io" in [thread.name for thread in threading.enumerate()])
+        atexit.register(last)
+        import minray.platform.real
+        ray.init(num_cpus=1, logging_level="ERROR", _system_config={"transport": "grpc"})
+        print(ray.get(ray.remote(lambda: "works").remote()))
+        """
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["works", "False False"]), done.stderr
+
+
 def test_multiprocessing_beside_a_driver() -> None:
     done = run_driver(
         """

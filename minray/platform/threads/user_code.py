@@ -446,12 +446,17 @@ class IoThread:
         """End the thread and close the loop, whose tasks have ended."""
         if self.before_end is not None:
             self.loop.call_soon_threadsafe(self.before_end)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(STOP_S)
+        self.join()
         if not self._thread.is_alive():
             with warnings.catch_warnings():  # Connections that still wait for their peer's goodbye end here.
                 warnings.simplefilter("ignore", ResourceWarning)
                 self.loop.close()
+
+    def join(self) -> None:
+        """Stop the loop, and wait until the thread has ended."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(STOP_S)
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -37,6 +37,7 @@ from minray.platform.transport.grpc_wire import (
     CHALLENGE,
     CLOSE,
     DOWNLOAD,
+    EXCHANGE,
     MALFORMED,
     OPEN,
     OPERATION,
@@ -47,12 +48,14 @@ from minray.platform.transport.grpc_wire import (
     TICKET,
     UPLOAD,
     Assembly,
+    BatchWriter,
     Context,
     InOrder,
     Violation,
     count_frame,
     decode_number,
     decode_request,
+    decode_requests,
     decode_upload,
     encode,
     pieces,
@@ -105,8 +108,10 @@ class _Session:
         """Number of messages delivered."""
         self._all_heard: tuple[int, asyncio.Event] | None = None
         """Set while a client that closes waits: the number of messages it has sent, and the event of their delivery."""
-        self._answers: dict[int, asyncio.Future[bytes]] = {}
-        """The answer of each open call, by call id."""
+        self._answers: dict[int, asyncio.Future[bytes] | BatchWriter] = {}
+        """Where the answer of each open call goes, by call id: to the gRPC call that brought it, or into an exchange."""
+        self._reading: set[asyncio.Task[None]] = set()
+        """The reading of each exchange that is open."""
         self._last_reply = 0
         """The number of the last reply without buffers."""
         self._uploads: dict[int, list[memoryview]] = {}
@@ -118,7 +123,10 @@ class _Session:
         self.ended.set()
         answers, self._answers = self._answers, {}
         for answer in answers.values():
-            answer.cancel()
+            if isinstance(answer, asyncio.Future):
+                answer.cancel()
+        for reading in self._reading:
+            reading.cancel()
         self._downloads.clear()
 
     async def handle(self, method: str, request: bytes, context: Context) -> bytes:
@@ -130,12 +138,10 @@ class _Session:
                 buffers = self._uploads.pop(call_id, ())
                 if sizes_of(buffers) != sizes:
                     raise Violation(f"the buffers of call {call_id} were not uploaded")
-            if call_id in self._answers:
-                raise Violation(f"call {call_id} came twice")
-            if call_id:
-                self._answers[call_id] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future() if call_id else None
+            if answer is not None:
+                self._begin_call(call_id, answer)
             deliver = partial(self._deliver, GrpcIncoming(method, payload, buffers, self._peer, self, call_id))
-            answer = self._answers.get(call_id)
             if sizes:
                 deliver()
             else:
@@ -151,6 +157,32 @@ class _Session:
                 raise  # gRPC has cancelled this call; the session has not ended.
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the session has ended")
 
+    def _begin_call(self, call_id: int, answer: asyncio.Future[bytes] | BatchWriter) -> None:
+        if call_id in self._answers:
+            raise Violation(f"call {call_id} came twice")
+        self._answers[call_id] = answer
+
+    async def exchange(self, _requests: AsyncIterator[bytes], context: Context) -> None:
+        """Handle the requests of one stream until the client or the session ends; their answers go back on it."""
+        writer = BatchWriter(context.write, self._counters)
+        reading = asyncio.get_running_loop().create_task(self._read_exchange(writer, context), name="read an exchange")
+        self._reading.add(reading)
+        try:
+            await asyncio.wait([reading])
+            if not reading.cancelled() and isinstance(error := reading.exception(), MALFORMED):
+                await self._refuse(error, context)
+            await writer.finish()
+        finally:
+            reading.cancel()
+            self._reading.discard(reading)
+
+    async def _read_exchange(self, writer: BatchWriter, context: Context) -> None:
+        while isinstance(message := await context.read(), bytes):
+            for method, call_id, payload in decode_requests(message):
+                if call_id:
+                    self._begin_call(call_id, writer)
+                self._deliver(GrpcIncoming(method, payload, (), self._peer, self, call_id))
+
     def _deliver(self, incoming: GrpcIncoming) -> None:
         if self.ended.is_set():
             return
@@ -165,14 +197,17 @@ class _Session:
     def answer(self, call_id: int, failure: str, payload: bytes, buffers: Sequence[Buffer]) -> None:
         check_size("a reply", payload, buffers)
         answer = self._answers.pop(call_id, None)
-        if answer is None or answer.done():
+        if answer is None or (isinstance(answer, asyncio.Future) and answer.done()):
             return
+        self._counters.replies += 1
         if buffers:
             self._downloads[call_id] = buffers
-        else:
+        if isinstance(answer, BatchWriter):
+            answer.add((call_id, failure, payload, sizes_of(buffers)), len(payload))
+            return
+        if not buffers:
             self._last_reply += 1
         message = encode((failure, 0 if buffers else self._last_reply, payload, sizes_of(buffers)))
-        self._counters.replies += 1
         count_frame(self._counters, message)
         answer.set_result(message)
 
@@ -281,6 +316,8 @@ class GrpcListener(grpc.GenericRpcHandler):
             return grpc.stream_stream_rpc_method_handler(partial(self._turn_away, method, is_late))
         if method.startswith(OPERATION):
             return grpc.unary_unary_rpc_method_handler(partial(session.handle, method.removeprefix(OPERATION)))
+        if method == EXCHANGE:
+            return grpc.stream_stream_rpc_method_handler(session.exchange)
         if method == UPLOAD:
             return grpc.stream_unary_rpc_method_handler(session.upload)
         if method == DOWNLOAD:

@@ -9,6 +9,8 @@ Rules
     A number that never comes must not block later ones for ever: any failed call ends the channel.
   * At most ``MAX_CALLS_IN_FLIGHT`` calls are under way on a channel, and the others wait here. With more streams on one
     connection, the peer would end it.
+  * A network may send the requests of a channel in one stream, which keeps their order (``exchanges``). Remote clients and
+    their driver processes do.
   * Before gRPC connects to a unix socket, a connection of our own finds out whose process listens there.
   * gRPC does not survive a fork. Only processes of a cluster that asked for it import this module; the zygote never.
     A child that user code forks from such a process cannot use gRPC or join a cluster through it. The child also keeps the
@@ -58,6 +60,7 @@ from minray.platform.transport.grpc_wire import (
     CHANNEL_OPTIONS,
     CLOSE,
     DOWNLOAD,
+    EXCHANGE,
     MALFORMED,
     MAX_CALLS_IN_FLIGHT,
     OPEN,
@@ -69,10 +72,12 @@ from minray.platform.transport.grpc_wire import (
     TICKET_BYTES,
     UPLOAD,
     Assembly,
+    BatchWriter,
     InOrder,
     Stream,
     count_frame,
     decode_answer,
+    decode_answers,
     encode,
     pieces,
     sizes_of,
@@ -104,8 +109,16 @@ class GrpcChannel:
     """The side that connected: a ``Channel``."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, opened: Stream, peer: bytes, ticket: bytes, name: str, counters: Counters
+        self,
+        channel: grpc.aio.Channel,
+        opened: Stream,
+        peer: bytes,
+        ticket: bytes,
+        name: str,
+        counters: Counters,
+        exchanges: bool = False,
     ) -> None:
+        """Make a channel out of an open session; with ``exchanges``, requests without buffers travel in one stream."""
         self.peer = peer
         self.closed = False
         self.on_close: Callable[[], None] | None = None
@@ -138,6 +151,15 @@ class GrpcChannel:
         """The calls under way."""
         self._tasks = TaskSet()
         self._spawn(self._watch(), "watch")
+        self._writer: BatchWriter | None = None
+        """Sends requests without buffers in one stream; None if each is a call of its own."""
+        self._reading: set[asyncio.Task[None]] = set()
+        """Reads that stream, if there is one."""
+        if exchanges:
+            exchange: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(EXCHANGE)
+            stream = exchange(metadata=self._metadata)
+            self._writer = BatchWriter(stream.write, counters)
+            self._reading.add(self._spawn(self._guard(self._read_exchange(stream)), "read"))
 
     def call(
         self,
@@ -171,15 +193,22 @@ class GrpcChannel:
     def _send(self, method: str, call_id: int, payload: bytes, buffers: Sequence[Buffer]) -> None:
         self._counters.requests += 1
         self._sent += 1
+        if self._writer is not None and not buffers:
+            self._writer.add((method, call_id, payload), len(payload))
+            return
         if not buffers:
             self._last_sequence += 1
         message = encode((call_id, 0 if buffers else self._last_sequence, payload, sizes_of(buffers)))
-        self._waiting.append(partial(self._perform, method, call_id, message, buffers))
+        self._begin(partial(self._perform, method, call_id, message, buffers))
+
+    def _begin(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin an operation as soon as fewer than ``MAX_CALLS_IN_FLIGHT`` are under way."""
+        self._waiting.append(operation)
         self._start()
 
     def _start(self) -> None:
         while self._waiting and len(self._in_flight) < MAX_CALLS_IN_FLIGHT:
-            task = self._spawn(self._waiting.popleft()(), "call")
+            task = self._spawn(self._guard(self._waiting.popleft()()), "call")
             self._in_flight.add(task)
             task.add_done_callback(self._on_landed)
 
@@ -189,16 +218,20 @@ class GrpcChannel:
 
     async def _perform(self, method: str, call_id: int, message: bytes, buffers: Sequence[Buffer]) -> None:
         """Carry out one operation, from its request to the delivery of its reply."""
+        if buffers:
+            await self._upload(call_id, buffers)
+        operation = self._operations.get(method)
+        if operation is None:
+            operation = self._operations[method] = self._channel.unary_unary(OPERATION + method)
+        count_frame(self._counters, message)
+        answer = await operation(message, metadata=self._metadata)
+        if call_id:
+            await self._receive(call_id, answer)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await a part of the channel's work; if it fails, break the channel."""
         try:
-            if buffers:
-                await self._upload(call_id, buffers)
-            operation = self._operations.get(method)
-            if operation is None:
-                operation = self._operations[method] = self._channel.unary_unary(OPERATION + method)
-            count_frame(self._counters, message)
-            answer = await operation(message, metadata=self._metadata)
-            if call_id:
-                await self._receive(call_id, answer)
+            await work
         except grpc.aio.AioRpcError as error:
             self._break(f"{error.code().name}: {error.details()}")
         except (asyncio.CancelledError, grpc.aio.UsageError):  # gRPC's way to report that its channel was closed meanwhile
@@ -222,7 +255,20 @@ class GrpcChannel:
         failure, sequence, payload, sizes = decode_answer(message)
         if not sizes:
             self._replies.arrive(sequence, partial(self._deliver, call_id, failure, payload, ()))
-            return
+        else:
+            await self._download(call_id, failure, payload, sizes)
+
+    async def _read_exchange(self, stream: Stream) -> None:
+        """Deliver the answers that come in the stream, until the listener ends it."""
+        while isinstance(message := await stream.read(), bytes):
+            for call_id, failure, payload, sizes in decode_answers(message):
+                if sizes:
+                    self._begin(partial(self._download, call_id, failure, payload, sizes))
+                else:
+                    self._deliver(call_id, failure, payload, ())
+
+    async def _download(self, call_id: int, failure: str, payload: bytes, sizes: Sequence[int]) -> None:
+        """Fetch the buffers of a reply, and deliver it."""
         assembly = Assembly(sizes)
         async for piece in self._download_buffers(encode(call_id), metadata=self._metadata):
             assembly.add(piece)
@@ -263,8 +309,8 @@ class GrpcChannel:
 
     async def _drain(self, reason: str) -> None:
         """Wait a moment for replies that were sent before the end, then end the channel and its open calls."""
-        if self._in_flight:
-            await asyncio.wait(self._in_flight, timeout=DRAIN_TIMEOUT_S)
+        if self._in_flight or self._reading:
+            await asyncio.wait(self._in_flight | self._reading, timeout=DRAIN_TIMEOUT_S)
         self._end(reason)
         await self._channel.close()
 
@@ -294,11 +340,13 @@ class GrpcChannel:
 class GrpcNetwork:
     """The ``Network`` of clusters with ``transport="grpc"``. TLS is spoken at ``tcp:`` endpoints alone."""
 
-    def __init__(self, token: bytes, host: Host, *, tls: Tls | None = None) -> None:
+    def __init__(self, token: bytes, host: Host, *, tls: Tls | None = None, exchanges: bool = False) -> None:
+        """With ``exchanges``, the requests of each channel travel in one stream instead of a call for each."""
         self.counters = Counters()
         self.token = token
         self.host = host
         self.tls = tls
+        self.exchanges = exchanges
 
     async def listen(self, endpoint: str, identity: bytes, on_incoming: OnIncoming) -> GrpcListener:
         def new_handshake(binding: bytes) -> ServerHandshake:
@@ -374,7 +422,8 @@ class GrpcNetwork:
         ticket = await _read(opened)
         proving.cancel()
         assert client.peer is not None
-        return GrpcChannel(raw, opened, client.peer, ticket, f"the channel to {endpoint}", self.counters)
+        name = f"the channel to {endpoint}"
+        return GrpcChannel(raw, opened, client.peer, ticket, name, self.counters, self.exchanges)
 
 
 async def _read(opened: Stream) -> bytes:

@@ -5,6 +5,7 @@ Ray: src/ray/protobuf/ (there each service has methods of its own), src/ray/rpc/
     /minray.Session/Open       stream    the handshake, a ticket, then silence; the channel lives as long as this stream
     /minray.Session/Prove      stream    the client's second word of that handshake, for the challenge that it names
     /minray.Rpc/<Method>       unary     ``[call_id, sequence, payload, buffer sizes]`` -> the answer, of the same shape
+    /minray.Session/Exchange   stream    lists of ``[method, call_id, payload]`` one way, and of answers the other
     /minray.Session/Upload     client    ``[call_id, buffer sizes]``, then the bytes of a request's buffers, in pieces
     /minray.Session/Download   server    ``call_id`` -> the bytes of a reply's buffers, in pieces
     /minray.Session/Close      unary     ``number of messages sent`` -> an answer when all of them have arrived
@@ -13,15 +14,22 @@ What a client says in the handshake is metadata, which gRPC limits to a few kilo
 could come at once, before anybody has proven anything.
 
 An answer has the kind of its failure (empty for success) in the place of the call id. A ``call_id`` of 0 is a notification.
+A channel may send its requests without buffers in one ``Exchange`` instead of a call for each. The answer to such a request
+comes there too, as ``[call_id, failure, payload, buffer sizes]``. A remote client's channels do so, because a message of an
+open stream costs both sides about half of what a call costs.
+
 The ticket is the key of a session: 32 random bytes. Every call except ``Open`` and ``Prove`` carries it as metadata. The
 cluster token itself is never sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated
 
+import grpc
 import grpc.aio
 import msgspec
 
@@ -33,11 +41,13 @@ from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S
 MAX_CALLS_IN_FLIGHT = 2000
 MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 64 * 1024
 """The largest gRPC message in bytes: the largest record, and room for its call id, sequence and buffer sizes."""
+BATCH_BYTES = 1024 * 1024
+"""Payload bytes after which a message of an ``Exchange`` takes no further request or answer."""
 MAX_TRANSFER_BYTES = 64 * 1024**3
 """The largest sum of buffers, in bytes, that one message may announce: a bound on the memory that a peer can demand."""
 
-OPEN, PROVE, UPLOAD, DOWNLOAD, CLOSE = (
-    f"/minray.Session/{name}" for name in ("Open", "Prove", "Upload", "Download", "Close")
+OPEN, PROVE, EXCHANGE, UPLOAD, DOWNLOAD, CLOSE = (
+    f"/minray.Session/{name}" for name in ("Open", "Prove", "Exchange", "Upload", "Download", "Close")
 )
 OPERATION = "/minray.Rpc/"
 TICKET = "minray-ticket-bin"
@@ -81,6 +91,8 @@ _Sizes = tuple[_Natural, ...]
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, bytes, _Sizes]).decode
 decode_answer = msgspec.msgpack.Decoder(tuple[str, _Natural, bytes, _Sizes]).decode
+decode_requests = msgspec.msgpack.Decoder(list[tuple[str, _Natural, bytes]]).decode
+decode_answers = msgspec.msgpack.Decoder(list[tuple[_Natural, str, bytes, _Sizes]]).decode
 decode_upload = msgspec.msgpack.Decoder(tuple[_Natural, _Sizes]).decode
 decode_number = msgspec.msgpack.Decoder(_Natural).decode
 
@@ -139,6 +151,50 @@ class Assembly:
         if any(len(buffer) < size for buffer, size in zip(self._buffers, self._sizes, strict=True)):
             raise Violation("fewer bytes than the buffers have")
         return [memoryview(buffer).toreadonly() for buffer in self._buffers]
+
+
+class BatchWriter:
+    """Writes to one side of an ``Exchange``. Records that are added while a message is on its way leave together in the next."""
+
+    def __init__(self, write: Callable[[bytes], Awaitable[None]], counters: Counters) -> None:
+        self._write = write
+        self._counters = counters
+        self._waiting: deque[tuple[int, tuple[object, ...]]] = deque()
+        """Records that are not written yet, each with the bytes of its payload."""
+        self._writing: asyncio.Task[None] | None = None
+        """Writes what waits; None while nothing does."""
+
+    def add(self, record: tuple[object, ...], size_bytes: int) -> None:
+        """Send a request or an answer, whose payload has this size."""
+        self._waiting.append((size_bytes, record))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_all(), name="write an exchange")
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                message = encode(self._take_batch())
+                count_frame(self._counters, message)
+                await self._write(message)
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            pass  # the stream has ended, and its reader says why
+        finally:
+            self._waiting.clear()
+            self._writing = None
+
+    def _take_batch(self) -> list[tuple[object, ...]]:
+        size_bytes, record = self._waiting.popleft()
+        batch = [record]
+        while self._waiting and size_bytes + self._waiting[0][0] <= BATCH_BYTES:
+            more_bytes, record = self._waiting.popleft()
+            size_bytes += more_bytes
+            batch.append(record)
+        return batch
+
+    async def finish(self) -> None:
+        """Return when everything that was added is written, or cannot be."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
 
 
 def sizes_of(buffers: Sequence[Buffer]) -> tuple[int, ...]:
