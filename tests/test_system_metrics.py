@@ -23,7 +23,9 @@ from minray.protocol.gcs import UNEXPECTED_TERMINATION, JobConfig, JobInfo, Node
 from minray.protocol.metrics import GcsMetrics, NodeMetrics
 from minray.protocol.state import MetricFamily, MetricSample, ProcessMetrics, SystemValue
 from minray.raylet.node_metrics import gpu_values
+from minray.rpc.request_meter import RequestMeter
 from tests.metrics_page import PAGE, page_with_table
+from tests.rpc.test_request_meter import message
 from tests.util.exposition import parse
 
 ROOT = Path(__file__).parent.parent
@@ -170,6 +172,24 @@ def test_the_page_shows_the_definitions() -> None:
     assert PAGE.read_text() == page_with_table(PAGE.read_text()), "run: python -m tests.metrics_page"
 
 
+def test_requests_of_nodes_and_of_the_gcs_are_told_apart_and_written_alike() -> None:
+    meter = RequestMeter()
+    meter.counting(lambda incoming: incoming.reply(b""))(message("Poll"))
+    told = list(meter.values())
+    families = families_of(figures(of_nodes=[NodeMetrics(b"other", told)], gcs=GcsMetrics(told)))
+    assert series(text_of(families)) == series(exposition(families).decode())
+    found = values(families, "ray_grpc_server_req_finished_total", "Component", "Method")
+    assert found == {("raylet", "Poll"): 1, ("gcs_server", "Poll"): 1}
+    (family,) = [family for family in families if family.name == "ray_grpc_server_req_process_time_ms"]
+    assert sum(value for suffix, labels, value in family.samples if labels.get("le") == "+Inf") == 2
+
+
+def test_programs_cannot_take_the_names_of_a_histogram_of_the_system() -> None:
+    taken = MetricFamily("grpc_server_req_process_time_ms_sum", "gauge", "", [], [MetricSample({}, 1.0, [])])
+    process = ProcessMetrics("10.0.0.1", b"w", b"job1", [taken])
+    assert "is left out" in text_of(families_of(figures(metrics=ClusterMetrics([process], []))))
+
+
 def names_in(text: str) -> set[str]:
     return set(re.findall(r"\b(?:ray|minray)_[a-z0-9_]+\b", text))
 
@@ -182,7 +202,9 @@ def test_the_dashboard_asks_for_metrics_that_exist_and_labels_that_they_have() -
     assert len(panels) >= 20 and names_in(" ".join(queries)) <= full_names()
     for query in queries:
         for name, selectors in re.findall(r"((?:ray|minray)_[a-z0-9_]+)\{([^}]*)\}", query):
-            definition = (OWN_DEFINITIONS | {f"ray_{key}": value for key, value in DEFINITIONS.items()})[name]
+            definition = (OWN_DEFINITIONS | {f"ray_{key}": value for key, value in DEFINITIONS.items()})[
+                name.removesuffix("_bucket")
+            ]
             known = {"SessionName", "Version", *WHERE[definition.about], *definition.labels}
             assert set(re.findall(r"(\w+)[!=]=?~?\"", selectors)) <= known, query
         assert query.count("(") == query.count(")") and query.count("{") == query.count("}")

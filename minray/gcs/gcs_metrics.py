@@ -17,6 +17,7 @@ from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.platform.base import Platform
 from minray.protocol.metrics import GcsMetrics, GetGcsMetrics
 from minray.protocol.state import SystemValue
+from minray.rpc.request_meter import RequestMeter
 from minray.rpc.service import Call
 
 LEAST_S, MOST_S = 0.2, 60.0
@@ -29,8 +30,9 @@ COMPONENT = {"Component": "gcs"}
 class GcsMetricsService:
     """Serves the question for the figures of one gcs."""
 
-    def __init__(self, platform: Platform, tasks: GcsTaskManager) -> None:
+    def __init__(self, platform: Platform, tasks: GcsTaskManager, requests: RequestMeter) -> None:
         self._platform = platform
+        self._requests = requests
         self._tasks = tasks
         self._last: tuple[float, ProcessUsage | None] | None = None
         """Time and result of the last measurement."""
@@ -43,7 +45,7 @@ class GcsMetricsService:
             await asyncio.sleep(WAIT_S)
         self._last = loop.time(), self._measure()
         lag = SystemValue("io_context_event_loop_lag_ms", lag_ms, {"Name": "gcs_server"})
-        return GcsMetrics([*self._process(before, self._last), *self._events(), lag])
+        return GcsMetrics([*self._process(before, self._last), *self._events(), *self._requests.values(), lag])
 
     def _measure(self) -> ProcessUsage | None:
         return self._platform.host.process_usage(self._platform.processes.pid)

@@ -55,6 +55,7 @@ from minray.protocol.core_worker import RayletEnds
 from minray.protocol.placement_group import PLACEMENT_GROUPS, PlacementGroupInfo
 from minray.protocol.state import AddTaskEventData, GetTaskEvents, TaskEvents
 from minray.rpc.pubsub import Publisher
+from minray.rpc.request_meter import RequestMeter
 from minray.rpc.service import Call, Dispatcher
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,8 @@ class GcsServer:
             self._store_node,
             self._group_scheduler.on_node_leaving,
         )
-        metrics, join_check = GcsMetricsService(platform, self.tasks), JoinCheck(platform)
+        self._requests = RequestMeter()
+        metrics, join_check = GcsMetricsService(platform, self.tasks, self._requests), JoinCheck(platform)
         self._dispatcher = Dispatcher(
             self, self._actors, self._actors.queries, self._group_scheduler, self._drainer, metrics, join_check
         )
@@ -125,7 +127,8 @@ class GcsServer:
             self._storage = await GcsStorage.open(self._platform, self._config.storage_path)
             await self._load()
             for endpoint in self._config.endpoints:
-                listener = await self._platform.network.listen(endpoint, self._platform.identity, self._dispatcher)
+                on_incoming = self._requests.counting(self._dispatcher)
+                listener = await self._platform.network.listen(endpoint, self._platform.identity, on_incoming)
                 self._listeners.append(listener)
         except BaseException:
             await self.close()

@@ -8,16 +8,16 @@ that reports a value gives it the name without ``ray_``. Ray calls some numbers 
 with ``_total``; here they are counters. A number that only grows under another name stays a gauge, as in Ray, because a
 counter's name must end with ``_total``.
 
-Nothing in minray measures the rest, which is left out: single operations of event loops (``ray_operation_*``) and of gRPC
-(``ray_grpc_server_req_*``), latencies of health checks and of the gcs's storage, percentiles of placement times. Throughput
-of spilling, TPUs and swap are left out, too.
+Nothing in minray measures the rest, which is left out: single operations of event loops (``ray_operation_*``), latencies of
+health checks and of the gcs's storage, percentiles of placement times. Throughput of spilling, TPUs and swap are left out,
+too.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from minray.protocol.state import COUNTER, GAUGE
+from minray.protocol.state import COUNTER, GAUGE, HISTOGRAM
 
 PREFIX = "ray_"
 NODE, COMPONENT, RAYLET, GCS, WORKER = "node", "component", "raylet", "gcs", "worker"
@@ -30,6 +30,10 @@ WHERE = {
     WORKER: ("Component", "JobId", "NodeAddress", "WorkerId"),
 }
 """Labels that say where a value comes from. All metrics also have ``SessionName`` and ``Version``."""
+
+
+ENDINGS = BUCKET, SUM, COUNT = "_bucket", "_sum", "_count"
+"""Endings of the names of a histogram's series."""
 
 
 class MetricMeaning(NamedTuple):
@@ -182,6 +186,31 @@ DEFINITIONS: dict[str, MetricMeaning] = {
         ("Name",),
         values="`raylet`, `gcs_server`",
     ),
+    **{
+        f"grpc_server_req_{name}_total": MetricMeaning(
+            RAYLET,
+            f"Requests to the gcs and to raylets{more}, over either transport",
+            "requests",
+            ("Method",),
+            kind=COUNTER,
+            values="`Method`: the name of the message, such as `RequestWorkerLease`",
+        )
+        for name, more in {
+            "new": " that have arrived",
+            "handling": " whose handling has begun, which is at once",
+            "finished": " that were answered",
+            "succeeded": " that were answered with a reply",
+            "failed": " that were answered with an error",
+        }.items()
+    },
+    "grpc_server_req_process_time_ms": MetricMeaning(
+        RAYLET,
+        "Time from the arrival of such a request to its answer, which may be waited for",
+        "milliseconds",
+        ("Method",),
+        kind=HISTOGRAM,
+        values="Buckets up to 0.1, 1, 10, 100, 1,000 and 10,000 ms",
+    ),
     "scheduler_tasks": MetricMeaning(
         RAYLET,
         "Lease requests and leases of a node: no node chosen, waiting for large arguments, waiting for resources or a"
@@ -301,5 +330,7 @@ OWN_DEFINITIONS: dict[str, MetricMeaning] = {
 
 
 def full_names() -> set[str]:
-    """Return the names of all system metrics as Prometheus sees them."""
-    return {PREFIX + name for name in DEFINITIONS} | OWN_DEFINITIONS.keys()
+    """Return the names of all system metrics as Prometheus sees them: those of series, too, where there are several."""
+    histograms = [name for name, definition in DEFINITIONS.items() if definition.kind == HISTOGRAM]
+    series = {f"{PREFIX}{name}{ending}" for name in histograms for ending in ENDINGS}
+    return {PREFIX + name for name in DEFINITIONS} | OWN_DEFINITIONS.keys() | series

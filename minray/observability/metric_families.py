@@ -19,14 +19,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from minray.observability.metric_definitions import PREFIX
+from minray.observability.metric_definitions import BUCKET, COUNT, ENDINGS, PREFIX, SUM
 from minray.observability.state_reader import ClusterMetrics
 from minray.protocol.state import COUNTER, HISTOGRAM, MetricFamily, MetricSample, ProcessMetrics
 
 COMPONENT = "core_worker"
 """Value of the label ``Component`` in Ray for drivers and workers."""
-BUCKET, SUM, COUNT = "_bucket", "_sum", "_count"
-"""Endings of the names of a histogram's series."""
 OURS = {
     "Component", "IsHeadNode", "JobId", "NodeAddress", "NodeId", "RayNodeType", "SessionName", "Version", "WorkerId", "ip",
 }  # fmt: skip
@@ -57,7 +55,7 @@ class Family(NamedTuple):
 
     def names(self) -> list[str]:
         """Return the names of the series."""
-        return [self.name + ending for ending in (BUCKET, SUM, COUNT)] if self.kind == HISTOGRAM else [self.name]
+        return [self.name + ending for ending in ENDINGS] if self.kind == HISTOGRAM else [self.name]
 
 
 def joined(families: Iterable[Family], reserved: set[str] | None = None) -> list[Family]:

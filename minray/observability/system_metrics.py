@@ -129,7 +129,7 @@ _WORKER_NODE = {"IsHeadNode": "false", "RayNodeType": "worker"}
 
 
 def _sample(value: SystemValue, labels: Labels) -> Sample:
-    return Sample("", labels | value.labels, value.value)
+    return Sample(value.suffix, labels | value.labels, value.value)
 
 
 def _of_processes(figures: ClusterFigures, common: Labels) -> Values:

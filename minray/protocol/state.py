@@ -237,6 +237,8 @@ class SystemValue(Record, frozen=True):
     """Ray's name of the metric, without ``ray_``."""
     value: float
     labels: dict[str, str] = {}
+    suffix: str = ""
+    """Ending of the name of a histogram's series."""
 
 
 class ProcessMetrics(Record, frozen=True):

@@ -26,6 +26,7 @@ from minray.raylet.io_workers import IoWorkers
 from minray.raylet.kept_metrics import KeptMetrics
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.node_usage import NodeUsage, UsageMeter
+from minray.rpc.request_meter import RequestMeter
 from minray.rpc.service import Call
 from minray.scheduling import lease as states
 
@@ -59,6 +60,7 @@ class MetricsService:
         store: ObjectStore,
         objects: ObjectManager,
         io_workers: IoWorkers,
+        requests: RequestMeter,
     ) -> None:
         self._platform = platform
         self._config = config
@@ -66,6 +68,7 @@ class MetricsService:
         self._store = store
         self._objects = objects
         self._io_workers = io_workers
+        self._requests = requests
         self._meter = UsageMeter(platform.host)
         self.kept = KeptMetrics(config.node_id, broker.pool.is_over)
         self.drivers: dict[bytes, int] = {}
@@ -86,6 +89,7 @@ class MetricsService:
         except OSError:  # For example, no file can be opened just now: the other figures are still known.
             machine = iter(())
         values = [*machine, *self._scheduler(), *self._workers(), *self._memory(), *self._spilling(), *self._transfers()]
+        values += self._requests.values()
         values.append(SystemValue("io_context_event_loop_lag_ms", lag_ms, {"Name": RAYLET}))
         return NodeMetrics(self._config.node_id, values)
 

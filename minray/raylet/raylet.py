@@ -53,6 +53,7 @@ from minray.raylet.resource_reporter import ResourceReporter, needs_of
 from minray.rpc.connection import Peers, PeerUnreachable, ignore
 from minray.rpc.patient_caller import PatientCaller
 from minray.rpc.pubsub import NOTHING, Subscription, next_poll
+from minray.rpc.request_meter import RequestMeter
 from minray.rpc.service import Dispatcher
 
 FAREWELL_TIMEOUT_S = 1.0
@@ -99,7 +100,9 @@ class Raylet:
         self.io_workers = IoWorkers(platform, config, self.store, self._on_shortage, spilling)
         self._departure = self._make_departure()
         self._local_gc = LocalGc(system.local_gc_min_interval_s)
-        self.metrics = MetricsService(platform, config, self._broker, self.store, self.objects, self.io_workers)
+        self._requests = RequestMeter()
+        objects, io_workers = self.objects, self.io_workers
+        self.metrics = MetricsService(platform, config, self._broker, self.store, objects, io_workers, self._requests)
         self._memory_monitor = self._make_memory_monitor()
         log_service = LogService(logs, system.rotation_backup_count)
         self._dispatcher = Dispatcher(
@@ -267,11 +270,12 @@ class Raylet:
 
     async def _listen(self) -> None:
         config, network = self._config, self._platform.network
-        unix = await network.listen(f"{config.socket_dir}/raylet", config.node_id, self._dispatcher)
+        on_incoming = self._requests.counting(self._dispatcher)
+        unix = await network.listen(f"{config.socket_dir}/raylet", config.node_id, on_incoming)
         self._listeners.append(unix)
         tcp_endpoint = ""
         if config.tcp_host:
-            tcp = await network.listen(f"tcp:{config.tcp_host}:{config.tcp_port}", config.node_id, self._dispatcher)
+            tcp = await network.listen(f"tcp:{config.tcp_host}:{config.tcp_port}", config.node_id, on_incoming)
             self._listeners.append(tcp)
             tcp_endpoint = tcp.endpoint
         self.address = Address(config.node_id, config.node_id, unix.endpoint, tcp_endpoint)

@@ -168,7 +168,10 @@ def test_metrics_are_served_with_the_token_and_are_those_that_are_printed(connec
         printed = {family.name for family in text_string_to_metric_families(connected("metrics"))}
         assert names == printed
         known = {sample.name for family in text_string_to_metric_families(served) for sample in family.samples}
-        seldom = {"ray_memory_manager_worker_eviction_total", "ray_node_manager_unexpected_worker_failure_total"}
+        assert re.search(r'ray_grpc_server_req_finished_total{.*Component="gcs_server".*Method="RegisterJob"', served)
+        assert re.search(r'ray_grpc_server_req_finished_total{.*Component="raylet".*Method="RequestWorkerLease"', served)
+        of_gpus = {name for name in queried() if name.startswith(("ray_node_gpu", "ray_node_gram"))}
+        seldom = of_gpus | {"ray_memory_manager_worker_eviction_total", "ray_node_manager_unexpected_worker_failure_total"}
         assert queried() - known <= seldom | {"ray_actors"}, "what a panel asks for exists"
         assert 'ray_height{' in served
     assert process.returncode == 0, "SIGTERM ends it in order"

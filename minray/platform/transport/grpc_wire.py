@@ -154,7 +154,8 @@ class Assembly:
 
 
 class BatchWriter:
-    """Writes to one side of an ``Exchange``. Records that are added while a message is on its way leave together in the next."""
+    """Writes to one side of an ``Exchange``. Records that are added while a message is on its way
+    leave together in the next."""
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]], counters: Counters) -> None:
         self._write = write
