@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import minray
-from minray.observability.chrome_trace import in_rows, trace_events, write_trace
+from minray.observability import chrome_trace
+from minray.observability.chrome_trace import in_rows, newest, trace_events, trace_pieces, write_trace
 from minray.protocol.state import ProfileEvent, ProfileEvents
 
 TASK, ACTOR = b"t" * 20 + b"job1", b"a" * 12 + b"job1"
@@ -22,6 +23,25 @@ def event(start_us: int, duration_us: int = 10, name: str = "f", **fields: Any) 
 
 def worker(name: bytes, *events: ProfileEvent, node: bytes = b"node-1", ip: str = "10.0.0.1") -> ProfileEvents:
     return ProfileEvents(node, ip, name, 7, list(events))
+
+
+def test_the_newest_tasks_are_those_that_ended_last() -> None:
+    workers = [worker(b"v", event(0, 10), event(20, 10)), worker(b"w", event(0, 5), event(10, 90)), worker(b"x", event(1))]
+    ends = [[one.start_us + one.duration_us for one in kept.events] for kept in newest(workers, 3)]
+    assert ends == [[30], [100], [11]]
+    assert newest(workers, 5) == workers
+    assert sum(len(kept.events) for kept in newest([worker(b"v", *[event(0)] * 10)] * 2, 7)) == 7, "ties are no excuse"
+
+
+def test_the_pieces_of_a_trace_are_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [worker(bytes([number]), *[event(start * 100) for start in range(number)]) for number in range(30)]
+    whole = trace_events(workers)
+    for size in (1, 3000, 10**6):
+        monkeypatch.setattr(chrome_trace, "PIECE_BYTES", size)
+        pieces = list(trace_pieces(workers, b"[", b"]"))
+        assert json.loads(b"".join(pieces)) == whole
+        assert size == 10**6 or max(map(len, pieces)) < size + 20_000
+    assert b"".join(trace_pieces([], b"[", b"]")) == b"[]"
 
 
 def test_a_task_is_a_complete_event_with_rays_keys() -> None:

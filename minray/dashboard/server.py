@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -34,18 +34,19 @@ from minray.dashboard.cluster_state import DashboardState, NotFound
 from minray.dashboard.control import Control
 from minray.dashboard.guarded_connection import Doorkeeper
 from minray.dashboard.history import History
-from minray.dashboard.listing import parse_question
+from minray.dashboard.listing import parse_question, whole_number
 from minray.dashboard.logs import LogDesk
 from minray.dashboard.news import News
 from minray.dashboard.page_files import PAGE, PageFile, read_page
 from minray.dashboard.tables import COLUMNS
-from minray.observability.chrome_trace import trace_events
+from minray.observability.chrome_trace import newest, trace_pieces
 from minray.observability.prometheus_exposition import CONTENT_TYPE, exposition
 from minray.platform.base import PlatformError
 from minray.platform.transport.strangers import Strangers
 from minray.platform.transport.tls import PLAIN_PEER
 from minray.platform.transport.tls_acceptor import TlsAcceptor, listening_socket
 from minray.platform.transport.web_tls import WebTls
+from minray.protocol.state import ProfileEvents
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ HEARTBEAT_S = 15.0
 """Seconds without news after which a stream sends an empty comment, so that a dead visitor is noticed."""
 RETRY_MS = 2000
 """Milliseconds after which a browser reconnects a stream that has ended."""
+MOST_DRAWN = 100_000
+"""Most tasks of a timeline with a ``limit``; a page that draws more is slow."""
 MOST_STREAMS = 64
 """Most streams at a time: less than connections, so that others are always answered."""
 EVENT_STREAM = "text/event-stream"
@@ -297,12 +300,34 @@ class DashboardServer:
     async def _history(self, request: web.Request) -> web.Response:
         return _json(self.history.facts())
 
-    async def _timeline(self, request: web.Request) -> web.Response:
+    async def _timeline(self, request: web.Request) -> web.StreamResponse:
+        """Send a trace: the newest ``limit`` tasks with the number of those left out, or all tasks, as a list."""
+        limit = request.query.get("limit")
+        most = None if limit is None else whole_number("limit", limit, 1, MOST_DRAWN)
         profile = await self.state.profile()
-        body = await asyncio.to_thread(lambda: msgspec.json.encode(trace_events(profile.workers)))
-        headers = {"Content-Disposition": 'attachment; filename="minray-timeline.json"'}
-        headers["X-Minray-Silent"] = str(len(profile.silent))
-        return _json_body(body, headers)
+        headers = {"X-Minray-Silent": str(len(profile.silent)), "Content-Type": "application/json"}
+        if most is not None:
+            total = sum(len(worker.events) for worker in profile.workers)
+            workers = await asyncio.to_thread(newest, profile.workers, most)
+            counts = msgspec.json.encode({"total": total, "left_out": max(0, total - most)})
+            return await self._send_trace(request, headers, counts[:-1] + b',"traceEvents":[', workers, b"]}")
+        headers["Content-Disposition"] = 'attachment; filename="minray-timeline.json"'
+        return await self._send_trace(request, headers, b"[", profile.workers, b"]")
+
+    async def _send_trace(
+        self, request: web.Request, headers: dict[str, str], begin: bytes, workers: Sequence[ProfileEvents], end: bytes
+    ) -> web.StreamResponse:
+        """Send a trace in pieces, so that it is never in memory as a whole."""
+        response = web.StreamResponse(headers=headers)
+        response.enable_compression()
+        pieces = trace_pieces(workers, begin, end)
+        try:
+            await response.prepare(request)
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                await self._send(request, response, piece)
+        except ConnectionError:
+            pass  # The visitor has stopped the download.
+        return response
 
     async def _metrics(self, request: web.Request) -> web.Response:
         families = await self.state.metrics()
@@ -413,8 +438,8 @@ def _json(value: Any) -> web.Response:
     return _json_body(msgspec.json.encode(value))
 
 
-def _json_body(body: bytes, headers: dict[str, str] | None = None) -> web.Response:
-    response = web.Response(body=body, content_type="application/json", headers=headers)
+def _json_body(body: bytes) -> web.Response:
+    response = web.Response(body=body, content_type="application/json")
     response.enable_compression()
     return response
 

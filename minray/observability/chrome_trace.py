@@ -12,9 +12,13 @@ phases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from minray.common.ids import job_of, short
 from minray.protocol.state import ProfileEvent, ProfileEvents, func_or_class_name
@@ -28,6 +32,9 @@ PHASES = {
 }
 """Phases of a task in their order, with their colours; these are Ray's names."""
 
+PIECE_BYTES = 256 * 1024
+"""Least bytes of a piece of a trace, but for the last: large enough that a piece costs little beside its events."""
+
 TraceEvent = dict[str, Any]
 
 
@@ -39,8 +46,12 @@ def write_trace(filename: str, events: list[TraceEvent]) -> None:
 
 def trace_events(workers: Sequence[ProfileEvents]) -> list[TraceEvent]:
     """Return the trace: the events of each worker, row by row in the order of their start, and then the names."""
+    return [event for part in trace_parts(workers) for event in part]
+
+
+def trace_parts(workers: Sequence[ProfileEvents]) -> Iterator[list[TraceEvent]]:
+    """Return the trace in parts, a worker's events each, so that a large one need not be in memory as a whole."""
     nodes: dict[bytes, int] = {}
-    events: list[TraceEvent] = []
     names: list[TraceEvent] = []
     rows = 0
     for worker in sorted(workers, key=lambda worker: (worker.node_id, worker.worker_id)):
@@ -51,9 +62,39 @@ def trace_events(workers: Sequence[ProfileEvents]) -> list[TraceEvent]:
         for number, row in enumerate(in_rows(worker.events), 1):
             row_name = f"worker:{worker.worker_id.hex()}" + (f" ({number})" if number > 1 else "")
             names.append(_name("thread_name", row_name, pid=node, tid=rows))
-            events += [part for event in row for part in _describe(event, node, rows)]
+            yield [part for event in row for part in _describe(event, node, rows)]
             rows += 1
-    return events + names
+    yield names
+
+
+def trace_pieces(workers: Sequence[ProfileEvents], begin: bytes, end: bytes) -> Iterator[bytes]:
+    """Return a trace as JSON in pieces of about ``PIECE_BYTES``, between two texts."""
+    piece, separator = bytearray(begin), b""
+    for events in trace_parts(workers):
+        if events:
+            piece += separator + msgspec.json.encode(events)[1:-1]
+            separator = b","
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece + end)
+
+
+def newest(workers: Sequence[ProfileEvents], most: int) -> list[ProfileEvents]:
+    """Return the workers with the tasks that ended last, at most this number of all workers together."""
+    if sum(len(worker.events) for worker in workers) <= most:
+        return list(workers)
+    every = ((_end_of(event), number) for number, worker in enumerate(workers) for event in worker.events)
+    kept = Counter(number for _, number in heapq.nlargest(most, every))
+    return [
+        msgspec.structs.replace(worker, events=heapq.nlargest(kept[number], worker.events, key=_end_of))
+        for number, worker in enumerate(workers)
+        if number in kept
+    ]
+
+
+def _end_of(event: ProfileEvent) -> int:
+    return event.start_us + event.duration_us
 
 
 def in_rows(events: Sequence[ProfileEvent]) -> list[list[ProfileEvent]]:

@@ -2,8 +2,8 @@
 
 Ray: src/ray/rpc/metrics.h, src/ray/rpc/server_call.h (LogProcessTime)
 
-A meter stands between a listener and the dispatcher. It gives each message on with a note of the time, and counts when the
-answer is sent. The gcs and the raylets have one. Workers have none, because a task is one message for its worker, and the count
+A meter stands between a listener and the dispatcher. It passes each message on with a note of the time, and counts when the
+answer is sent. The gcs and the raylets have one. Workers have none: each task is a message for its worker, and the count
 would be part of its time.
 
 Rules

@@ -202,6 +202,24 @@ def test_a_timeline_is_a_download(site: OwnSite) -> None:
     assert any(event["name"] == "add" for event in answer.json)
 
 
+def test_a_timeline_of_the_newest_tasks_says_how_many_are_left_out(site: OwnSite) -> None:
+    minray.get([add.remote(1, number) for number in range(30)])
+    wait_for_condition(lambda: site.get("/api/timeline?limit=10").json["total"] >= 30)
+    answer = site.get("/api/timeline?limit=10").json
+    shown = [event for event in answer["traceEvents"] if event["ph"] == "X"]
+    every = [event for event in site.get("/api/timeline").json if event["ph"] == "X"]
+    assert len(shown) == 10 and answer["left_out"] == answer["total"] - 10 and answer["total"] <= len(every)
+    assert min(event["ts"] + event["dur"] for event in shown) >= sorted(event["ts"] + event["dur"] for event in every)[-10]
+    all_of_it = site.get("/api/timeline?limit=100000").json
+    assert all_of_it["left_out"] == 0 and all_of_it["total"] >= 30
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "100001", ""])
+def test_a_limit_of_a_timeline_is_a_number(site: OwnSite, limit: str) -> None:
+    answer = site.get(f"/api/timeline?limit={limit}")
+    assert answer.status == 400 and "limit must be a whole number from 1 to 100000" in answer.json["error"]
+
+
 def test_the_history_has_samples(site: OwnSite) -> None:
     facts = site.get("/api/metrics/history").json
     assert facts["samples"][0]["series"]["nodes"] == 1 and facts["samples"][0]["series"].keys() == facts["units"].keys()

@@ -12,6 +12,7 @@ import { link } from "./router.js";
 const ROW = 20;
 const AXIS = 24;
 const MOST_LIVE = 5000;
+const MOST_SHOWN = 20000;
 const MOST_NAMES = 40;
 const HUES = [205, 150, 265, 30, 330, 95, 185, 60];
 const NARROWEST_US = 1;
@@ -65,14 +66,14 @@ class Timeline {
   }
 
   async load() {
-    await this.question.ask((signal) => get("/api/timeline", {}, signal), (events) => this.take(events));
+    await this.question.ask((signal) => get("/api/timeline", { limit: MOST_SHOWN }, signal), (trace) => this.take(trace));
   }
 
-  take(events) {
+  take(trace) {
     const wasAll = !this.total || (this.left <= this.begin && this.right >= this.end);
     const names = { process_name: new Map(), thread_name: new Map() };
     const rows = new Map();
-    for (const event of events) {
+    for (const event of trace.traceEvents) {
       if (event.ph === "M") names[event.name]?.set(event.name === "thread_name" ? `${event.pid}/${event.tid}` : event.pid, event.args.name);
       if (event.ph !== "X") continue;
       const key = `${event.pid}/${event.tid}`;
@@ -93,7 +94,7 @@ class Timeline {
     this.begin = tasks.reduce((least, task) => Math.min(least, task.ts), Infinity);
     this.end = tasks.reduce((most, task) => Math.max(most, task.ts + task.dur), -Infinity);
     if (wasAll) [this.left, this.right] = this.total ? [this.begin, Math.max(this.end, this.begin + NARROWEST_US)] : [0, 1];
-    put(this.count, this.total ? `${number(this.total)} tasks of ${number(rows.size)} workers in ${duration((this.end - this.begin) / 1e6)}${this.total > MOST_LIVE ? "; so many are read again only by Reload" : ""}` : "No task has ended yet.");
+    put(this.count, this.total ? `${number(this.total)} tasks of ${number(rows.size)} workers in ${duration((this.end - this.begin) / 1e6)}${this.total > MOST_LIVE ? "; so many are read again only by Reload" : ""}${trace.left_out ? `. ${number(trace.left_out)} tasks that ended earlier are not shown; the download has them` : ""}` : "No task has ended yet.");
     this.spacer.style.height = `${this.rows.length * ROW + AXIS}px`;
     this.showSums(tasks);
     this.draw();
