@@ -10,10 +10,11 @@ another process's explanation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from minray.core_worker.execution.task_execution import TaskExecution
+from minray.core_worker.fetching.results import check_references
 from minray.core_worker.ground.process import Process
 from minray.core_worker.introspection.explainer import Explainer
 from minray.core_worker.introspection.stats import Statistician
@@ -157,38 +158,47 @@ class CoreWorkerService:
         return DONE
 
     async def handle_GetObject(self, request: GetObject, call: Call) -> ObjectReply | None:
-        object_id = request.object_id
-        stored = self._core.store.objects.get(object_id)
-        if stored is None:
-            if not self._core.references.is_in_scope(object_id):
-                return ObjectReply(FREED)
+        object_id, question = request.object_id, request.question
+        stored = self._answer_to(object_id, question)
+        if stored is None and self._core.references.is_in_scope(object_id):
             if not await self._arrives(object_id, request.timeout_s):
                 return ObjectReply(PENDING)
-            stored = self._core.store.objects.get(object_id)
-            if stored is None:
-                return ObjectReply(FREED)
+            stored = self._answer_to(object_id, question)
+        if stored is None:
+            return ObjectReply(FREED)
         if is_larger(stored, request.inline_limit):
             return ObjectReply(LARGE, place=stored.place)
         stored.hand_over()
-        nested = await self._lend_nested(stored, request.requester, request.question)
+        nested = await self._lend_nested(object_id, stored, request.requester, question)
         beside: list[Any] = []
         call.reply(ObjectReply(READY, to_value(stored, nested, beside)), beside)
         return None
 
-    async def _lend_nested(self, stored: StoredObject, requester: Address, question: bytes) -> list[RefInfo]:
-        """Return the references inside a value, with tickets for the process that the value is sent to."""
-        if not stored.nested:
-            return []
+    def _answer_to(self, object_id: bytes, question: bytes) -> StoredObject | None:
+        """Return the value that was sent as the answer to this question before, else the object's value."""
+        return self._core.references.answer_to(object_id, question) or self._core.store.objects.get(object_id)
+
+    async def _lend_nested(
+        self, object_id: bytes, stored: StoredObject, requester: Address, question: bytes
+    ) -> Sequence[RefInfo]:
+        """Return the references inside a value, with tickets for the process that the value is sent to.
+
+        A ticket for the object itself, named after the question, comes first. It keeps the object, and this answer to the
+        question, until that process has got the answer. If that ticket was given back, this question is a late repetition,
+        and nobody hears the answer.
+        """
+        check_references(len(stored.nested))
+        borrowing, own = self._core.borrowing, self._core.process.address
+        if not stored.nested or not borrowing.lend_as_owner(object_id, requester, question, own, stored):
+            return stored.nested
         refs = [(info.object_id, info.owner) for info in stored.nested]
-        return self._core.borrowing.lend_now(refs, requester, question) or await self._core.borrowing.lend(
-            refs, requester, question
-        )
+        return borrowing.lend_now(refs, requester, question) or await borrowing.lend(refs, requester, question)
 
     async def handle_GetObjects(self, request: GetObjects, call: Call) -> None:
         replies: list[ObjectReply | None] = []
-        ready: list[tuple[StoredObject, bytes]] = []
+        ready: list[tuple[bytes, StoredObject, bytes]] = []
         for one in request.questions:
-            stored = self._core.store.objects.get(one.object_id)
+            stored = self._answer_to(one.object_id, one.question)
             if stored is None:
                 is_known = self._core.references.reference_of(one.object_id) is not None
                 replies.append(ObjectReply(PENDING if is_known else FREED))
@@ -197,10 +207,11 @@ class CoreWorkerService:
             else:
                 stored.hand_over()
                 replies.append(None)
-                ready.append((stored, one.question))
-        nested = [await self._lend_nested(stored, request.requester, question) for stored, question in ready]
+                ready.append((one.object_id, stored, one.question))
+        asker = request.requester
+        nested = [await self._lend_nested(object_id, stored, asker, question) for object_id, stored, question in ready]
         beside: list[Any] = []
-        values = iter(to_values(zip((stored for stored, _ in ready), nested, strict=True), beside))
+        values = iter(to_values(zip((stored for _, stored, _ in ready), nested, strict=True), beside))
         call.reply(ObjectReplies([reply or ObjectReply(READY, next(values)) for reply in replies]), beside)
 
     async def _arrives(self, object_id: bytes, timeout_s: float) -> bool:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
 
@@ -52,6 +53,9 @@ class Task:
     """Ways to answer: a push may have come more than once."""
     result: list[RefInfo] | None = None
     ended: bool = False
+    push: Call | None = None
+    is_given_up: bool = False
+    """Whether the worker knows that the owner has given the task up."""
 
 
 class Process:
@@ -122,6 +126,8 @@ class Process:
         def on_answer(infos: list[RefInfo] | None) -> None:
             self.asking.discard(object_id)
             effects = Effects()
+            if infos:
+                self.counter.receive_ticket(RefInfo(object_id, owner.address, question), effects)
             self.counter.remove_question(object_id, effects)
             self.apply(effects)
             if infos is not None:
@@ -147,7 +153,20 @@ class Process:
             self.apply(effects)
 
         carries = frozenset(object_id for object_id, _ in carried)
-        self.cluster.send(self, worker, partial(worker.handle_push, task), on_answer, carries)
+        task.push = self.cluster.send(self, worker, partial(worker.handle_push, task), on_answer, carries)
+
+    def delete(self, object_id: bytes) -> None:
+        """The user frees a value: an error takes its place, which has no references inside."""
+        if object_id in self.values:
+            self.values[object_id] = ()
+
+    def give_up(self, task: Task) -> None:
+        """Fail a call that the actor does not answer; the actor lives, and hears of it."""
+        assert task.push is not None
+        self.cluster.forget(task.push)
+        self.cluster.orphans.update(object_id for object_id, _ in task.held)
+        task.push.on_answer(None)
+        self.cluster.send(self, task.worker, partial(task.worker.handle_give_up, task), ignore)
 
     # --- what the shell does
 
@@ -224,6 +243,8 @@ class Process:
             task.result = infos
             for reply in task.replies:
                 reply(infos)
+            if task.is_given_up:
+                self.take_back_result(task)
             for ref in results:
                 self.drop_ref(ref)
 
@@ -235,6 +256,16 @@ class Process:
             self.keep(keep, lend_results)
         else:
             lend_results()
+
+    def take_back_result(self, task: Task) -> None:
+        """Give back the tickets in an answer that its receiver never sees."""
+        effects = Effects()
+        for info in task.result or ():
+            if info.owner == self.address:
+                self.counter.take_back(info.object_id, [info.ticket], effects)
+            else:
+                effects.give_back.append((info.object_id, info.owner, [info.ticket]))
+        self.apply(effects)
 
     def keep(self, refs: list[Ref], then: Callable[[], None]) -> None:
         def on_tickets(infos: list[RefInfo]) -> None:
@@ -265,14 +296,25 @@ class Process:
         reply([loan for loan in loans if not self.counter.holds_ticket(loan)])
 
     def handle_get(self, object_id: bytes, requester: Process, question: bytes, reply: OnAnswer) -> None:
-        inside = self.values.get(object_id)
+        before = self.counter.answer_to(object_id, question)
+        here = self.values.get(object_id)
+        inside = here if before is None else tuple((info.object_id, info.owner) for info in before.nested)
         if inside is None and self.counter.reference_of(object_id) is not None:
             ask_again = partial(self.handle_get, object_id, requester, question, reply)
             self.askers.setdefault(object_id, []).append(ask_again)
-        elif inside is None:
+        elif not inside:
             reply([])
         else:
-            self.lend(list(inside), requester.address, reply, question)
+            answer = StoredObject(b"", (), False, [RefInfo(inner, owner, b"") for inner, owner in inside])
+            if self.counter.lend(object_id, requester.address, question, self.address, answer):
+                self.lend(list(inside), requester.address, reply, question)
+            else:  # a late repetition, or a question of the dead
+                reply([])
+
+    def handle_give_up(self, task: Task, reply: OnAnswer) -> None:
+        task.is_given_up = True
+        self.take_back_result(task)
+        reply(True)
 
     def handle_push(self, task: Task, reply: OnAnswer) -> None:
         if task.result is not None:
@@ -307,12 +349,19 @@ class Cluster:
         """Requests that have been delivered, and may be once more."""
         self.open: dict[Call, Process] = {}
         """Not answered yet, with their receivers."""
+        self.orphans: set[bytes] = set()
+        """Arguments of tasks that were given up: a worker that holds one without a ticket is not protected any more."""
 
     def at(self, address: Address) -> Process:
         return self.by_id[address.worker_id]
 
     def living(self) -> list[Process]:
         return [process for process in self.processes if process.alive]
+
+    def pushed(self) -> list[Task]:
+        """Tasks at workers whose owners wait for the answer."""
+        tasks = [task for process in self.living() for task in process.tasks]
+        return [task for task in tasks if task.push in self.open and task.owner.alive]
 
     # --- messages
 
@@ -323,10 +372,16 @@ class Cluster:
         handle: Callable[[OnAnswer], None],
         on_answer: OnAnswer,
         carries: frozenset[bytes] = frozenset(),
-    ) -> None:
+    ) -> Call:
         call = Call(sender, handle, on_answer, carries)
         self.open[call] = receiver
         self._put(sender, receiver, partial(self._arrive, receiver, call))
+        return call
+
+    def forget(self, call: Call) -> None:
+        """The sender does not wait for the answer any more."""
+        call.answered = True
+        self.open.pop(call, None)
 
     def _put(self, sender: Process, receiver: Process, delivery: Callable[[], None]) -> None:
         self.links.setdefault((sender.name, receiver.name), deque()).append(delivery)
@@ -345,8 +400,7 @@ class Cluster:
             return
         if receiver.name in call.sender.cut_off:
             reply = None
-        call.answered = True
-        self.open.pop(call, None)
+        self.forget(call)
         call.on_answer(reply)
 
     def busy_links(self) -> list[tuple[str, str]]:
@@ -394,9 +448,10 @@ class Cluster:
             return
         for other in self.living():
             reference = other.counter.reference_of(object_id)
-            assert reference is None or not reference.is_held(), f"{other.name} holds what {process.name} has freed"
+            if reference is not None and (reference.held_tickets or object_id not in self.orphans):
+                assert not reference.is_held(), f"{other.name} holds what {process.name} has freed"
         for call, receiver in self.open.items():
-            carried = call.sender.alive and receiver.alive and object_id in call.carries
+            carried = call.sender.alive and receiver.alive and object_id in call.carries - self.orphans
             assert not carried, f"{call.sender.name} sends what {process.name} has freed"
 
     def settle(self) -> None:

@@ -64,7 +64,7 @@ class Scene:
 def test_own_references_are_lent_at_once() -> None:
     scene = Scene()
     infos = scene.borrowing.lend_now([(MINE, OWN)], THIRD)
-    assert infos is not None and scene.lent() == {infos[0].ticket: (THIRD, OWN)} and scene.peers.asked == []
+    assert infos is not None and scene.lent() == {infos[0].ticket: (THIRD, OWN, None)} and scene.peers.asked == []
     assert scene.borrowing.lend_now(REFS, THIRD) is None and len(scene.lent()) == 1
 
 
@@ -108,10 +108,14 @@ def test_a_mistake_of_ours_while_lending_is_not_passed_over() -> None:
 
 
 def test_g112_a_repeated_question_is_answered_with_the_same_tickets() -> None:
-    scene = Scene()
-    tickets = [scene.borrowing.lend_now([(MINE, OWN)] * 2, THIRD, question) for question in (b"q1", b"q1", b"q2", b"", b"")]
-    assert tickets[0] == tickets[1]
-    assert len({info.ticket for infos in tickets for info in infos or ()}) == len(scene.lent()) == 8
+    async def story() -> None:
+        scene = Scene()
+        refs = [(MINE, OWN)] * 2
+        tickets = [await scene.borrowing.lend(refs, THIRD, question) for question in (b"q1", b"q1", b"q2", b"", b"")]
+        assert tickets[0] == tickets[1]
+        assert len({info.ticket for infos in tickets for info in infos}) == len(scene.lent()) == 8
+
+    run(story)
 
 
 def test_tickets_of_our_own_replace_the_hold_of_others() -> None:
@@ -198,7 +202,7 @@ def test_g33a_an_owner_says_which_tickets_it_cannot_note() -> None:
     scene = Scene()
     loans = [Loan(MINE, b"ticket 1"), Loan(FOUND, b"ticket 2")]
     assert scene.borrowing.lend_to(AddBorrower(THIRD, THIRD, loans)) == loans[1:]
-    assert scene.lent() == {b"ticket 1": (THIRD, THIRD)}
+    assert scene.lent() == {b"ticket 1": (THIRD, THIRD, None)}
 
 
 def test_many_references_of_one_owner_cost_few_messages() -> None:

@@ -12,6 +12,7 @@ from minray.core_worker.ownership.reference_counter import Effects, ReferenceCou
 from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import OwnerDiedError, RayError, RaySystemError
 from minray.platform.base import RemoteFailure
+from minray.protocol.base import Address
 from minray.protocol.core_worker import (
     FREED,
     LARGE,
@@ -19,8 +20,10 @@ from minray.protocol.core_worker import (
     READY,
     GetObject,
     GetObjects,
+    Loan,
     ObjectReplies,
     ObjectReply,
+    RefInfo,
     Value,
 )
 from minray.protocol.object_store import Place
@@ -44,6 +47,7 @@ class Scene:
         self.came: list[tuple[bytes, StoredObject]] = []
         self.lost: list[RayError] = []
         self.freed: list[list[bytes]] = []
+        self.given_back: list[tuple[bytes, Address, list[bytes]]] = []
         self.large = 0
         self.asks_again = False
         """Whether each callback about a value or its loss asks for the object once more."""
@@ -53,8 +57,12 @@ class Scene:
             MemoryStore(),
             self.on_object,
             self.on_lost,
-            lambda effects: self.freed.append(effects.freed.copy()),
+            self.apply,
         )
+
+    def apply(self, effects: Effects) -> None:
+        self.freed.append(effects.freed.copy())
+        self.given_back += effects.give_back
 
     def on_object(self, key: bytes, stored: StoredObject) -> None:
         self.came.append((key, stored))
@@ -81,7 +89,9 @@ class Scene:
         return self.peers.take(GetObject)
 
     def drop_reference(self) -> None:
-        self.references.remove_local([A], Effects())
+        effects = Effects()
+        self.references.remove_local([A], effects)
+        self.given_back += effects.give_back
 
 
 def test_a_value_is_asked_for_once_however_many_want_it() -> None:
@@ -230,6 +240,36 @@ def test_g112_a_question_holds_its_object_until_it_is_answered(status: int) -> N
         assert scene.references.reference_of(A) is not None
         probed.answer(ObjectReply(status, Value(b"value")))
         assert scene.references.reference_of(A) is None and scene.freed[-1] == [A]
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+@pytest.mark.parametrize("together", [False, True])
+def test_g112_an_answer_with_references_brings_the_ticket_of_its_question(together: bool, is_wanted: bool) -> None:
+    """The owner keeps the object, and its answer, until this ticket comes back."""
+
+    async def story() -> None:
+        scene = Scene()
+        value = Value(b"value", nested=(RefInfo(B, OWNER, b"ticket of b"),))
+        asked = scene.ask()
+        question = asked.request.question
+        if together:
+            asked.answer(ObjectReply(READY, Value(b"without references")))
+            assert scene.references.needs_ticket(A)
+            scene.resolver._ask_following()
+            scene.resolver._following = []
+            scene.resolver.fetch(A, OWNER)
+            scene.resolver._ask_following()
+            asked = scene.peers.take(GetObjects)
+            question = asked.request.questions[0].question
+        if not is_wanted:
+            scene.drop_reference()
+        asked.answer(ObjectReplies([ObjectReply(READY, value)]) if together else ObjectReply(READY, value))
+        if is_wanted:
+            assert scene.references.holds_ticket(Loan(A, question)) and scene.given_back == []
+            scene.drop_reference()
+        assert scene.given_back == [(A, OWNER, [question])]
 
     run(story)
 

@@ -324,6 +324,63 @@ def test_g112_an_answer_that_is_lost_leaves_no_ticket_behind(cluster: Cluster) -
     assert len(a.counter) == len(b.counter) == len(c.counter) == 0
 
 
+@pytest.fixture
+def asked(cluster: Cluster) -> tuple[Process, Process, Ref, Ref]:
+    """``c`` runs a call of ``a``, and has asked it for the argument, in which there is a reference."""
+    a, _, c, _ = cluster.processes
+    inner = a.put([])
+    outer = a.put([inner])
+    a.submit(c, [outer], [])
+    let_time_pass(cluster)
+    c.get(outer)
+    cluster.deliver(("c", "a"))
+    return a, c, inner, outer
+
+
+def end_of_all(cluster: Cluster) -> None:
+    cluster.settle()
+    cluster.drop_everything()
+    cluster.settle()
+    assert [len(process.counter) for process in cluster.processes] == [0] * 4
+
+
+@pytest.mark.parametrize("what", ["given up", "freed by the user"])
+def test_g112_a_question_gets_its_answer_again_whatever_became_of_the_object(
+    cluster: Cluster, asked: tuple[Process, Process, Ref, Ref], what: str
+) -> None:
+    a, c, inner, outer = asked
+    cluster.deliver(("a", "c"), reply_is_lost=True)
+    if what == "given up":
+        a.give_up(c.tasks[0])
+        for _ in (inner, outer):
+            a.drop_ref(a.refs.pop(0))
+    else:
+        a.delete(outer[0])
+    let_time_pass(cluster)
+    assert c.values[outer[0]] == (inner,)
+    end_of_all(cluster)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_g112_a_late_repetition_of_a_question_takes_nothing_and_leaves_nothing(
+    cluster: Cluster, asked: tuple[Process, Process, Ref, Ref], is_deleted: bool
+) -> None:
+    a, c, inner, outer = asked
+    let_time_pass(cluster)
+    c.get(outer)
+    c.finish(c.tasks[0], [], [])
+    a.drop_ref(a.refs.pop(0))
+    if is_deleted:
+        a.delete(outer[0])
+    let_time_pass(cluster)
+    assert c.refs == [inner] and a.counter.reference_of(outer[0]) is not None
+    while cluster.late:
+        cluster.repeat(0)
+    let_time_pass(cluster)
+    assert a.counter.reference_of(inner[0]) is not None
+    end_of_all(cluster)
+
+
 def test_g112_a_late_repetition_of_add_borrower_changes_nothing(cluster: Cluster) -> None:
     a, _, c, _, outer = ask_for_nested(cluster)
     let_time_pass(cluster)

@@ -81,6 +81,20 @@ class Together(RuleBasedStateMachine):
         task = pick(self.running(), which)
         task.worker.finish(task, pick_some(task.frame, returned), pick_some(task.frame, kept))
 
+    @precondition(lambda self: self.cluster.pushed())
+    @rule(which=ANY)
+    def give_up(self, which: int) -> None:
+        task = pick(self.cluster.pushed(), which)
+        task.owner.give_up(task)
+
+    @precondition(lambda self: self.holders())
+    @rule(where=ANY, which=ANY)
+    def delete(self, where: int, which: int) -> None:
+        process = pick(self.holders(), where)
+        object_id, owner = pick(process.refs, which)
+        if self.cluster.at(owner).alive:
+            self.cluster.at(owner).delete(object_id)
+
     @precondition(lambda self: self.with_frames())
     @rule(which=ANY, where=ANY)
     def look_into_argument(self, which: int, where: int) -> None:

@@ -76,7 +76,7 @@ def test_references_inside_live_as_long_as_the_result_wherever_it_is() -> None:
 def test_a_result_with_more_references_than_an_answer_can_carry_is_refused() -> None:
     refs = [ObjectRef(object_id("inside"), OWN)] * (MOST_REFERENCES + 1)
     assert keep(Serialized(b"", [], refs[1:]))[0].refs == refs[1:]
-    with pytest.raises(ValueError, match="results hold 250,001 references, and at most 250,000 fit"):
+    with pytest.raises(ValueError, match="values hold 250,001 references, and at most 250,000 fit"):
         keep(Serialized(b"", [], refs))
 
 

@@ -87,7 +87,7 @@ def test_several_results_hold_no_more_references_than_one_answer_carries(monkeyp
     a, b, c, d = (ObjectRef(id_of(name), OWN) for name in "abcd")
     shelf.returns.keep(task(2), [[a], [b, c]])
     assert shelf.has(1, 2)
-    with pytest.raises(ValueError, match="results hold 4 references, and at most 3"):
+    with pytest.raises(ValueError, match="values hold 4 references, and at most 3"):
         shelf.returns.keep(task(3), [[a], [b, c], d])
     assert shelf.has()
 

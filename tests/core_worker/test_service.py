@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from minray.core_worker.fetching import results
+from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore
-from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.stored_object import StoredObject
 from minray.core_worker.service import CoreWorkerService
 from minray.protocol.base import Address
@@ -21,17 +23,22 @@ from minray.protocol.core_worker import (
     LARGE,
     PENDING,
     READY,
+    AddBorrower,
+    AddBorrowerReply,
     CancelObject,
     ExitWorker,
     GetObject,
     GetObjects,
+    Loan,
     ObjectQuestion,
     ObjectReply,
     PrintLines,
     RefInfo,
+    RemoveBorrower,
 )
 from minray.protocol.object_store import Place
 from tests.core_worker.parts import OWN, address, object_id, stored
+from tests.core_worker.peers import RecordingPeers
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import pass_time, run, turns
 from tests.rpc.recording_call import RecordingCall
@@ -39,6 +46,9 @@ from tests.rpc.recording_call import RecordingCall
 OTHER, READER, RAYLET = address("other"), address("reader"), address("raylet")
 A, B, C, D = map(object_id, "abcd")
 NO_LIMIT, LIMIT = -1, 100
+FIRST, SECOND = (index.to_bytes(4, "big") for index in range(2))
+"""The ends of tickets: positions of the references inside a value."""
+no_call: Any = None
 PLACE = Place(0, 1 << 20, RAYLET)
 
 
@@ -46,9 +56,11 @@ class Owner:
     """See the head of this file."""
 
     def __init__(self) -> None:
-        self.process = process_record(processes=self)
+        self.peers = RecordingPeers()
+        self.process = process_record(self.peers, processes=self)
         self.references, self.store = ReferenceCounter(), MemoryStore()
-        self.borrowing = self.submission = self.task_events = self
+        self.borrowing = Borrowing(self.process, self.references, self.on_freed, lambda: None)
+        self.submission = self.task_events = self
         self.said: list[str] = []
         self.on_lines: Any = None
         self.needed = False
@@ -72,23 +84,30 @@ class Owner:
     def is_free(self) -> bool:
         return not self.needed
 
-    def lend_now(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes) -> list[RefInfo] | None:
-        assert receiver == READER and refs
-        return [RefInfo(key, owner, question) for key, owner in refs] if all(owner == OWN for _, owner in refs) else None
-
-    async def lend(self, refs: Sequence[tuple[bytes, Address]], receiver: Address, question: bytes) -> list[RefInfo]:
-        await turns(1)
-        return [RefInfo(key, owner, b"lent " + question) for key, owner in refs]
+    def on_freed(self, effects: Effects) -> None:
+        self.store.delete(effects.freed)
 
     def own(self, key: bytes, value: StoredObject | None = None) -> None:
         self.references.add_owned(key)
         if value is not None:
+            self.references.on_value(key, value.nested, OWN.worker_id, Effects())
             self.store.put(key, value)
 
-    async def get(self, key: bytes, limit: int = NO_LIMIT, timeout_s: float = 5.0) -> tuple[ObjectReply, Sequence[Any]]:
+    def drop(self, key: bytes) -> None:
+        effects = Effects()
+        self.references.remove_local([key], effects)
+        self.borrowing.apply(effects)
+
+    def tickets(self, key: bytes) -> list[bytes]:
+        reference = self.references.reference_of(key)
+        return [] if reference is None else list(reference.lent or ())
+
+    async def get(
+        self, key: bytes, limit: int = NO_LIMIT, timeout_s: float = 5.0, question: bytes = b"question"
+    ) -> tuple[ObjectReply, Sequence[Any]]:
         """The one answer, and what came beside it."""
         call: Any = RecordingCall()
-        returned = await self.service.handle_GetObject(GetObject(key, READER, limit, timeout_s, b"question"), call)
+        returned = await self.service.handle_GetObject(GetObject(key, READER, limit, timeout_s, question), call)
         assert [returned, *call.replies].count(None) == len(call.replies)
         return returned or call.replies[0], call.buffers
 
@@ -121,11 +140,81 @@ def test_a_value_that_is_here_is_sent_with_what_does_not_fit_into_the_message() 
 
 def test_references_inside_travel_with_tickets_of_their_owners() -> None:
     async def story(owner: Owner) -> None:
+        owner.own(C)
         owner.own(A, holding((C, OWN)))
+        owner.references.add_local(D, OTHER)
         owner.own(B, holding((C, OWN), (D, OTHER)))
-        own, mixed = (await owner.get(A))[0].value, (await owner.get(B))[0].value
-        assert own is not None and own.nested == (RefInfo(C, OWN, b"question"),)
-        assert mixed is not None and [info.ticket for info in mixed.nested] == [b"lent question"] * 2
+        own = (await owner.get(A, question=b"1"))[0].value
+        assert own is not None and own.nested == (RefInfo(C, OWN, b"1" + FIRST),) and owner.tickets(C) == [b"1" + FIRST]
+        asking = asyncio.ensure_future(owner.get(B, question=b"2"))
+        await turns()
+        assert not asking.done()
+        noting = owner.peers.take(AddBorrower)
+        assert noting.address == OTHER and noting.request == AddBorrower(READER, OWN, [Loan(D, b"2" + SECOND)])
+        noting.answer(AddBorrowerReply([]))
+        mixed = (await asking)[0].value
+        assert mixed is not None and [info.ticket for info in mixed.nested] == [b"2" + FIRST, b"2" + SECOND]
+
+    ask(story)
+
+
+@pytest.mark.parametrize("what", ["dropped", "freed by the user"])
+@pytest.mark.parametrize("together", [False, True])
+def test_g112_a_repeated_question_gets_the_first_answer_whatever_became_of_the_object(what: str, together: bool) -> None:
+    """The tickets of an answer that was lost come again, so that the borrower can give them back."""
+
+    async def story(owner: Owner) -> None:
+        owner.own(C)
+        owner.own(A, holding((C, OWN)))
+        first = (await owner.get(A))[0]
+        owner.drop(C)
+        if what == "dropped":
+            owner.drop(A)
+        else:
+            owner.store.replace(A, stored(b"freed", is_error=True))
+        if together:
+            call: Any = RecordingCall()
+            await owner.service.handle_GetObjects(GetObjects(READER, [ObjectQuestion(A, NO_LIMIT, b"question")]), call)
+            again = call.replies[0].replies[0]
+        else:
+            again = (await owner.get(A))[0]
+        assert again == first and again.value is not None and again.value.nested
+        owner.service.handle_RemoveBorrower(
+            RemoveBorrower(READER.worker_id, [Loan(A, b"question"), Loan(C, again.value.nested[0].ticket)]), call=no_call
+        )
+        if what != "dropped":
+            owner.drop(A)
+        assert len(owner.references) == 0 and not owner.store.objects
+
+    ask(story)
+
+
+def test_g112_a_late_repetition_of_a_question_leaves_no_ticket_behind() -> None:
+    """It comes when its own ticket is back already, and when the value, made again, has another reference inside."""
+
+    async def story(owner: Owner) -> None:
+        for key in (C, D):
+            owner.own(key)
+        owner.own(A, holding((C, OWN)))
+        await owner.get(A)
+        owner.borrowing.take_back([Loan(A, b"question")])
+        owner.store.replace(A, holding((D, OWN)))
+        reply = (await owner.get(A))[0]
+        assert reply.value is not None and [info.ticket for info in reply.value.nested] == [b""]
+        assert owner.tickets(D) == [] and owner.tickets(C) == [b"question" + FIRST], "which the borrower still has"
+
+    ask(story)
+
+
+def test_a_value_with_too_many_references_for_an_answer_leaves_no_ticket_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MOST_REFERENCES", 2)
+
+    async def story(owner: Owner) -> None:
+        owner.own(C)
+        owner.own(A, holding(*[(C, OWN)] * 3))
+        with pytest.raises(ValueError, match="3 references, and at most 2 fit into an answer"):
+            await owner.get(A)
+        assert owner.tickets(A) == owner.tickets(C) == []
 
     ask(story)
 
@@ -196,6 +285,7 @@ def test_many_are_answered_at_once_each_in_its_place() -> None:
     async def story(owner: Owner) -> None:
         owner.own(A, stored(b"x" * (LIMIT + 1)))
         owner.own(B)
+        owner.own(D)
         owner.own(C, holding((D, OWN)))
         freed = object_id("freed")
         call: Any = RecordingCall()
@@ -209,7 +299,7 @@ def test_many_are_answered_at_once_each_in_its_place() -> None:
         await owner.service.handle_GetObjects(GetObjects(READER, questions), call)
         (reply,) = call.replies
         assert [each.status for each in reply.replies] == [LARGE, PENDING, READY, FREED, READY]
-        assert reply.replies[2].value.nested == (RefInfo(D, OWN, b"3"),)
+        assert reply.replies[2].value.nested == (RefInfo(D, OWN, b"3" + FIRST),)
         assert reply.replies[4].value.data == b"x" * (LIMIT + 1) and call.buffers == []
 
     ask(story)

@@ -483,7 +483,7 @@ def _borrowers(cluster: Cluster) -> Iterator[str]:
     """The tickets that an owner has noted are those that borrowers hold."""
     for core in cluster.cores.values():
         for object_id, reference in core.references.items():
-            for ticket, (borrower, _) in (reference.lent or {}).items():
+            for ticket, (borrower, *_) in (reference.lent or {}).items():
                 holder = cluster.cores.get(borrower.worker_id)
                 held = None if holder is None else holder.references.reference_of(object_id)
                 if holder is not None and (held is None or ticket not in (held.held_tickets or ())):

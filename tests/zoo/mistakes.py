@@ -37,6 +37,22 @@ FORGOTTEN_CONSTRUCTORS = Mutation(
     SUBMISSION, "TaskSubmission.fail_all", "self.actors.creator.forget_constructors()", "pass"
 )
 
+NO_TICKET_OF_A_QUESTION = (
+    Mutation(
+        "minray.core_worker.service",
+        "CoreWorkerService._lend_nested",
+        "borrowing.lend_as_owner(object_id, requester, question, own, stored)",
+        "True",
+    ),
+    Mutation(
+        "minray.core_worker.fetching.future_resolver",
+        "FutureResolver._finish",
+        "self._references.receive_ticket(RefInfo(request.object_id, question.owner, request.question), effects)",
+        "pass",
+    ),
+)
+"""An answer with references brings no ticket for the object that was asked for."""
+
 MISTAKES = {
     "a_cancelled_task_still_asks": Mistake(
         "A task that was cancelled before it began let go of an argument that its process was still asking for.",
@@ -234,6 +250,11 @@ MISTAKES = {
         "L2",
         (OWN_ERROR,),
     ),
+    "given_up_before_its_answer_came_again": Mistake(
+        "A question whose answer was lost got another one, since its object was freed; the first answer's tickets stayed.",
+        "L6",
+        NO_TICKET_OF_A_QUESTION,
+    ),
     "held_up_generator_kept_its_room": Mistake(
         "A generator that was held up kept the room of its arguments, which its reader needed in order to read on.",
         "L5",
@@ -396,6 +417,7 @@ MISTAKES = {
                 """,
                 "pass",
             ),
+            *NO_TICKET_OF_A_QUESTION,
         ),
     ),
     "lost_copy_was_created_again": Mistake(

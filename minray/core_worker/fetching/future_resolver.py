@@ -36,6 +36,7 @@ from minray.protocol.core_worker import (
     ObjectQuestion,
     ObjectReplies,
     ObjectReply,
+    RefInfo,
 )
 from minray.protocol.object_store import Place
 from minray.rpc.batch import by_receiver, portions
@@ -52,14 +53,9 @@ ANY_SIZE = -1
 class _OwnerQuestion(NamedTuple):
     """One question to an owner, unchanged until it is answered, however often it is repeated."""
 
-    object_id: bytes
     owner: Address
-    inline_limit: int
-    """Largest size, in bytes, of a value that is sent; ``ANY_SIZE``: no limit."""
-    timeout_s: float
-    """Seconds that the owner waits for a value that does not exist yet."""
-    name: bytes
-    """Unique name of the question, after which the tickets in its answer are named."""
+    request: GetObject
+    """The question alone in a message. Its ``inline_limit`` is ``ANY_SIZE`` if the value is sent whatever its size."""
 
 
 class FutureResolver:
@@ -104,21 +100,17 @@ class FutureResolver:
 
     def look(self, object_id: bytes, owner: Address, on_pending: Callable[[], None]) -> None:
         """Bring the value here if it exists; ``on_pending`` is called if it does not exist at present."""
-        waiting = self._looking.get(object_id)
-        if waiting is not None:
-            waiting.append(on_pending)
-            return
-        self._looking[object_id] = [on_pending]
-        self._ask(self._new_question(object_id, owner, ANY_SIZE, 0.0))
+        waiting = self._looking.setdefault(object_id, [])
+        waiting.append(on_pending)
+        if len(waiting) == 1:
+            self._ask(self._new_question(object_id, owner, ANY_SIZE, 0.0))
 
     def probe(self, object_id: bytes, owner: Address, inline_limit: int, on_large: OnLarge) -> None:
         """Bring the value here if it is small; ``on_large`` is called if it exists and is large."""
-        waiting = self._probing.get(object_id)
-        if waiting is not None:
-            waiting.append(on_large)
-            return
-        self._probing[object_id] = [on_large]
-        self._ask_soon(self._new_question(object_id, owner, inline_limit))
+        waiting = self._probing.setdefault(object_id, [])
+        waiting.append(on_large)
+        if len(waiting) == 1:
+            self._ask_soon(self._new_question(object_id, owner, inline_limit))
 
     def open_requests(self) -> int:
         return len(self._asking) + len(self._probing) + len(self._looking)
@@ -129,7 +121,7 @@ class FutureResolver:
         self._references.add_question(object_id)
         self._question_count += 1
         name = b"?" + self._own.worker_id[:12] + self._question_count.to_bytes(8, "big")
-        return _OwnerQuestion(object_id=object_id, owner=owner, inline_limit=inline_limit, timeout_s=timeout_s, name=name)
+        return _OwnerQuestion(owner, GetObject(object_id, self._own, inline_limit, timeout_s, question=name))
 
     def _ask_soon(self, question: _OwnerQuestion) -> None:
         if self._following is None:
@@ -143,7 +135,8 @@ class FutureResolver:
         following, self._following = self._following or [], None
         for owner, questions in by_receiver((question, question.owner) for question in following):
             for portion in portions(questions, self._max_questions):
-                asked = [ObjectQuestion(one.object_id, one.inline_limit, one.name) for one in portion]
+                requests = [one.request for one in portion]
+                asked = [ObjectQuestion(one.object_id, one.inline_limit, one.question) for one in requests]
                 self._patient.send(owner, GetObjects(self._own, asked), partial(self._on_answers, portion))
 
     def _on_answers(
@@ -165,57 +158,50 @@ class FutureResolver:
             start = end
 
     def _ask(self, question: _OwnerQuestion) -> None:
-        request = GetObject(
-            object_id=question.object_id,
-            requester=self._own,
-            inline_limit=question.inline_limit,
-            timeout_s=question.timeout_s,
-            question=question.name,
-        )
-        self._patient.send(question.owner, request, partial(self._on_answer, question))
+        self._patient.send(question.owner, question.request, partial(self._on_answer, question))
 
     def _on_answer(
         self, question: _OwnerQuestion, reply: ObjectReply | None, error: PlatformError | None, buffers: Sequence[Any]
     ) -> None:
-        object_id = question.object_id
-        if reply is None:
-            self._finish(question)
-            if isinstance(error, RemoteFailure):
-                reason = f"the owner of object {short(object_id)} cannot send it: {error}"
-                self._on_lost(object_id, RaySystemError(reason=reason))
-            else:
-                self._on_lost(object_id, _lost(OwnerDiedError, question, str(error)))
-        elif reply.status == PENDING and question.timeout_s and self._references.is_wanted(object_id):
+        object_id, timeout_s = question.request.object_id, question.request.timeout_s
+        is_pending = reply is not None and reply.status == PENDING
+        if is_pending and timeout_s and self._references.is_wanted(object_id):
             asyncio.get_running_loop().call_soon(self._ask, question)
-        elif reply.status == PENDING:
-            looking = [] if question.timeout_s else self._looking[object_id]
-            self._finish(question)
+            return
+        looking = [] if timeout_s else self._looking[object_id]
+        probing = self._probing.get(object_id, [])
+        self._finish(question, reply)
+        if isinstance(error, RemoteFailure):
+            reason = f"the owner of object {short(object_id)} cannot send it: {error}"
+            self._on_lost(object_id, RaySystemError(reason=reason))
+        elif reply is None:
+            self._on_lost(object_id, _lost(OwnerDiedError, question, str(error)))
+        elif is_pending:
             for on_pending in looking:
                 on_pending()
         elif reply.status == LARGE:
-            probing = self._probing.get(object_id, [])
-            self._finish(question)
             for on_large in probing:
                 on_large(reply.place)
         elif reply.status == FREED or reply.value is None:
-            self._finish(question)
             reason = f"its owner does not know object {short(object_id)} any more"
             self._on_lost(object_id, _lost(ReferenceCountingAssertionError, question, reason))
         else:
-            self._finish(question)
             self._on_object(object_id, from_value(reply.value, buffers))
 
-    def _finish(self, question: _OwnerQuestion) -> None:
-        effects = Effects()
-        self._references.remove_question(question.object_id, effects)
+    def _finish(self, question: _OwnerQuestion, reply: ObjectReply | None) -> None:
+        """End a question; keep the ticket that came with references inside the value, while the object is held here."""
+        request, effects = question.request, Effects()
+        if reply is not None and reply.value is not None and reply.value.nested:
+            self._references.receive_ticket(RefInfo(request.object_id, question.owner, request.question), effects)
+        self._references.remove_question(request.object_id, effects)
         self._apply(effects)
-        if not question.timeout_s:
-            del self._looking[question.object_id]
-        elif question.inline_limit == ANY_SIZE:
-            self._asking.discard(question.object_id)
+        if not request.timeout_s:
+            del self._looking[request.object_id]
+        elif request.inline_limit == ANY_SIZE:
+            self._asking.discard(request.object_id)
         else:
-            self._probing.pop(question.object_id, None)
+            self._probing.pop(request.object_id, None)
 
 
 def _lost(kind: type[ObjectLostError], question: _OwnerQuestion, reason: str) -> ObjectLostError:
-    return kind(object_id_hex=question.object_id.hex(), owner=question.owner.endpoint, reason=reason)
+    return kind(object_id_hex=question.request.object_id.hex(), owner=question.owner.endpoint, reason=reason)

@@ -28,8 +28,8 @@ def check_references(count: int) -> None:
     """Raise ValueError if this number of references is too large for one answer."""
     if count > MOST_REFERENCES:
         raise ValueError(
-            f"results hold {count:,} references, and at most {MOST_REFERENCES:,} fit into an answer; put parts of them, and"
-            " return references to these parts"
+            f"values hold {count:,} references, and at most {MOST_REFERENCES:,} fit into an answer; put parts of them, and"
+            " send references to these parts"
         )
 
 

@@ -125,7 +125,7 @@ class Statistician:
 
     def _describe(self, object_id: bytes, reference: Reference) -> ObjectRefInfo:
         status, attempt = self._task_status(object_id, reference)
-        borrowers = {borrower.worker_id for borrower, _ in (reference.lent or {}).values()}
+        borrowers = {borrower.worker_id for borrower, *_ in (reference.lent or {}).values()}
         return ObjectRefInfo(
             object_id=object_id,
             owner_id=self._process.config.worker_id if reference.owner is None else reference.owner.worker_id,

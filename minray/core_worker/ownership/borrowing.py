@@ -20,6 +20,7 @@ from minray.common.ids import short
 from minray.common.task_set import TaskSet
 from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.stored_object import StoredObject
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import AddBorrower, CheckTickets, CheckTicketsReply, Loan, RefInfo, RemoveBorrower
@@ -71,13 +72,15 @@ class Borrowing:
 
     # --- as owner
 
-    def lend_as_owner(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
+    def lend_as_owner(
+        self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address, answer: StoredObject | None = None
+    ) -> bool:
         """Note a ticket at its owner, this process; False if the object is freed, the ticket spent, or a party dead."""
         is_ours = borrower.worker_id == lender.worker_id == self._own.worker_id
         if not is_ours and not self._watching:
             self._watching = True
             self._on_first_lent()
-        return self._references.lend(object_id, borrower, ticket, lender)
+        return self._references.lend(object_id, borrower, ticket, lender, answer)
 
     def lend_to(self, request: AddBorrower) -> list[Loan]:
         """Note the tickets of a lender, or of a borrower that asks for itself; return those that cannot be noted."""

@@ -22,8 +22,10 @@ Arguments of a task need no tickets: the submitter holds them until the task's r
 holds some of them then, it asks for tickets of its own (``keep_after_task``).
 
 An open question to an owner holds its object too (``asked``), even when no part here wants the value any more. Its answer
-comes with tickets for the references inside. If the answer is lost, only the same question can fetch these tickets, and only
-while the object lives.
+comes with tickets for the references inside. If the answer is lost, only the same question can fetch these tickets. So the
+owner notes a ticket for the object itself, named after the question, and beside it the value that it sends. Until this
+ticket comes back, the same question gets the same answer (``answer_to``), even if all others have dropped the object, or if
+its value was freed or made again.
 
 A finished task that may have to run again needs its arguments (``lineage``). An argument that can itself be made again need
 not keep its value for that: when it is not held otherwise, the value is freed and the entry stays. An argument that cannot
@@ -39,6 +41,7 @@ import msgspec
 
 from minray.common.bounds import BOUNDS
 from minray.common.tombstones import remember
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ReconstructionFailure
 from minray.protocol.base import Address
 from minray.protocol.core_worker import Loan, RefInfo
@@ -57,8 +60,10 @@ class Reference(msgspec.Struct, eq=False, gc=False):
     """Number of held values here that contain the object."""
     asked: int = 0
     """Number of open questions to the owner for the value; borrower only."""
-    lent: dict[bytes, tuple[Address, Address]] | None = None
-    """Tickets that were not given back yet, each with its borrower and its lender; owner only."""
+    lent: dict[bytes, tuple[Address, Address, StoredObject | None]] | None = None
+    """Tickets that were not given back yet, each with its borrower and its lender; owner only.
+
+    The third part is the value that was sent, if the ticket is that of a question."""
     held_tickets: list[bytes] | None = None
     """Tickets to give back; borrower only."""
     nested: tuple[bytes, ...] = ()
@@ -229,8 +234,10 @@ class ReferenceCounter:
 
     # --- lending
 
-    def lend(self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address) -> bool:
-        """Note, as the owner, a ticket with which ``lender`` is about to send a reference to ``borrower``.
+    def lend(
+        self, object_id: bytes, borrower: Address, ticket: bytes, lender: Address, answer: StoredObject | None = None
+    ) -> bool:
+        """Note, as the owner, a ticket with which ``lender`` is about to send a reference (or an answer) to ``borrower``.
 
         False if the object is freed already, if the ticket was given back, or if one of the two is dead.
         """
@@ -241,8 +248,14 @@ class ReferenceCounter:
             return False
         if reference.lent is None:
             reference.lent = {}
-        reference.lent[ticket] = borrower, lender
+        reference.lent[ticket] = borrower, lender, answer
         return True
+
+    def answer_to(self, object_id: bytes, question: bytes) -> StoredObject | None:
+        """Return, as the owner, the value that was sent as the answer to a question whose ticket was not given back."""
+        reference = self._references.get(object_id)
+        noted = reference.lent.get(question) if reference is not None and reference.lent is not None else None
+        return noted[2] if noted is not None else None
 
     def _is_dead(self, address: Address) -> bool:
         return address.worker_id in self._dead or address.node_id in self._dead
@@ -263,7 +276,7 @@ class ReferenceCounter:
         for object_id, reference in list(self._references.items()):
             if reference.lent:
                 void: list[bytes] = []
-                for ticket, (borrower, lender) in reference.lent.items():
+                for ticket, (borrower, lender, _) in reference.lent.items():
                     if worker_or_node_id in (borrower.worker_id, borrower.node_id):
                         void.append(ticket)
                     elif worker_or_node_id in (lender.worker_id, lender.node_id):
