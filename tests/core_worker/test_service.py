@@ -190,7 +190,7 @@ def test_g112_a_repeated_question_gets_the_first_answer_whatever_became_of_the_o
 
 
 def test_g112_a_late_repetition_of_a_question_leaves_no_ticket_behind() -> None:
-    """The repetition comes when its own ticket is back already, and when the value, made again, has another reference inside."""
+    """The repetition comes when its own ticket is back, and when the value, made again, has another reference inside."""
 
     async def story(owner: Owner) -> None:
         for key in (C, D):

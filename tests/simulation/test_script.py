@@ -107,7 +107,7 @@ def test_an_exception_keeps_no_variable_of_the_script(source: str) -> None:
 
 
 def test_a_printed_traceback_underlines_nothing() -> None:
-    """What is underlined depends on the version of Python."""
+    """Versions of Python underline different parts of a line."""
     raising = "import minray\n@minray.remote\ndef fail():\n    return [][0] + 1\n"
     done = performed(f"{raising}try:\n    minray.get(fail.remote())\nexcept IndexError as error:\n    print(error)\n")
     assert "    return [][0] + 1" in printed(done) and not any("^" in line for line in printed(done))

@@ -44,6 +44,7 @@ CONSTANTS: Mapping[str, str] = {
     "minray/common/progress_bars.py MOST_BARS_OF_CELL": READ,
     "minray/common/progress_bars.py MOST_IDLE_PLACES": "bounds what one process draws on its own screen",
     "minray/common/resources.py MOST_INTEGER": RECORD,
+    "minray/rpc/request_meter.py MOST_METHODS": "all services understand fewer methods; it bounds what peers make up",
     "minray/common/bundles.py BUNDLE_CAPACITY": "how many tasks and actors a bundle counts; not memory",
     "minray/api/actor_options.py MAX_ASYNC_CONCURRENCY": "Ray's default of an option of actors",
     "minray/object_manager/chunks.py MOST_CHUNKS": "a size of chunks, which object_manager_default_chunk_size decides",
