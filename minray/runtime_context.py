@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import asdict
 from typing import Any, TypeVar
+
+import msgspec
 
 from minray.actor import ActorHandle, own_handle
 from minray.api import calls as worker
@@ -203,7 +204,7 @@ class RuntimeContext:
         ``tasks`` counts the tasks that it has submitted.
         """
         counters, submitted = worker.current_api().counters()
-        return {**asdict(counters), "tasks": submitted}
+        return {**msgspec.structs.asdict(counters), "tasks": submitted}
 
 
 def _instead_of(name: str, value: T, deprecated: str = "") -> T:

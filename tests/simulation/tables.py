@@ -85,6 +85,7 @@ REASONS: dict[str, str] = {
         _Outbox.warnings _Outbox.waiters TaskExecutor._call_counts OutputNames.unended OutputNames.forget_names
         TaskProfile._phases MetricRegistry._families TaskEventBuffer._failed TaskManager.recent Process.breakpoints
         KeptMetrics._living KeptMetrics._ended KeptMetrics._sums KeptMetrics._summed KeptMetrics._refused
+        RequestMeter._methods
     """,
 }
 """Why tables are no copies -> these tables, as ``Class.attribute``."""
