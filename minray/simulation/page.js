@@ -26,7 +26,8 @@ const parameters = new URLSearchParams(location.hash.slice(1)), everything = par
 
 // --- What the trace says ---
 
-const RECEIVED = new Map(DATA.messages);
+const ARRIVALS = new Map();  // number of a SEND -> numbers of its RECEIVEs, of which a repeated message has two
+for (const [sent, received] of DATA.messages) ARRIVALS.set(sent, [...(ARRIVALS.get(sent) || []), received]);
 const isMessage = i => EVENTS[i][2] === "send" || EVENTS[i][2] === "receive";
 const wordOf = i => EVENTS[i][3][0], methodOf = i => wordOf(i).split(" ")[0];
 const laneOf = new Map(LANES.map(([process], number) => [process, number]));
@@ -58,7 +59,7 @@ function statesAt(number) {  // the tables after the event of this number: [proc
 
 function tell(i) {  // an event in words
   const [, lane, kind, d] = EVENTS[i], who = LANES[lane][0];
-  if (kind === "send") return `${who} sends ${d[0]} to ${d[1]}` + (RECEIVED.has(i) ? "" : " (never arrives)");
+  if (kind === "send") return `${who} sends ${d[0]} to ${d[1]}` + (ARRIVALS.has(i) ? "" : " (never arrives)");
   if (kind === "receive") return `${who} receives ${d[0]} from ${d[1]}`;
   if (kind === "state" && d[2]) return `${who}: ${d[0]} ${short(d[1])} goes from ${d[2]} to ${d[3] || "gone"}`;
   if (kind === "state") return `${who}: ${d[0]} ${short(d[1])} is new: ${d[3]}`;
@@ -71,7 +72,7 @@ function tell(i) {  // an event in words
 
 function isNotable(i) {  // what a reader looks for: faults, lost messages, ends of processes, lines of logs
   const kind = EVENTS[i][2];
-  return kind === "fault" || kind === "log" || isEnd(i) || (kind === "send" && !RECEIVED.has(i));
+  return kind === "fault" || kind === "log" || isEnd(i) || (kind === "send" && !ARRIVALS.has(i));
 }
 
 function byTable(a, b) {  // the well-known tables first, then the others by name
@@ -192,9 +193,9 @@ function drawMessages() {
     return make(svg, "text", { class: "word", x, y: y + 3, style: `fill:${colour}` }, text);
   };
   const texts = [];
-  for (const i of shown) {
-    if (EVENTS[i][2] !== "send") continue;
-    const to = RECEIVED.get(i), colour = colourOf(wordOf(i)), from = EVENTS[i][1], there = peerOf(i);
+  const sent = shown.filter(i => EVENTS[i][2] === "send");
+  for (const [i, to] of sent.flatMap(i => (ARRIVALS.get(i) || [undefined]).map(to => [i, to]))) {
+    const colour = colourOf(wordOf(i)), from = EVENTS[i][1], there = peerOf(i);
     const x1 = xs[i], y1 = laneY(from), lost = to === undefined;
     let x2 = lost ? x1 + 14 : xs[to], y2 = laneY(there ?? from);
     if (lost) y2 = y1 + (y2 < y1 ? -15 : 15);
@@ -205,7 +206,7 @@ function drawMessages() {
     const path = make(svg, "path", { class: kind, d, style: lost ? "" : `stroke:${colour}` });
     if (lost) make(svg, "path", { class: "lost", d: `M${x2 - 4} ${y2 - 4} l8 8 m0 -8 l-8 8` });
     else make(svg, "path", { d: `M${back(.4)} L${x2} ${y2} L${back(-.4)} Z`, fill: colour });
-    targets.push({ x1, y1, x2, y2, i, path });
+    targets.push({ x1, y1, x2, y2, i, to, path });
     if (kind !== "message reply") texts.push([x1, y1, x2, y2, wordOf(i), lost ? "#d3202c" : colour]);
   }
   for (const [x1, y1, x2, y2, text, colour] of texts)
@@ -391,7 +392,7 @@ function point(event) {
   hot = found; tip.hidden = !found;
   if (!found) return;
   if (found.path) found.path.classList.add("hot");
-  const [ticks, lane, kind, details] = EVENTS[found.i], to = EVENTS[RECEIVED.get(found.i)];
+  const [ticks, lane, kind, details] = EVENTS[found.i], to = EVENTS[found.to];
   const end = to ? `received at ${seconds(to[0])} (${seconds(to[0] - ticks)} later)` : "never received";
   tip.textContent = kind !== "send" ? `${tell(found.i)}\nat ${seconds(ticks)}` :
     `${details[0]}\nfrom ${LANES[lane][0]} to ${details[1]}\nsent at ${seconds(ticks)}, ${end}`;

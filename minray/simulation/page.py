@@ -133,7 +133,8 @@ BODY = """
   <span class="group">zoom <button id="out">&minus;</button><button id="in">+</button><button id="fit">all</button></span>
   <details id="filter"><summary>shown</summary><div id="words"></div></details>
   <details id="help"><summary>how to read this</summary><p>Each line is a process; time goes to the right. An arrow is a
-  message: solid for a request, dashed for its reply. A short red stub is a message that never arrived, a red cross a crash
+  message: solid for a request, dashed for its reply. A message that arrives
+  twice has two arrows. A short red stub is a message that never arrived, a red cross a crash
   or a break, a red diamond a message that will be late, a striped bar a stall or a cut wire, a small black bar the end of a
   process. A dot is a change of state, a square a line of
   output. Grey bands are times in which nothing happens that is shown; they are folded. Below the lanes, a row per task,

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ def crashed(overrides: Mapping[Key, int]) -> Trace:
         cluster.settle()
     assert list(cluster.oracle.answers) == list(overrides)
     return cluster.trace
+
+
+def is_repeated(trace: Trace, sent: int) -> bool:
+    """Whether the message of this SEND arrives more than once."""
+    return list(trace.senders.values()).count(sent) > 1
 
 
 def place_of_the_task(trace: Trace) -> tuple[str, str]:
@@ -178,6 +184,18 @@ class TestInABrowser:
             assert dom.count('class="message lost"') == lost
             rows = {tuple(json.loads(html.unescape(row))) for row in re.findall(r'data-row="([^"]*)"', dom)}
             assert rows == tables_after(trace, number) != set()
+
+    def test_a_message_that_arrives_twice_has_an_arrow_for_each_arrival(self, tmp_path: Path) -> None:
+        trace = crashed({("duplicate", "driver/0>raylet/head", "RequestWorkerLease", 1): 1})
+        first, again = sorted(number for number, sent in trace.senders.items() if is_repeated(trace, sent))
+        assert trace.senders[first] == trace.senders[again]
+        write_page(trace, tmp_path / "run.html", "A head.")
+        dom = self.dom(tmp_path / "run.html", "all=1")
+        assert len(re.findall(r'class="message(?: reply)?"', dom)) == len(trace.senders) > len(set(trace.senders.values()))
+        ends = re.findall(r'class="message" d="M(\S+ \S+) L(\S+) \S+"', dom)
+        starts = Counter(start for start, _ in ends)
+        ((start, count),) = starts.most_common(1)
+        assert count == 2 and len({end for each, end in ends if each == start}) == 2
 
     def test_polls_are_hidden_unless_asked_for(self, trace: Trace, tmp_path: Path) -> None:
         write_page(trace, tmp_path / "run.html", "A head.")
