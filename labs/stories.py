@@ -30,6 +30,8 @@ ROUNDS = 100_000
 """Rounds of the hash: a twentieth of a second for each guess."""
 NEAR = 3
 """Number of events by which an answer may miss: a reader cannot tell events of one moment apart."""
+AT_END = "at end of document"
+"""Words of ``tomllib`` about a mistake in the last line. It tells the number of any other line."""
 POINTS = {"guarantee": 5, "event": 7, "function": 8}
 """Question -> points for it, in each story."""
 ASKED = {
@@ -89,7 +91,8 @@ def check(lab: Stories, root: Path) -> list[Part]:
     try:
         given = tomllib.loads((root / lab.file).read_text())
     except (OSError, ValueError) as error:
-        return [Part("the answers", sum(POINTS.values()) * lab.stories, False, f"{lab.file} cannot be read: {error}")]
+        reason = f"{lab.file} cannot be read: {error}".replace(AT_END, f"in the last line, {_last_line(root / lab.file)}")
+        return [Part("the answers", sum(POINTS.values()) * lab.stories, False, reason)]
     parts = []
     for number in range(1, lab.stories + 1):
         salt = digest_of(page_of(root, lab, number))
@@ -101,6 +104,12 @@ def check(lab: Stories, root: Path) -> list[Part]:
             reason = _reason(lab, number, asked, answer, passed)
             parts.append(Part(f"story {number}: {ASKED[asked]}", points, passed, reason))
     return parts
+
+
+def _last_line(path: Path) -> int:
+    """Return the number of the last line that is not blank; 0 if there is none."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
 
 
 def _is_answer(asked: str, answer: object) -> bool:

@@ -1,6 +1,7 @@
 """The stories of lab 10: runs with bugs of the zoo planted, and what is right to say of each.
 
-Hidden from students: an archive has the pages, and hashes of the answers.
+Hidden from students: an archive has the pages, and hashes of the answers. Two functions may be right: if a mistake in another
+function gives the same page, nobody can tell them apart.
 
 The event of an answer is the first that the same run does not have with the right code. A simulated run follows from its
 seed. So all events before that are the same in both runs.
@@ -19,7 +20,7 @@ from tests.spec.scenario import Scenario
 from tests.spec.trial import run
 from tests.zoo.bugs import BUGS, Bug
 from tests.zoo.in_a_page import readable
-from tests.zoo.transplant import planted
+from tests.zoo.transplant import Mutation, planted
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,48 @@ class Story:
     bug: str
     """A bug of the zoo, planted into the run of its witness."""
     guarantee: str
-    functions: tuple[str, ...]
+    function: str
+    twins: tuple[Mutation, ...] = ()
+    """Mistakes in other functions. Each alone, in place of the bug, gives the same page, so their functions are right, too."""
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return self.function, *(twin.symbol for twin in self.twins)
 
 
 STORIES = [
-    Story("ray-62093", "L3", ("LeaseBroker.on_worker_exit",)),
-    Story("ray-42942", "G106", ("LeaseBroker.on_group_removed",)),
-    Story("ray-55469", "S2", ("LeaseBroker.give_back",)),
-    Story("ray-24359-actor", "L1", ("ActorTaskReceiver._cancel",)),
-    Story("ray-18552", "L2", ("ReferenceCounter.lend",)),
+    Story("ray-62093", "L3", "LeaseBroker.on_worker_exit"),
+    Story("ray-42942", "G106", "LeaseBroker.on_group_removed"),
+    Story("ray-55469", "S2", "LeaseBroker.give_back"),
+    Story(
+        "ray-24359-actor",
+        "L1",
+        "ActorTaskReceiver._cancel",
+        (
+            Mutation(
+                "minray.core_worker.execution.task_intake",
+                "TaskIntake.cancel_unstarted",
+                "self.answer_error(task, CANCELLED, self.pack(task, error))",
+                """
+                task.calls = ()
+                self.answer_error(task, CANCELLED, self.pack(task, error))
+                """,
+            ),
+        ),
+    ),
+    Story(
+        "ray-18552",
+        "L2",
+        "ReferenceCounter.lend",
+        (
+            Mutation(
+                "minray.core_worker.ownership.reference_counter",
+                "ReferenceCounter.take_back",
+                "remember(self._spent, ticket, None)",
+                "pass",
+            ),
+        ),
+    ),
 ]
 """The stories, from plain to hard."""
 

@@ -15,12 +15,15 @@ from click.testing import CliRunner
 from labs import archive, contract, grade, holes, mutants, permalink, scenarios, stories
 from labs.lab import CLAUSE_POINTS, ROOT, Clause, Hole, NoSuchLab, Scenarios, Specification, Stories, load, names
 from labs.score import Part, Score
+from minray.simulation.trace import first_difference
 from tests.labs.another_design import pull_manager
-from tests.labs.stories import STORIES, bug_of, write_stories
+from tests.labs.stories import STORIES, Story, bug_of, write_stories
 from tests.labs.wrong import WRONG, Wrong
+from tests.spec.scenario import Scenario
+from tests.spec.trial import run
 from tests.syntax import NoSuchFunction, find_function
 from tests.zoo.in_a_page import show_scenario
-from tests.zoo.transplant import mutate
+from tests.zoo.transplant import mutate, planted
 
 SAMPLE = "04-pull-manager"
 LABS = [lab for lab in map(load, names()) if isinstance(lab, Hole)]
@@ -210,11 +213,22 @@ def test_a_story_is_told_of_a_function_that_there_is_and_breaks_what_its_bug_bre
     page = (ROOT / "labs/10-stories/README.md").read_text()
     for story in STORIES:
         bug = bug_of(story)
-        paths = {mutation.symbol: ROOT / mutation.path for mutation in bug.mutations}
+        paths = {mutation.symbol: ROOT / mutation.path for mutation in (*bug.mutations, *story.twins)}
         for symbol in story.functions:
             find_function(ast.parse(paths[symbol].read_text()), symbol)
             assert symbol not in page
         assert story.guarantee == bug.prop and f"| {story.guarantee} |" in page
+
+
+@pytest.mark.parametrize("story", [story for story in STORIES if story.twins], ids=lambda story: story.bug)
+def test_a_mistake_whose_function_also_counts_gives_the_same_page(story: Story) -> None:
+    bug = bug_of(story)
+    scenario = Scenario.from_json(bug.witness.read_text())
+    with planted(bug.mutations):
+        wrong = run(scenario).trace
+    for twin in story.twins:
+        with planted((twin,)):
+            assert first_difference(run(scenario).trace, wrong) == ""
 
 
 def test_a_page_is_that_of_the_run_that_goes_wrong(tmp_path: Path) -> None:
@@ -242,8 +256,9 @@ def test_answers_are_compared_with_hashes_and_a_near_event_counts(tmp_path: Path
     assert check('guarantee = "S2"\nevent = 16\nfunction = "A.d"') == ([0] * 3, "S2 is wrong\n16 is wrong\nA.d is wrong")
     earned, reason = check('event = "17"\nfunction = ""')
     assert earned == [0] * 3 and "event must be a number, got '17'" in reason and "not answered" in reason
-    earned, reason = check("event = ")
-    assert earned == [0] and "cannot be read" in reason
+    earned, reason = check('event = 3\nfunction = "A.b')
+    assert earned == [0] and "cannot be read" in reason and "in the last line, 3" in reason
+    assert "at line 2" in check("event = \nfunction = 1")[1]
 
 
 def test_scenarios_wait_for_the_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
