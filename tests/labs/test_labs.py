@@ -95,6 +95,24 @@ def test_decorators_go_and_blank_lines_do_not_pile_up(tmp_path: Path) -> None:
     assert holes.starter(source, lab) == starter
 
 
+def test_comments_of_a_body_go_with_it() -> None:
+    head = "class A:\n    # --- a part\n\n"
+    removed = "    # How b is done.\n    def b(self):\n        return 1\n\n        # else: nothing\n\n"
+    written = "    def c(self):\n        # First this.\n        if self:\n            return 2\n        # else: that\n\n"
+    rest = "    # --- another part\n\n    d = 1\n"
+    lab = dataclasses.replace(LABS[0], name="lab", write=("A.c",), remove=("A.b",))
+    hole = '    def c(self):\n        raise RuntimeError("lab lab: write A.c")\n\n'
+    assert holes.starter(head + removed + written + rest, lab) == head + hole + rest
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_no_comment_of_a_solution_is_left_behind_a_hole(lab: Hole) -> None:
+    lines = [line for line in holes.starter(source_of(lab), lab).splitlines() if line.strip()]
+    for line, following in zip(lines, lines[1:], strict=False):
+        indent = len(line) - len(line.lstrip())
+        assert not (f'"lab {lab.name}: write' in line and following.startswith(" " * indent + "#")), following
+
+
 def test_a_lab_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(NoSuchLab, match="there is no lab '99-none'.* 01-lease-manager"):
         load("99-none")
