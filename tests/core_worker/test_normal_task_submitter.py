@@ -8,7 +8,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minray.common.task_spec import STRATEGY_DEFAULT, STRATEGY_SPREAD, SchedulingStrategy
+from minray.common.task_spec import (
+    STRATEGY_AFFINITY,
+    STRATEGY_DEFAULT,
+    STRATEGY_PLACEMENT_GROUP,
+    STRATEGY_SPREAD,
+    SchedulingStrategy,
+)
 from minray.core_worker.records.leased_worker import LeasedWorker
 from minray.core_worker.records.pending_task import FINISHED, PUSHED, QUEUED, PendingTask, PreparedTemplate
 from minray.core_worker.submission.normal_task_submitter import STALL_S, NormalTaskSubmitter
@@ -151,7 +157,7 @@ def test_shapes_do_not_share_workers(scene: Scene) -> None:
     assert len(scene.asked.pushed) == 1 and len(scene.asked.requests) == 3
 
 
-@pytest.mark.parametrize("kind", [STRATEGY_DEFAULT, STRATEGY_SPREAD])
+@pytest.mark.parametrize("kind", [STRATEGY_DEFAULT, STRATEGY_SPREAD, STRATEGY_AFFINITY, STRATEGY_PLACEMENT_GROUP])
 def test_g103_a_worker_is_asked_for_where_most_of_the_arguments_are_unless_somebody_says_where(kind: int) -> None:
     scene = Scene()
     scene.submitter._best_raylet = lambda dependencies: address(f"raylet-with-{len(dependencies)}")
@@ -637,6 +643,28 @@ def test_workers_are_reused_for_the_same_large_arguments_only(scene: Scene) -> N
     scene.ready(again := with_arguments("a"))
     scene.finish(scene.leased()[0])
     assert [task for _, task in scene.asked.pushed] == [first, again]
+
+
+def test_each_new_request_for_large_arguments_goes_where_they_are_until_it_is_redirected(scene: Scene) -> None:
+    best, other = address("best"), address("other")
+    scene.submitter._best_raylet = lambda dependencies: best
+    for _ in range(2):
+        task = with_arguments("a")
+        scene.tasks.add_task(task)
+        scene.submitter.on_task_ready(task, scene.now)
+    scene.end_turn()
+    assert [request.raylet for request in scene.open_requests()] == [best, best]
+    scene.submitter.on_redirected(scene.open_requests()[0], other, True, scene.now)
+    assert [request.raylet for request in scene.open_requests()] == [best, other]
+    scene.submitter.on_request_ended(scene.open_requests()[1], scene.now)
+    assert [request.raylet for request in scene.open_requests()] == [best, best]
+
+
+def test_a_request_says_how_many_tasks_wait_for_further_workers_and_whether_its_own_may_be_retried(scene: Scene) -> None:
+    scene.submit(prepare(max_retries=0), count=3)
+    assert [(request.backlog, request.retriable) for request in scene.asked.requests] == [(2, False), (1, False), (0, False)]
+    scene.submit(prepare(shape=shape(2), max_retries=-1))
+    assert scene.asked.requests[-1].retriable
 
 
 def test_a_key_of_large_arguments_is_forgotten_when_it_is_at_rest(scene: Scene) -> None:

@@ -577,6 +577,13 @@ def test_g21_what_is_lost_to_a_preemption_costs_no_retry(owner: Owner) -> None:
     assert [(task.attempt, task.retries_left) for task in (alone, whole_node)] == [(1, 1), (1, 1)]
 
 
+def test_a_worker_that_ended_of_itself_costs_a_retry_also_where_its_node_is_to_leave(owner: Owner) -> None:
+    task = owner.pushed(max_retries=1)
+    owner.submitter.on_node_leaving(WORKER.node_id, 0.0)
+    owner.died(task)
+    assert (task.attempt, task.retries_left) == (1, 0)
+
+
 @pytest.mark.parametrize(
     ("node", "failure", "expected"),
     [
@@ -653,6 +660,17 @@ def test_what_the_body_of_a_call_has_raised_is_news_and_that_its_actor_exits_is_
     for call, failure in zip(calls, (ValueError("no"), FAILURE), strict=True):
         owner.outcomes.on_reply(call, PushTaskReply(protocol.FAILED, [failed(failure)], 500), ())
     assert [owner.store.objects[call.result_ids()[0]].unseen for call in calls] == [1, 0]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("status", [protocol.FAILED, protocol.CANCELLED, protocol.ENVIRONMENT_FAILED, protocol.ARGUMENT_FAILED])
+def test_only_the_status_failed_is_news_whether_or_not_the_task_is_cancelled(
+    owner: Owner, status: int, is_cancelled: bool
+) -> None:
+    task = owner.pushed()
+    task.cancelled = is_cancelled
+    owner.reply(task, status, failed(FAILURE))
+    assert owner.store.objects[task.result_ids()[0]].unseen == (status == protocol.FAILED)
 
 
 def test_the_error_of_a_task_without_results_is_said_when_it_fails(owner: Owner) -> None:

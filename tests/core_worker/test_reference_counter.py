@@ -126,6 +126,13 @@ def test_g112_a_ticket_noted_late_or_twice_is_noted_once(counter: ReferenceCount
     assert not counter.owns_borrowed()
 
 
+def test_a_ticket_that_is_given_back_before_it_is_noted_is_void(counter: ReferenceCounter) -> None:
+    """Its AddBorrower is late: the borrower had the reference, and has dropped it."""
+    counter.add_owned(X)
+    counter.take_back(X, [b"t"], Effects())
+    assert not counter.lend(X, OTHER, b"t", THIRD) and not counter.owns_borrowed()
+
+
 def test_a_ticket_that_comes_home_is_spent_and_not_held(counter: ReferenceCounter) -> None:
     """A process passes a reference on to the owner of the object."""
     effects = Effects()
@@ -246,6 +253,16 @@ def test_arguments_are_kept_after_the_task_only_where_something_else_holds_them(
     assert effects.freed == [Y] and effects.give_back == []
 
 
+def test_a_question_holds_an_object_and_needs_a_ticket_like_any_other_holder(counter: ReferenceCounter) -> None:
+    effects = Effects()
+    counter.add_local(X, OTHER)
+    counter.add_question(X)
+    counter.remove_local([X], effects)
+    assert counter.needs_ticket(X) and not counter.is_wanted(X)
+    counter.remove_question(X, effects)
+    assert not counter.needs_ticket(X) and effects.freed == [X]
+
+
 # --- several processes
 
 
@@ -271,6 +288,12 @@ def test_g58_what_a_worker_keeps_from_a_task_stays_alive(cluster: Cluster) -> No
     b.drop_ref(ref)
     let_time_pass(cluster)
     assert a.counter.reference_of(ref[0]) is None and len(b.counter) == 0
+
+
+def test_a_message_that_is_not_there_cannot_be_delivered(cluster: Cluster) -> None:
+    """A lab's student reads this when a message was never sent."""
+    with pytest.raises(AssertionError, match="nothing is on the way from a to c"):
+        cluster.deliver(("a", "c"))
 
 
 def test_g60_g65_a_reference_in_a_result_is_alive_however_late_the_reply(cluster: Cluster) -> None:

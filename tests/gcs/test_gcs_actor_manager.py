@@ -29,6 +29,7 @@ from tests.gcs.world import address
 JOB = b"job1"
 LEASE = b"lease" * 4
 CRASH = DeathCause(protocol.WORKER_DIED, "its worker died")
+PREEMPTION = DeathCause(protocol.WORKER_DIED, "its node was preempted", preempted=True)
 KILL = DeathCause(protocol.KILLED, "it was killed")
 OWNER = address("owner", "owners-node")
 CREATION = ActorCreation(b"t" * 24, LeaseShape((), SchedulingStrategy(), RuntimeEnvInfo(), JOB), [], b"header", b"args")
@@ -86,8 +87,8 @@ class Table:
         restarts = self.row(number).info.restarts
         return self.commit(self.actors.alive_row(id_of(number), restarts, worker(number, restarts, node), 7))
 
-    def lose(self, number: int) -> ActorRow:
-        return self.commit(self.actors.lost_row(self.row(number), CRASH, 2.0))
+    def lose(self, number: int, cause: DeathCause = CRASH) -> ActorRow:
+        return self.commit(self.actors.lost_row(self.row(number), cause, 2.0))
 
     def end(self, number: int, cause: DeathCause = KILL) -> ActorRow:
         return self.commit(self.actors.ended_row(self.row(number), cause, 3.0))
@@ -163,6 +164,26 @@ def test_a_new_incarnation_has_no_lease_no_address_and_the_same_constructor() ->
     lost = table.lose(1)
     assert (lost.lease_id, lost.raylet, lost.info.address, lost.info.pid) == (b"", None, None, 0)
     assert lost.creation is CREATION and lost.info.death is CRASH
+
+
+def test_a_preemption_uses_up_no_restart_and_is_counted() -> None:
+    table = Table()
+    table.live(1, max_restarts=1)
+    for cause in (PREEMPTION, CRASH, PREEMPTION):
+        assert table.lose(1, cause).info.state == RESTARTING
+        table.alive(1)
+    lost = table.lose(1).info
+    assert (lost.state, lost.restarts, lost.preemptions) == (DEAD, 3, 2)
+
+
+def test_what_is_known_of_the_last_death_and_of_the_last_process_stays_in_the_row() -> None:
+    table = Table()
+    table.live(1, max_restarts=1)
+    table.lose(1)
+    table.lease(1)
+    assert table.alive(1).info.death is CRASH
+    ended = table.end(1).info
+    assert (ended.address, ended.raylet, ended.pid, ended.death) == (worker(1, 1), address("raylet", "a"), 7, KILL)
 
 
 def test_what_is_heard_of_a_past_incarnation_changes_nothing() -> None:

@@ -73,6 +73,20 @@ def _reference_counter() -> Iterator[Wrong]:
     )
     yield Wrong(
         name,
+        "a ticket that nobody has noted was never lent",
+        f"{of}.take_back",
+        "remember(self._spent, ticket, None)",
+        "if reference is not None and ticket in (reference.lent or ()):\n    remember(self._spent, ticket, None)",
+    )
+    yield Wrong(
+        name,
+        "a question is no holder",
+        f"{of}.needs_ticket",
+        "reference.is_held()",
+        "reference.is_wanted()",
+    )
+    yield Wrong(
+        name,
         "a dead lender has sent what it promised",
         f"{of}.on_death",
         "effects.doubtful.setdefault((borrower, lender.worker_id), []).append(Loan(object_id, ticket))",
@@ -213,6 +227,27 @@ def _submitter() -> Iterator[Wrong]:
         "worker.closing or worker.stalled or self._is_overdue(worker, now)",
         "worker.closing or worker.stalled",
     )
+    yield Wrong(
+        name,
+        "the best raylet is asked once, and the others are asked here",
+        f"{of}.assign",
+        "raylet = self._first_raylet(key)",
+        "raylet = None if key.requests else self._first_raylet(key)",
+    )
+    yield Wrong(
+        name,
+        "a placement group is no strategy",
+        f"{of}._first_raylet",
+        "key.shape.strategy.kind == STRATEGY_DEFAULT",
+        "key.shape.strategy.group_id or key.shape.strategy.kind == STRATEGY_DEFAULT",
+    )
+    yield Wrong(
+        name,
+        "the backlog is the queue",
+        f"{of}._request",
+        "max(0, len(key.queue) - len(key.requests) - 1)",
+        "len(key.queue)",
+    )
 
 
 def _retries() -> Iterator[Wrong]:
@@ -244,6 +279,30 @@ def _retries() -> Iterator[Wrong]:
         f"{of}.retry",
         "self._resolver.is_resolved(task)",
         "True",
+    )
+    yield Wrong(
+        name,
+        "what dies on a node that is to leave was preempted",
+        f"{of}.on_died",
+        "is_preempted if failure is None else failure.preempted",
+        "is_preempted or failure is not None and failure.preempted",
+    )
+    yield Wrong(
+        name,
+        "a task that its user has cancelled fails as expected, whatever it answers",
+        f"{of}.on_reply",
+        "reply.status == FAILED and (task.prepared.client is None or is_raised_by_body(bytes(error.data)))",
+        """
+        reply.status == FAILED and not task.cancelled and (
+            task.prepared.client is None or is_raised_by_body(bytes(error.data)))
+        """,
+    )
+    yield Wrong(
+        name,
+        "whatever was not asked for is unexpected",
+        f"{of}.on_reply",
+        "reply.status == FAILED and (task.prepared.client is None or is_raised_by_body(bytes(error.data)))",
+        "task.prepared.client is None or is_raised_by_body(bytes(error.data))",
     )
 
 
@@ -280,6 +339,34 @@ def _gcs_tables() -> Iterator[Wrong]:
         f"{of}._forget_name",
         "self._named.get((info.namespace, info.name)) == info.actor_id",
         "(info.namespace, info.name) in self._named",
+    )
+    yield Wrong(
+        name,
+        "a restart is a restart, whatever the reason",
+        f"{of}.lost_row",
+        "info.may_restart(cause.preempted)",
+        "info.may_restart()",
+    )
+    yield Wrong(
+        name,
+        "restarts are counted, so preemptions are, too",
+        f"{of}.lost_row",
+        "info.preemptions + cause.preempted",
+        "info.preemptions",
+    )
+    yield Wrong(
+        name,
+        "who lives has not died",
+        f"{of}.alive_row",
+        "_with(row.info, ALIVE, address=address, raylet=row.raylet, pid=pid)",
+        "_with(row.info, ALIVE, address=address, raylet=row.raylet, pid=pid, death=None)",
+    )
+    yield Wrong(
+        name,
+        "who is dead has no process",
+        f"{of}.ended_row",
+        "_with(row.info, DEAD, death=cause, end_time=now)",
+        "_with(row.info, DEAD, death=cause, end_time=now, address=None, raylet=None, pid=0)",
     )
 
 
