@@ -46,7 +46,8 @@ STARTER = "starter.txt"
 """File with which a student begins who writes no functions, in the folder of the lab."""
 WITHHELD = ("tests/zoo/", "tests/labs/")
 """Folders whose files quote solutions."""
-GRADER = ("__init__", "contract", "grade", "lab", "manifest", "mutants", "permalink", "scenarios", "score", "stories")
+GRADER = ("__init__", "contract", "grade", "lab", "limits", "manifest", "mutants")
+GRADER += ("permalink", "scenarios", "score", "stories")
 """Modules of ``labs`` that run in an archive."""
 WORKFLOW = ".github/workflows/classroom.yml"
 MODE, MODE_OF_PROGRAMS = 0o644, 0o755

@@ -3,12 +3,15 @@
 Ray: has no counterpart.
 
 A clause passes if all its tests pass. A test that was not run has failed: the file could not be imported, or the process has
-died. One run of pytest serves all clauses; it ends no later than ``RUN_TIMEOUT_S``.
+died. One run of pytest serves all clauses. Its limits count processor time (``limits``), so that a busy machine changes no
+score; what waits for ever is ended after ``RUN_TIMEOUT_S``.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,16 +20,21 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 from labs.lab import Clause, Hole
-from labs.score import Part
+from labs.limits import RUN_CPU_S, why_ended
+from labs.score import Part, Tell, silent
 
-TEST_TIMEOUT_S = 60
-"""Seconds after which pytest fails a test: a test of a pure machine takes milliseconds, a wrong loop may be endless."""
-RUN_TIMEOUT_S = 600
-"""Seconds after which the run of pytest is ended."""
-PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
+TEST_TIMEOUT_S = 600
+"""Seconds of the clock after which pytest fails a test, which must wait for something then; see ``limits``."""
+RUN_TIMEOUT_S = 3600
+"""Seconds of the clock after which the run of pytest is ended."""
+PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin", "labs.limits")
 """Plugins of pytest that the tests need. No other is loaded: it could change the order of tests, and with it the score."""
 TOLD = 3
 """Number of failing tests of one clause that the reason names."""
+DURATION = re.compile(r" in \d[\d.]*s( \([\d:]+\))?")
+"""Matches the time that pytest took, in its last line: a score has no time in it."""
+PLACE = re.compile(r"\S+:\d+: ")
+"""Matches the line of a traceback of pytest that names a file and a line."""
 
 Outcomes = dict[str, str]
 """Test (``path::name``, without parameters) -> its failure; empty if it has passed."""
@@ -43,28 +51,50 @@ def environment(root: Path) -> dict[str, str]:
     }
 
 
-def check(lab: Hole, root: Path) -> list[Part]:
+def check(lab: Hole, root: Path, tell: Tell = silent) -> list[Part]:
     """Return a part of the score for each clause."""
+    broken = syntax_error(root, lab.file)
+    if broken:
+        return [Part(clause.name, clause.points, False, broken) for clause in lab.clauses]
+    tell(f"the tests of {len(lab.clauses)} clauses run")
     outcomes, trouble = outcomes_of(lab.test_files, root)
-    return [_part(clause, outcomes, trouble) for clause in lab.clauses]
+    return [_part(clause, outcomes, trouble, root) for clause in lab.clauses]
+
+
+def syntax_error(root: Path, file: str) -> str:
+    """Say where the student's file is no Python; empty if it is."""
+    try:
+        compile((root / file).read_bytes(), file, "exec")
+    except (SyntaxError, ValueError, OSError) as error:
+        place = f"{file}:{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else file
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        return f"{place}: {type(error).__name__}: {what}"
+    return ""
+
+
+def command(root: Path, *words: str) -> str:
+    """Return a command for the student's shell, with the interpreter that runs now; relative to the root if it is there."""
+    here = Path(sys.executable)
+    python = here.relative_to(root) if here.is_relative_to(root) else here
+    return shlex.join([str(python), *words])
 
 
 def outcomes_of(paths: Sequence[str], root: Path) -> tuple[Outcomes, str]:
     """Run the tests of these files or folders; return their outcomes, and what pytest said last."""
     with TemporaryDirectory(prefix="minray-lab-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        command += [word for plugin in PLUGINS for word in ("-p", plugin)]
-        command += ["-o", f"timeout={TEST_TIMEOUT_S}", "--tb=short", "--hypothesis-seed=0", *paths]
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        words += [word for plugin in PLUGINS for word in ("-p", plugin)]
+        words += ["-o", f"timeout={TEST_TIMEOUT_S}", "--tb=short", "--hypothesis-seed=0", *paths]
         try:
             done = subprocess.run(
-                command, cwd=root, env=environment(root), capture_output=True, text=True, timeout=RUN_TIMEOUT_S
+                words, cwd=root, env=environment(root), capture_output=True, text=True, timeout=RUN_TIMEOUT_S
             )
         except subprocess.TimeoutExpired:
-            return {}, f"the tests took longer than {RUN_TIMEOUT_S} s: look for an endless loop"
+            return {}, f"the tests took longer than {RUN_TIMEOUT_S} s: look for something that waits for ever"
         if not report.exists():
-            return {}, _tail(done.stdout + done.stderr)
-        return _read(report, paths), _tail(done.stdout)
+            return {}, why_ended(done.returncode, RUN_CPU_S) or _trouble(done.stdout + done.stderr)
+        return _read(report, paths), _trouble(done.stdout)
 
 
 def _read(report: Path, paths: Sequence[str]) -> Outcomes:
@@ -82,7 +112,7 @@ def _read(report: Path, paths: Sequence[str]) -> Outcomes:
     return outcomes
 
 
-def _part(clause: Clause, outcomes: Outcomes, trouble: str) -> Part:
+def _part(clause: Clause, outcomes: Outcomes, trouble: str, root: Path) -> Part:
     failing, count = [], 0
     for test in clause.tests:
         matching = [name for name in outcomes if name == test or name.startswith(f"{test}::")]
@@ -94,7 +124,7 @@ def _part(clause: Clause, outcomes: Outcomes, trouble: str) -> Part:
         return Part(clause.name, clause.points, True, f"{count} of {count} tests pass")
     told = [f"{name}: {first_line(message)}" for name, message in failing[:TOLD]]
     more = [f"and {len(failing) - TOLD} more"] if len(failing) > TOLD else []
-    again = f"python -m pytest {failing[0][0]}"
+    again = command(root, "-m", "pytest", failing[0][0])
     return Part(clause.name, clause.points, False, "\n".join([*told, *more, f"run it with: {again}"]))
 
 
@@ -103,5 +133,11 @@ def first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")[:200]
 
 
-def _tail(text: str) -> str:
-    return " / ".join(line.strip() for line in text.strip().splitlines()[-3:])[:400]
+def _trouble(text: str) -> str:
+    """Return the first error that pytest tells, with its place; without one, pytest's last lines."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    error = next((number for number, line in enumerate(lines) if line.startswith("E ")), None)
+    if error is None:
+        return DURATION.sub("", " / ".join(lines[-3:]))[:400]
+    place = next((line for line in reversed(lines[:error]) if PLACE.match(line)), "")
+    return " / ".join(filter(None, [place, lines[error].removeprefix("E").strip()]))[:400]

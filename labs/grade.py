@@ -9,6 +9,7 @@ student's code (``labs/permalink.py``). ``--results`` is Gradescope's format, wh
 to which the output of a step of a workflow is appended.
 
 Rules
+  * The score goes to stdout, when it is known. What runs, and what is known before that, goes to stderr.
   * Files that were edited, removed or added come first: until they are as handed out there are no points.
   * Then the clauses of the contract are checked. Scenarios run only if all clauses hold, since a machine that breaks its
     contract breaks most scenarios, too, and a failing unit test says more.
@@ -24,33 +25,35 @@ import click
 
 from labs import contract, manifest, mutants, scenarios, stories
 from labs.lab import ROOT, SCENARIO_POINTS, Hole, Lab, NoSuchLab, Specification, Stories, load
-from labs.score import Part, Score
+from labs.score import Part, Score, Tell, silent
 
 UNCHANGED = "the files as they were handed out"
 MOST_CHANGES = 10
 """Number of edited files that a reason names."""
 
 
-def grade(lab: Lab, root: Path, jobs: int = 1, page: Path | None = None) -> Score:
-    """Return the score of the code below ``root``."""
+def grade(lab: Lab, root: Path, jobs: int = 1, page: Path | None = None, tell: Tell = silent) -> Score:
+    """Return the score of the code below ``root``; ``tell`` hears what is done and known on the way."""
     notes = []
     if manifest.is_archive(root):
         notes = [f"digest of the manifest: {manifest.digest_of(root / manifest.NAME)}"]
         changes = manifest.changes(root)
         if changes:
             return Score(lab.name, _refused(lab, changes), notes)
-    return Score(lab.name, _parts(lab, root, jobs, page), notes)
+    return Score(lab.name, _parts(lab, root, jobs, page, tell), notes)
 
 
-def _parts(lab: Lab, root: Path, jobs: int, page: Path | None) -> list[Part]:
+def _parts(lab: Lab, root: Path, jobs: int, page: Path | None, tell: Tell) -> list[Part]:
     if isinstance(lab, Specification):
-        return mutants.check(lab, root)
+        return mutants.check(lab, root, tell)
     if isinstance(lab, Stories):
         return stories.check(lab, root)
     assert isinstance(lab, Hole)
-    parts = contract.check(lab, root)
+    parts = contract.check(lab, root, tell)
+    for part in parts:
+        tell(part.line())
     if all(part.passed for part in parts):
-        parts.append(scenarios.check(lab, root, jobs, page))
+        parts.append(scenarios.check(lab, root, jobs, page, tell))
     else:
         reason = f"not run: {len(lab.scenarios.seeds)} scenarios follow when all clauses hold"
         parts.append(Part(scenarios.NAME, SCENARIO_POINTS, False, reason))
@@ -73,7 +76,7 @@ def _refused(lab: Lab, changes: list[str]) -> list[Part]:
 def main(name: str, jobs: int, page: Path | None, link: Path | None, results: Path | None, github: Path | None) -> None:
     """Grade one lab and print the score with its reasons; exit with 1 if it is not complete."""
     try:
-        score = grade(load(name), ROOT, jobs, page)
+        score = grade(load(name), ROOT, jobs, page, lambda line: click.echo(line, err=True))
     except (NoSuchLab, mutants.NoMutants, stories.NoStories) as error:
         raise click.UsageError(str(error)) from None
     click.echo(score.text())

@@ -3,10 +3,10 @@
 Ray: has no counterpart.
 
 A function to write keeps its head, its decorators and its docstring; its body raises ``RuntimeError`` with the lab's name.
-A function to remove leaves nothing: the student may write helpers of any name. Comments of a body go with it, also those behind its
-last statement and above a function that is removed. All other lines stay as they are, so that
-the header with its rules, the records and the fields are part of the hand-out. A name that the file does not have is an
-error: a lab notices when the code is renamed.
+A function to remove leaves nothing: the student may write helpers of any name. Comments of a body go with it, also those
+behind its last statement and above a function that is removed. All other lines stay as they are, so that the header with its
+rules, the records and the fields are part of the hand-out. A name that the file does not have is an error: a lab notices
+when the code is renamed.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from labs.contract import first_line, outcomes_of
+from labs.contract import first_line, outcomes_of, syntax_error
 from labs.lab import Specification
 from labs.manifest import FOR_STUDENTS
-from labs.score import Part
+from labs.score import Part, Tell, silent
 
 PACKED = "mutants.txt"
 """File in the folder of the lab, in the archive alone."""
@@ -56,7 +56,7 @@ def unpack(text: str) -> list[PackedMutant]:
     return [PackedMutant(clause, source) for clause, source in table]
 
 
-def check(lab: Specification, root: Path) -> list[Part]:
+def check(lab: Specification, root: Path, tell: Tell = silent) -> list[Part]:
     """Return a part for the right code and one for each mutant. Raises NoMutants."""
     path = root / "labs" / lab.name / PACKED
     if not path.is_file():
@@ -66,12 +66,14 @@ def check(lab: Specification, root: Path) -> list[Part]:
     with TemporaryDirectory(prefix="minray-lab-") as name:
         copy = Path(name) / "tree"
         shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "venv", "build", "__pycache__"))
+        tell("your tests run on the right code")
         parts = [_truth(copy)]
         for number, mutant in enumerate(mutants, 1):
             title = f"mutant {number} is caught"
             if not parts[0].passed:
                 parts.append(Part(title, points, False, "not run: the tests fail on the right code"))
                 continue
+            tell(f"your tests run on mutant {number} of {len(mutants)}")
             (copy / lab.subject).write_text(mutant.source)
             parts.append(_caught(copy, title, points, mutant.clause))
     return parts
@@ -79,13 +81,18 @@ def check(lab: Specification, root: Path) -> list[Part]:
 
 def _truth(copy: Path) -> Part:
     title = "the tests pass on the right code"
+    files = sorted(path.relative_to(copy).as_posix() for path in (copy / FOR_STUDENTS).rglob("*.py"))
+    broken = [error for file in files if (error := syntax_error(copy, file))]
+    if broken:
+        return Part(title, POINTS_FOR_TRUTH, False, "\n".join(broken))
     outcomes, trouble = outcomes_of([FOR_STUDENTS], copy)
     failing = [f"{name}: {first_line(failure)}" for name, failure in outcomes.items() if failure]
     if not outcomes:
         return Part(title, POINTS_FOR_TRUTH, False, f"there is no test in {FOR_STUDENTS}, or it cannot be run: {trouble}")
     if failing:
         return Part(title, POINTS_FOR_TRUTH, False, "\n".join(failing))
-    return Part(title, POINTS_FOR_TRUTH, True, f"{len(outcomes)} of {len(outcomes)} tests pass")
+    count = f"{len(outcomes)} of {len(outcomes)}"
+    return Part(title, POINTS_FOR_TRUTH, True, f"{count} test functions pass, with all their parameters")
 
 
 def _caught(copy: Path, title: str, points: int, clause: str) -> Part:

@@ -20,14 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labs import permalink
-from labs.contract import environment
+from labs.contract import command, environment
 from labs.lab import SCENARIO_POINTS, Hole
-from labs.score import Part
+from labs.limits import BLOCK_CPU_S, limit_process, why_ended
+from labs.score import Part, Tell, silent
 
 BLOCK = 20
 """Number of scenarios that one process runs."""
-BLOCK_TIMEOUT_S = 900
-"""Seconds after which a block is ended. A block takes about 15 s; a loop that never ends would take for ever."""
+BLOCK_TIMEOUT_S = 3600
+"""Seconds of the clock after which a block is ended that waits for ever; ``BLOCK_CPU_S`` ends a loop."""
 NAME = "all scenarios of the simulation"
 TOLD_LINES = 8
 """Number of lines of a problem that the reason quotes."""
@@ -43,14 +44,14 @@ class Failing:
     """In JSON; empty if the process ended before it said which one it ran."""
 
 
-def check(lab: Hole, root: Path, jobs: int, page: Path | None) -> Part:
+def check(lab: Hole, root: Path, jobs: int, page: Path | None, tell: Tell = silent) -> Part:
     """Return the part of the score that is for the scenarios; a failing one is written to ``page``."""
     seeds, size = lab.scenarios.seeds, lab.scenarios.size
-    failing = first_failing(lab, root, jobs)
+    failing = first_failing(lab, root, jobs, tell)
     if failing is None:
         return Part(NAME, SCENARIO_POINTS, True, f"{len(seeds)} scenarios passed (seeds {seeds[0]} to {seeds[-1]}, {size})")
     told = [line for problem in failing.problems for line in problem.splitlines()[:TOLD_LINES]][: 2 * TOLD_LINES]
-    again = f"run it with: python -m labs.scenarios {size} {failing.seed} 1"
+    again = f"run it with: {command(root, '-m', 'labs.scenarios', size, str(failing.seed), '1')}"
     lines = [f"the scenario of seed {failing.seed} fails:", *told, again]
     if page is not None and write_page(root, size, failing.seed, page):
         lines.append(f"its story is the page {page.name}")
@@ -58,28 +59,32 @@ def check(lab: Hole, root: Path, jobs: int, page: Path | None) -> Part:
     return Part(NAME, SCENARIO_POINTS, False, "\n".join(lines), shared)
 
 
-def first_failing(lab: Hole, root: Path, jobs: int) -> Failing | None:
+def first_failing(lab: Hole, root: Path, jobs: int, tell: Tell = silent) -> Failing | None:
     """Run blocks of scenarios, ``jobs`` at a time, until one fails; None if all pass."""
     seeds = lab.scenarios.seeds
     blocks = [seeds[start : start + BLOCK] for start in range(0, len(seeds), BLOCK)]
+    done = 0
+    tell(f"scenarios: 0 of {len(seeds)}")
     with ThreadPoolExecutor(jobs) as pool:
         for start in range(0, len(blocks), jobs):
             for failing in pool.map(lambda block: _run_block(root, lab.scenarios.size, block), blocks[start : start + jobs]):
                 if failing is not None:
                     return failing
+                done += min(BLOCK, len(seeds) - done)
+                tell(f"scenarios: {done} of {len(seeds)}")
     return None
 
 
 def _run_block(root: Path, size: str, block: Sequence[int]) -> Failing | None:
-    command = [sys.executable, "-m", "labs.scenarios", size, str(block[0]), str(len(block))]
+    words = [sys.executable, "-m", "labs.scenarios", size, str(block[0]), str(len(block))]
     try:
         done = subprocess.run(
-            command, cwd=root, env=environment(root), capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S
+            words, cwd=root, env=environment(root), capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S
         )
-        output, trouble = done.stdout, done.stderr
+        output, trouble = done.stdout, why_ended(done.returncode, BLOCK_CPU_S) or done.stderr
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""
-        trouble = f"it took longer than {BLOCK_TIMEOUT_S} s: look for an endless loop"
+        trouble = f"it took longer than {BLOCK_TIMEOUT_S} s: look for something that waits for ever"
     judged = [json.loads(line) for line in output.splitlines() if line.startswith('{"seed"')]
     for line in judged:
         if line["problems"]:
@@ -91,9 +96,9 @@ def _run_block(root: Path, size: str, block: Sequence[int]) -> Failing | None:
 
 def write_page(root: Path, size: str, seed: int, page: Path) -> bool:
     """Write the story of one scenario; False if it could not be run."""
-    command = [sys.executable, "-m", "labs.scenarios", size, str(seed), "1", "--page", str(page.resolve())]
+    words = [sys.executable, "-m", "labs.scenarios", size, str(seed), "1", "--page", str(page.resolve())]
     try:
-        subprocess.run(command, cwd=root, env=environment(root), capture_output=True, timeout=BLOCK_TIMEOUT_S)
+        subprocess.run(words, cwd=root, env=environment(root), capture_output=True, timeout=BLOCK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return False
     return page.exists()
@@ -110,6 +115,7 @@ def main(arguments: list[str]) -> None:
 
     size, first, count = arguments[0], int(arguments[1]), int(arguments[2])
     page = arguments[4] if arguments[3:4] == ["--page"] else None
+    limit_process(BLOCK_CPU_S)
     with without_garbage_collection():
         for seed in range(first, first + count):
             scenario = scenario_of(seed, SIZES[size])

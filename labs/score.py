@@ -10,8 +10,16 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+Tell = Callable[[str], object]
+"""Function that tells the student what the grader does, one line at a time. The score does not depend on it."""
+
+
+def silent(line: str) -> None:
+    """Tell nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,10 @@ class Part:
     @property
     def earned(self) -> int:
         return self.points if self.passed else 0
+
+    def line(self) -> str:
+        """Return the part's outcome without its reason."""
+        return f"{'pass' if self.passed else 'FAIL'} {self.earned:3} of {self.points:2}  {self.name}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class Score:
         """Return the score for a terminal."""
         lines = [f"lab {self.lab}: {self.points} of {self.most} points"]
         for part in self.parts:
-            lines.append(f"  {'pass' if part.passed else 'FAIL'} {part.earned:3} of {part.points:2}  {part.name}")
+            lines.append(f"  {part.line()}")
             lines += [f"         {line}" for line in part.reason.splitlines()]
             lines += ["         the playground runs it: --link FILE writes the link"] if part.link else []
         return "\n".join([*lines, *self.notes])

@@ -408,7 +408,7 @@ class Cluster:
 
     def deliver(self, link: tuple[str, str], reply_is_lost: bool = False) -> None:
         """Deliver the oldest message of a link; if it is a reply, it may be lost and its request be sent again."""
-        assert self.links.get(link), f"nothing is on the way from {link[0]} to {link[1]}: no message was sent, or it has arrived"
+        assert self.links.get(link), f"nothing is on the way from {link[0]} to {link[1]}: it was not sent, or has arrived"
         delivery = self.links[link].popleft()
         if reply_is_lost and isinstance(delivery, partial) and delivery.func == self._answer:
             receiver, call = delivery.args[:2]

@@ -663,7 +663,9 @@ def test_what_the_body_of_a_call_has_raised_is_news_and_that_its_actor_exits_is_
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-@pytest.mark.parametrize("status", [protocol.FAILED, protocol.CANCELLED, protocol.ENVIRONMENT_FAILED, protocol.ARGUMENT_FAILED])
+@pytest.mark.parametrize(
+    "status", [protocol.FAILED, protocol.CANCELLED, protocol.ENVIRONMENT_FAILED, protocol.ARGUMENT_FAILED]
+)
 def test_only_the_status_failed_is_news_whether_or_not_the_task_is_cancelled(
     owner: Owner, status: int, is_cancelled: bool
 ) -> None:

@@ -206,5 +206,6 @@ def test_an_archive_grades_itself_and_its_starter_has_few_points(name: str, subm
     done = subprocess.run(command, cwd=root, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith(f"lab {name}: ")
+    assert bool(done.stderr) == (name not in STORIES), "what runs is told on the way"
     assert json.loads((root / "results.json").read_text())["score"] < FEW
     assert (root / "output").read_text().startswith("result=")

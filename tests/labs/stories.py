@@ -1,7 +1,7 @@
 """The stories of lab 10: runs with bugs of the zoo planted, and what is right to say of each.
 
-Hidden from students: an archive has the pages, and hashes of the answers. Two functions may be right: if a mistake in another
-function gives the same page, nobody can tell them apart.
+Hidden from students: an archive has the pages, and hashes of the answers. Two functions may be right: if a mistake in
+another function gives the same page, nobody can tell them apart.
 
 The event of an answer is the first that the same run does not have with the right code. A simulated run follows from its
 seed. So all events before that are the same in both runs.
@@ -32,7 +32,7 @@ class Story:
     guarantee: str
     function: str
     twins: tuple[Mutation, ...] = ()
-    """Mistakes in other functions. Each alone, in place of the bug, gives the same page, so their functions are right, too."""
+    """Mistakes in other functions, which are right answers, too: each in place of the bug gives the same page."""
 
     @property
     def functions(self) -> tuple[str, ...]:

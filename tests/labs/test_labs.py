@@ -6,13 +6,15 @@ import ast
 import base64
 import dataclasses
 import json
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from labs import archive, contract, grade, holes, mutants, permalink, scenarios, stories
+from labs import archive, contract, grade, holes, limits, mutants, permalink, scenarios, stories
 from labs.lab import CLAUSE_POINTS, ROOT, Clause, Hole, NoSuchLab, Scenarios, Specification, Stories, load, names
 from labs.score import Part, Score
 from minray.simulation.trace import first_difference
@@ -124,6 +126,18 @@ def test_a_test_that_imports_a_solution_is_not_handed_out() -> None:
         archive.needed_tests(ROOT, ["tests/zoo/mistakes.py"])
 
 
+def root_for_pytest(root: Path) -> None:
+    """Write what a run of pytest needs of an archive, and an empty file of the student's."""
+    (root / "setup.cfg").write_text("[tool:pytest]\naddopts = --import-mode=importlib -p no:asyncio\n")
+    (root / "its.py").write_text("")
+    (root / "labs").mkdir()
+    (root / "labs/__init__.py").write_text("")
+    real = (ROOT / "labs/limits.py").read_text()
+    short = real.replace("TEST_CPU_S = 60\n", "TEST_CPU_S = 0.2\n")
+    assert short != real
+    (root / "labs/limits.py").write_text(short)
+
+
 def test_a_clause_passes_if_all_its_tests_do(tmp_path: Path) -> None:
     """The tests run in a tree of their own. A test that is not there, or raises, fails its clause alone."""
     (tmp_path / "test_it.py").write_text(
@@ -134,14 +148,62 @@ def test_a_clause_passes_if_all_its_tests_do(tmp_path: Path) -> None:
         "@pytest.mark.parametrize('n', [1, 2])\n"
         "def test_half(n): assert n == 1\n"
     )
-    (tmp_path / "setup.cfg").write_text("[tool:pytest]\naddopts = --import-mode=importlib -p no:asyncio\n")
+    root_for_pytest(tmp_path)
     tests = {"good": "test_good", "many": "TestMany", "half": "test_half", "no": "test_no"}
     clauses = tuple(Clause(name, 5, (f"test_it.py::{test}",)) for name, test in tests.items())
-    lab = Hole("x", "x", "x", (), (), Scenarios(0, 1, "small"), clauses)
+    lab = Hole("x", "x", "its.py", (), (), Scenarios(0, 1, "small"), clauses)
     parts = {part.name: part for part in contract.check(lab, tmp_path)}
     assert {name: part.earned for name, part in parts.items()} == {"good": 5, "many": 5, "half": 0, "no": 0}
-    assert "assert 2 == 1" in parts["half"].reason and "python -m pytest test_it.py::test_half" in parts["half"].reason
+    again = contract.command(tmp_path, "-m", "pytest", "test_it.py::test_half")
+    assert "assert 2 == 1" in parts["half"].reason and parts["half"].reason.endswith(f"run it with: {again}")
     assert parts["good"].reason == "1 of 1 tests pass" and "did not run" in parts["no"].reason
+
+
+def test_a_loop_fails_its_test_by_its_processor_time_and_a_test_that_waits_does_not(tmp_path: Path) -> None:
+    root_for_pytest(tmp_path)
+    (tmp_path / "test_it.py").write_text(
+        "import select\n"
+        "def test_loop():\n    while True: pass\n"
+        "def test_wait():\n    select.select([], [], [], 0.5)\n"
+        "def test_other(): pass\n"
+    )
+    outcomes, _ = contract.outcomes_of(["test_it.py"], tmp_path)
+    assert "0.2 s of processor time: look for an endless loop" in outcomes.pop("test_it.py::test_loop")
+    assert outcomes == {"test_it.py::test_wait": "", "test_it.py::test_other": ""}
+
+
+def test_a_process_that_uses_up_its_processor_time_is_ended_and_says_so() -> None:
+    program = "from labs.limits import limit_process\nlimit_process(1)\nwhile True: pass"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+    assert "1 s of processor time" in limits.why_ended(ended.returncode, 1) and limits.why_ended(1, 1) == ""
+
+
+def test_a_file_that_is_no_python_is_named_with_the_line_and_no_test_runs(tmp_path: Path) -> None:
+    (tmp_path / "its.py").write_text("a = 1\ndef b(:\n")
+    lab = dataclasses.replace(LABS[0], file="its.py")
+    (reason,) = {part.reason for part in contract.check(lab, tmp_path)}
+    assert reason == "its.py:2: SyntaxError: invalid syntax"
+    (tmp_path / "tests/mine").mkdir(parents=True)
+    (tmp_path / "tests/mine/test_own.py").write_text("def b(:\n")
+    part = mutants._truth(tmp_path)
+    assert not part.passed and part.reason == "tests/mine/test_own.py:1: SyntaxError: invalid syntax"
+
+
+def test_a_module_that_cannot_be_imported_is_a_failure_with_its_place_and_without_a_time(tmp_path: Path) -> None:
+    root_for_pytest(tmp_path)
+    (tmp_path / "its.py").write_text("one = 1\ntwo = three\n")
+    (tmp_path / "test_it.py").write_text("import its\ndef test_good(): pass\n")
+    lab = Hole("x", "x", "its.py", (), (), Scenarios(0, 1, "small"), (Clause("good", 55, ("test_it.py::test_good",)),))
+    (part,) = contract.check(lab, tmp_path)
+    assert "its.py:2: in <module> / NameError: name 'three' is not defined" in part.reason
+    assert contract._trouble("a\nb\n1 error in 15.50s (0:00:15)") == "a / b / 1 error"
+
+
+def test_a_command_has_the_interpreter_that_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is relative to the root if it is there."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
+    assert contract.command(tmp_path, "-m", "pytest", "t.py::a") == ".venv/bin/python -m pytest t.py::a"
+    assert contract.command(tmp_path / "tree", "-V") == f"{tmp_path}/.venv/bin/python -V"
 
 
 def test_the_names_of_tests_are_those_that_pytest_takes(tmp_path: Path) -> None:
@@ -161,7 +223,20 @@ def test_the_failure_of_the_lowest_seed_counts(monkeypatch: pytest.MonkeyPatch) 
     for jobs in (1, 2, 5):
         part = scenarios.check(LABS[0], ROOT, jobs, None)
         assert not part.passed and "seed 43" in part.reason and "L2: a reference is left" in part.reason
-        assert "python -m labs.scenarios medium 43 1" in part.reason
+        assert f"{contract.command(ROOT, '-m', 'labs.scenarios', 'medium', '43', '1')}" in part.reason
+
+
+def test_what_is_known_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(contract, "outcomes_of", lambda paths, root: (told.append("(pytest)"), ({}, "it has died"))[1])
+    score = grade.grade(LABS[0], ROOT, tell=told.append)
+    clauses = [part.line() for part in score.parts[:-1]]
+    assert told == [f"the tests of {len(clauses)} clauses run", "(pytest)", *clauses]
+    assert clauses[0].startswith("FAIL   0 of ")
+    told.clear()
+    monkeypatch.setattr(scenarios, "_run_block", lambda root, size, seeds: None)
+    assert scenarios.check(LABS[0], ROOT, 2, None, told.append).passed
+    assert told == [f"scenarios: {done} of 200" for done in range(0, 201, 20)]
 
 
 def test_a_link_has_the_students_code_and_the_scenario_and_the_playground_runs_that(tmp_path: Path) -> None:
@@ -217,7 +292,9 @@ def test_a_mutant_is_caught_by_any_test_that_fails(tmp_path: Path, monkeypatch: 
         return {"t.py::one": "fails" if (root / "it.py").read_text() in bad else ""}, ""
 
     monkeypatch.setattr(mutants, "outcomes_of", outcomes)
-    parts = mutants.check(Specification("x", "x", "x", "it.py"), tmp_path)
+    told: list[str] = []
+    parts = mutants.check(Specification("x", "x", "x", "it.py"), tmp_path, told.append)
+    assert told == [f"your tests run on {what}" for what in ("the right code", "mutant 1 of 2", "mutant 2 of 2")]
     assert [(part.earned, part.points) for part in parts] == [(10, 10), (0, 45), (45, 45)]
     assert parts[1].reason == "all tests pass, although it breaks clause 1" and parts[2].reason == "by t.py::one"
     bad = {"good", "worse"}
@@ -281,6 +358,6 @@ def test_answers_are_compared_with_hashes_and_a_near_event_counts(tmp_path: Path
 
 def test_scenarios_wait_for_the_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = load(SAMPLE)
-    monkeypatch.setattr(contract, "check", lambda lab, root: [Part("clause", CLAUSE_POINTS, False, "it fails")])
+    monkeypatch.setattr(contract, "check", lambda lab, root, tell: [Part("clause", CLAUSE_POINTS, False, "it fails")])
     score = grade.grade(lab, ROOT)
     assert score.points == 0 and score.parts[-1].reason.startswith("not run: 200 scenarios")
