@@ -49,6 +49,8 @@ WITHHELD = ("tests/zoo/", "tests/labs/")
 GRADER = ("__init__", "contract", "grade", "lab", "limits", "manifest", "mutants")
 GRADER += ("permalink", "scenarios", "score", "stories")
 """Modules of ``labs`` that run in an archive."""
+GRADING = {Hole: "code.md", Specification: "tests.md", Stories: "answers.md"}
+"""Kind of a lab -> the file of ``labs/handout`` that says how it is graded."""
 WORKFLOW = ".github/workflows/classroom.yml"
 MODE, MODE_OF_PROGRAMS = 0o644, 0o755
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -132,9 +134,10 @@ def mutants_of(lab: Specification, root: Path) -> list[mutants.PackedMutant]:
 
 
 def filled(root: Path, template: str, lab: Lab) -> str:
-    """Return a template of ``labs/handout`` with the lab's name and file in it."""
+    """Return a template of ``labs/handout`` with what it says of the lab."""
     text = (root / "labs/handout" / template).read_text()
-    values = {"LAB": lab.name, "TITLE": lab.title, "FILE": lab.file}
+    grading = (root / "labs/handout" / GRADING[type(lab)]).read_text()
+    values = {"LAB": lab.name, "TITLE": lab.title, "FILE": lab.file, "GRADING": grading.strip()}
     return re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
 
 

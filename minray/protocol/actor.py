@@ -79,12 +79,12 @@ class ActorInfo(Record, frozen=True):
     handle: bytes = b""
     """Encoded data from which ``get_actor`` makes a handle; opaque to the gcs."""
     address: Address | None = None
-    """ALIVE: address of the actor's process."""
+    """ALIVE: address of the actor's process; DEAD: that of its last one, if it had any."""
     raylet: Address | None = None
     """ALIVE: raylet of the actor's node, whose store has its large results."""
     pid: int = 0
     death: DeathCause | None = None
-    """DEAD: the cause; RESTARTING: the cause of the last incarnation's death."""
+    """DEAD: the cause; RESTARTING and after it: the cause of the last incarnation's death."""
     start_time: float = 0.0
     end_time: float = 0.0
     preemptions: int = 0

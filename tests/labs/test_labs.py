@@ -72,6 +72,16 @@ def test_each_lab_has_its_pages(name: str) -> None:
     assert name in (ROOT / "labs/TEACHING.md").read_text() and f"({name}/README.md)" in (ROOT / "labs/README.md").read_text()
 
 
+@pytest.mark.parametrize("name", names())
+def test_the_readme_of_a_hand_out_says_how_this_lab_is_graded(name: str) -> None:
+    lab = load(name)
+    text = archive.filled(ROOT, "README.md", lab)
+    assert "@" not in text and f"labs.grade {name}" in text and lab.file in text
+    assert ("--jobs" in text, "scenarios of the simulation" in text) == (isinstance(lab, Hole),) * 2
+    assert ("eleven times" in text) == isinstance(lab, Specification)
+    assert ("your answers" in text) == isinstance(lab, Stories)
+
+
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.lab}: {wrong.thought}")
 def test_wrong_solutions_still_fit_the_code(wrong: Wrong) -> None:
     lab = hole(wrong.lab)

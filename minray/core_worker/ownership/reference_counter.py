@@ -96,7 +96,9 @@ class Effects:
 
     def __init__(self) -> None:
         self.freed: list[bytes] = []
-        """Ids of objects whose values must be dropped; those without an entry are gone for good."""
+        """Ids of objects whose values must be dropped, each before those inside it; those without an entry are gone for good.
+
+        An id is named twice if its value goes before its entry (``lineage``)."""
         self.give_back: list[tuple[bytes, Address, list[bytes]]] = []
         """Tickets to give back: object id, its owner, the tickets."""
         self.doubtful: dict[tuple[Address, bytes], list[Loan]] = {}
@@ -287,7 +289,9 @@ class ReferenceCounter:
     # --- borrowing
 
     def receive_ticket(self, info: RefInfo, effects: Effects) -> None:
-        """Keep, as a borrower, a ticket for a reference that was here before it; give it back if the reference is gone."""
+        """Keep, as a borrower, a ticket for a reference that was here before it; give it back if the reference is gone.
+
+        ``info`` has a ticket. Only the references of ``on_value`` may have none."""
         reference = self._references.get(info.object_id)
         if reference is not None:
             self._receive_ticket(info.object_id, reference, info.ticket, effects)
