@@ -28,7 +28,7 @@ BLOCK_CPU_S = 200
 
 
 def limit_process(seconds: int) -> None:
-    """Have this process ended by SIGXCPU when it has used so much processor time."""
+    """Have this process ended by SIGXCPU when it has used this processor time."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     soft = seconds if most == resource.RLIM_INFINITY else min(seconds, most)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, most))

@@ -127,7 +127,7 @@ def test_g112_a_ticket_noted_late_or_twice_is_noted_once(counter: ReferenceCount
 
 
 def test_a_ticket_that_is_given_back_before_it_is_noted_is_void(counter: ReferenceCounter) -> None:
-    """Its AddBorrower is late: the borrower had the reference, and has dropped it."""
+    """The AddBorrower is late: the borrower had the reference, and has dropped it."""
     counter.add_owned(X)
     counter.take_back(X, [b"t"], Effects())
     assert not counter.lend(X, OTHER, b"t", THIRD) and not counter.owns_borrowed()

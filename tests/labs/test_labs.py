@@ -210,7 +210,7 @@ def test_a_module_that_cannot_be_imported_is_a_failure_with_its_place_and_withou
 
 
 def test_a_command_has_the_interpreter_that_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is relative to the root if it is there."""
+    """An interpreter below the root has a relative path."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
     assert contract.command(tmp_path, "-m", "pytest", "t.py::a") == ".venv/bin/python -m pytest t.py::a"
     assert contract.command(tmp_path / "tree", "-V") == f"{tmp_path}/.venv/bin/python -V"
