@@ -46,8 +46,10 @@ STARTER = "starter.txt"
 """File with which a student begins who writes no functions, in the folder of the lab."""
 WITHHELD = ("tests/zoo/", "tests/labs/")
 """Folders whose files quote solutions."""
-GRADER = ("__init__", "contract", "grade", "lab", "limits", "manifest", "mutants")
-GRADER += ("permalink", "scenarios", "score", "stories")
+GRADER = (
+    *("__init__", "contract", "grade", "lab", "limits", "manifest", "mutants"),
+    *("permalink", "scenarios", "score", "stories"),
+)
 """Modules of ``labs`` that run in an archive."""
 GRADING = {Hole: "code.md", Specification: "tests.md", Stories: "answers.md"}
 """Kind of a lab -> the file of ``labs/handout`` that says how it is graded."""

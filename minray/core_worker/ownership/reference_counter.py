@@ -96,7 +96,7 @@ class Effects:
 
     def __init__(self) -> None:
         self.freed: list[bytes] = []
-        """Ids of objects whose values must be dropped, each before those inside it; those without an entry are gone for good.
+        """Ids of objects whose values must be dropped, each before those inside it; without an entry they are gone for good.
 
         An id is named twice if its value goes before its entry (``lineage``)."""
         self.give_back: list[tuple[bytes, Address, list[bytes]]] = []
