@@ -104,7 +104,9 @@ class LocalLeaseManager:
         self._over_cap_at: dict[LeaseShape, float] = {}
         """Time at which a shape that has reached its cap may have one lease more."""
         self._revoked_at: dict[bytes, float] = {}
-        """Time at which each owner was last asked for idle leases; cleared when the queue is empty."""
+        """Time at which each owner was asked for idle leases, if that is less than REVOKE_PERIOD_S ago.
+
+        It stays when the queue is empty: two owners that take turns would else be asked at each turn."""
 
     # --- The queue -----------------------------------------------------------------------------------------------------
 
@@ -238,8 +240,6 @@ class LocalLeaseManager:
             del self._queues[request.shape]
             self._over_cap_at.pop(request.shape, None)
         _decrease(self._queued_by, _use(request))
-        if not self._queues:
-            self._revoked_at.clear()
 
     # --- The life of a lease -------------------------------------------------------------------------------------------
 
@@ -285,18 +285,16 @@ class LocalLeaseManager:
 
     def owners_to_revoke(self, now: float, assignment: Assignment) -> list[bytes]:
         """Return owners that may hold idle leases while others wait, each at most once per REVOKE_PERIOD_S."""
-        if not self._queues:
+        if not (self._queues or self._revoked_at):
             return []
-        owners: dict[bytes, None] = {}
-        for lease in self.leases.values():
-            owner_id = lease.request.owner_id
-            if owner_id not in owners and not lease.request.for_actor and self.is_contended(lease.request):
-                due = self._revoked_at.get(owner_id, now - REVOKE_PERIOD_S) + REVOKE_PERIOD_S
-                if due <= now:
-                    owners[owner_id] = None
-                    self._revoked_at[owner_id] = now
-                    due = now + REVOKE_PERIOD_S
-                assignment.wake_no_later_than(due)
+        self._revoked_at = {owner_id: at for owner_id, at in self._revoked_at.items() if now < at + REVOKE_PERIOD_S}
+        owners: dict[bytes, float] = {}
+        for request in (lease.request for lease in self.leases.values() if self._queues):
+            if request.owner_id not in self._revoked_at and not request.for_actor and self.is_contended(request):
+                owners[request.owner_id] = now
+        self._revoked_at |= owners
+        if self._revoked_at:
+            assignment.wake_no_later_than(min(self._revoked_at.values()) + REVOKE_PERIOD_S)
         return list(owners)
 
     def lacking(self, request: LeaseRequest) -> list[str]:

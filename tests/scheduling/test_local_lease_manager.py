@@ -333,7 +333,35 @@ def test_owners_are_asked_for_idle_leases_while_others_wait() -> None:
     node.end(waiting)
     assert node.machine.owners_to_revoke(0.15, Assignment()) == []
     node.give(request(1, owner="c"))
-    assert node.machine.owners_to_revoke(0.15, Assignment()) == [b"a", b"b"]  # a new episode
+    assert node.machine.owners_to_revoke(0.15, assignment := Assignment()) == [] and assignment.wake_at == 0.2
+    assert node.machine.owners_to_revoke(0.2, Assignment()) == [b"a", b"b"]
+
+
+def test_owners_that_take_turns_are_not_asked_at_every_turn() -> None:
+    """The queue is empty between two turns; an owner that was asked returns its leases at once for a while anyway."""
+    node = Node(CPU=1)
+    held = request(1, owner="a")
+    node.give(held)
+    asked: list[bytes] = []
+    for turn in range(100):
+        waiting = request(1, owner="ba"[turn % 2])
+        node.give(waiting)
+        asked += node.machine.owners_to_revoke(turn / 1000, Assignment())
+        node.end(held)
+        assert node.assign() == [waiting]
+        held = waiting
+    assert asked == [b"a", b"b"]
+
+
+def test_which_owners_were_asked_is_forgotten_when_they_may_be_asked_again() -> None:
+    node = Node(CPU=1)
+    held, waiting = request(1, owner="a"), request(1, owner="b")
+    node.give(held, waiting)
+    assert node.machine.owners_to_revoke(0, Assignment()) == [b"a"]
+    node.end(held, waiting)
+    for now, wake_at in [(0.05, 0.1), (0.1, None)]:
+        assert node.machine.owners_to_revoke(now, assignment := Assignment()) == [] and assignment.wake_at == wake_at
+    assert node.machine._revoked_at == {}
 
 
 # --- Any history -------------------------------------------------------------------------------------------------------
