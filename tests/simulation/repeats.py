@@ -6,7 +6,7 @@ no outcome. It is seen here, because its messages are counted.
 | | looked at when | |
 |---|---|---|
 | L5 | a request of ``ONCE`` is sent | it was not just sent on the same channel, which loses nothing unless it breaks |
-| L5 | any request is sent | the same one was not sent more than ``MOST_A_SECOND`` times in the last second |
+| L5 | any request is sent | its receiver was not sent the same one more than ``MOST_A_SECOND`` times in the last second |
 | L5 | a copy is written to disk | it is not there already |
 """
 
@@ -45,8 +45,8 @@ class Repeats:
         self._on_broken = on_broken
         self._sent: dict[tuple[Any, str, bytes], int] = {}
         """Time at which each request of ``ONCE`` was sent last, by the channel's end, method and record."""
-        self._times: dict[tuple[str, str, bytes], deque[int]] = {}
-        """Times in the last second at which a process has sent the same request."""
+        self._times: dict[tuple[str, str, str, bytes], deque[int]] = {}
+        """Times in the last second at which a process has sent the same request to another one."""
 
     def on_send(self, end: Any, message: Any, ticks: int) -> None:
         """Look at a message that is about to be sent."""
@@ -61,12 +61,13 @@ class Repeats:
             return
         if name == "CancelTask":
             return  # programs may cancel by force as often as they like
-        times = self._times.setdefault((source, name, bytes(message.payload)), deque())
+        target = end.pipe.target.name
+        times = self._times.setdefault((source, target, name, bytes(message.payload)), deque())
         times.append(ticks)
         while times[0] < ticks - TICKS_PER_SECOND:
             times.popleft()
         if len(times) == MOST_A_SECOND:
-            self._on_broken("L5", f"{source} has sent the same {name} {MOST_A_SECOND} times in a second")
+            self._on_broken("L5", f"{source} has sent {target} the same {name} {MOST_A_SECOND} times in a second")
 
     def add_raylet(self, name: str, raylet: Any) -> None:
         """Look at what a node writes to disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from minray.gcs.gcs_actor_manager import GcsActorManager
 from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.protocol.actor import GetNamedActor
 from minray.protocol.core_worker import LocationChange, ReportGeneratorItem
+from minray.protocol.gcs import CheckAlive
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.placement_group_resource_manager import PlacementGroupResourceManager
 from minray.rpc.connection import ignore
@@ -31,6 +33,7 @@ from minray.util.placement_group import placement_group, remove_placement_group
 from tests.simulation.census import unfinished
 from tests.simulation.invariants import Watch
 from tests.simulation.judge import judged
+from tests.simulation.repeats import MOST_A_SECOND
 
 
 @minray.remote(num_cpus=0)
@@ -320,7 +323,7 @@ def test_s3_old_news_that_is_believed_is_seen(monkeypatch: pytest.MonkeyPatch, n
 @pytest.mark.parametrize(
     ("do", "said"),
     [
-        (ask_in_a_hurry, "L5: driver has sent the same GetNamedActor 60 times in a second"),
+        (ask_in_a_hurry, "L5: driver has sent gcs the same GetNamedActor 60 times in a second"),
         (spill_twice, "L5: head writes"),
     ],
 )
@@ -329,6 +332,21 @@ def test_l5_needless_work_is_seen(do: Callable[[Scene], None], said: str) -> Non
         scene = Scene(cluster)
         do(scene)
         assert said in scene.problems()
+
+
+async def check_all_raylets(times: int, scene: Scene) -> None:
+    for raylet in scene.cluster.raylets.values():
+        for _ in range(times):
+            scene.driver.process.peers.to(raylet.address).send(CheckAlive(), ignore)
+    await asyncio.sleep(0.1)
+
+
+def test_l5_the_same_request_to_several_processes_is_no_repetition() -> None:
+    with SimCluster([{"num_cpus": 2}] * 2, 1, show_output=False) as cluster:
+        scene = Scene(cluster)
+        for times, is_seen in [(MOST_A_SECOND - 1, False), (1, True)]:
+            cluster.world.loop.run_until_complete(check_all_raylets(times, scene))
+            assert ("L5: driver has sent raylet/n1 the same CheckAlive" in scene.problems()) == is_seen
 
 
 def test_g104_bundles_that_stay_reserved_beside_one_that_is_refused_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
