@@ -33,7 +33,7 @@ from minray.protocol.object_store import (
     Wanted,
 )
 from minray.rpc.batch import Batch
-from minray.rpc.connection import Peer, ignore
+from minray.rpc.connection import Peer
 
 OnCreated = Callable[[CreateReply | None, PlatformError | None], None]
 OnPinned = Callable[[list[memoryview | Pinned]], None]
@@ -86,9 +86,12 @@ class StoreClient:
 
         self._raylet.send(SealObject(object_id, attempt), on_answer)
 
-    def abort(self, object_id: bytes, attempt: int) -> None:
-        """Drop an object that will not be written, or whose value is not needed after all."""
-        self._raylet.send(AbortObject(object_id, attempt), ignore)
+    def abort(self, object_id: bytes, attempt: int, on_aborted: Callable[[], None]) -> None:
+        """Drop an object that will not be written, or whose value is not needed after all.
+
+        ``on_aborted`` is called when the store knows it, or is gone.
+        """
+        self._raylet.send(AbortObject(object_id, attempt), lambda _reply, _error, _buffers: on_aborted())
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return the memory that this process was given to write to; any thread may ask. Raises MemoryFailed."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from minray.object_store import layout
 from minray.object_store.client import StoreClient
@@ -86,8 +87,8 @@ class StoreService:
     def handle_EndPut(self, request: EndPut, call: Call) -> Done | None:
         self._writing.pop((request.object_id, request.attempt), None)
         if not request.is_kept:
-            self._store.abort(request.object_id, request.attempt)
-            return DONE
+            self._store.abort(request.object_id, request.attempt, partial(call.reply, DONE))
+            return None
 
         def on_sealed(error: PlatformError | None) -> None:
             if error is None:

@@ -104,7 +104,7 @@ class RelayedValues:
                 await self._send_pieces(object_id, attempt, pieces)
                 await self._driver.call(EndPut(object_id, attempt, True))
             except BaseException:
-                self._drop(object_id, attempt)
+                self._drop(object_id, attempt, _do_nothing)
                 raise
         return Place(attempt, size, reply.raylet)
 
@@ -122,13 +122,12 @@ class RelayedValues:
 
         await answer_of(send)
 
-    def discard_values(self, object_ids: Sequence[bytes], attempt: int) -> None:
-        """Drop values that were put for an attempt that ends otherwise."""
-        for object_id in object_ids:
-            self._user_code.post(self._drop, object_id, attempt)
+    def discard_value(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
+        """Drop a value that was put for an attempt that ends otherwise."""
+        self._user_code.post(self._drop, object_id, attempt, on_discarded)
 
-    def _drop(self, object_id: bytes, attempt: int) -> None:
-        self._driver.send(EndPut(object_id, attempt, False), ignore)
+    def _drop(self, object_id: bytes, attempt: int, on_dropped: Callable[[], None]) -> None:
+        self._driver.send(EndPut(object_id, attempt, False), lambda _reply, _error, _buffers: on_dropped())
 
     # --- on the loop
 
@@ -187,6 +186,10 @@ class ClientCoreWorker(CoreWorker):
         values = RelayedValues(self.platform, driver)
         self._closes.append(values.close)
         return values
+
+
+def _do_nothing() -> None:
+    """Let a dropped value go: nobody waits for that."""
 
 
 def _chunks(sizes: Sequence[int]) -> Sequence[tuple[int, int]]:

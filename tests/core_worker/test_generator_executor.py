@@ -56,6 +56,8 @@ class Stage:
         self.user = LoopUser() if is_async else UserThread()
         self.peers = RecordingPeers()
         self.discarded: list[bytes] = []
+        self.on_discarded: list[Callable[[], None]] = []
+        """Callbacks for the store's answers to those."""
         """Items that were taken back from the object store."""
         self.lent: list[bytes] = []
         """References for which tickets were made here."""
@@ -80,9 +82,10 @@ class Stage:
         place = Place(2, 1000, OWN) if item == LARGE else None
         return Result(StoredObject(value.data, value.buffers, False, (), place), value.refs)
 
-    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
+    def discard_result(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
         assert attempt == 2
-        self.discarded += object_ids
+        self.discarded.append(object_id)
+        self.on_discarded.append(on_discarded)
 
     # --- as those who lend
 
@@ -464,6 +467,8 @@ def test_what_waits_when_nobody_will_read_is_taken_back() -> None:
         assert numbers(reports) == [2] and not stage.is_over()
         assert stage.discarded == [item_id(RECEIVED_ID, 3)] and len(stage.lending) == 1 and stage.lent == []
         stage.answer(*reports)
+        assert not stage.is_over(), "the store still has the item"
+        stage.on_discarded.pop()()
         assert stage.is_over()
 
     tell(stage, story)

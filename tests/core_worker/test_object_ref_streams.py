@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -132,8 +133,9 @@ class Executor:
     def keep_result(self, object_id: bytes, attempt: int, value: Any, owner: Any) -> Result:
         return Result(StoredObject(value.data, (), False, ()), [])
 
-    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
-        self.discarded += object_ids
+    def discard_result(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
+        self.discarded.append(object_id)
+        on_discarded()
 
     def yields(self, count: int) -> None:
         for number in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,14 +26,14 @@ class Store:
 
     def __init__(self) -> None:
         self.kept: list[tuple[bytes, int, Address]] = []
-        self.discarded: list[tuple[list[bytes], int]] = []
+        self.discarded: list[tuple[bytes, int, Callable[[], None]]] = []
 
     def put(self, key: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
         self.kept.append((key, attempt, owner))
         return PLACE
 
-    def discard_values(self, object_ids: list[bytes], attempt: int) -> None:
-        self.discarded.append((object_ids, attempt))
+    def discard_value(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
+        self.discarded.append((object_id, attempt, on_discarded))
 
 
 def keep(value: Serialized, **room: int) -> tuple[Result, Store]:
@@ -82,5 +83,8 @@ def test_a_result_with_more_references_than_an_answer_can_carry_is_refused() -> 
 
 def test_what_is_discarded_leaves_the_store_as_this_attempt_has_put_it() -> None:
     store: Any = Store()
-    ResultKeeper(store, LIMIT).discard_results([object_id("a")], 2)
-    assert store.discarded == [([object_id("a")], 2)]
+    ResultKeeper(store, LIMIT).discard_result(object_id("a"), 2, store.discarded.clear)
+    ((name, attempt, on_discarded),) = store.discarded
+    assert (name, attempt) == (object_id("a"), 2)
+    on_discarded()
+    assert store.discarded == []

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -26,6 +26,7 @@ from minray.values import serialization
 from minray.values.object_ref import ObjectRef
 from minray.values.serialization import Serialized
 from tests.core_worker.parts import OWN, RECEIVED_ID, id_of, received, template
+from tests.core_worker.user_thread import UserThread
 
 ATTEMPT = 2
 
@@ -41,7 +42,13 @@ class Shelf:
         self.most = 100
         """Number of results at which it is full."""
         results: Any = self
-        self.returns = ReturnValues(results)
+        self.thread = UserThread()
+        user_code: Any = self.thread
+        self.returns = ReturnValues(results, user_code)
+        self.keeps_discarded = False
+        """Whether it is slow to say that it has dropped something."""
+        self.on_discarded: list[Callable[[], None]] = []
+        """Callbacks to which it has not said so."""
 
     def keep_result(self, object_id: bytes, attempt: int, value: Serialized, owner: Address, room: int) -> Result:
         assert (attempt, owner) == (ATTEMPT, OWN)
@@ -51,10 +58,13 @@ class Shelf:
         self.rooms.append(room)
         return Result(StoredObject(value.data, (), False, ()), [], value.size())
 
-    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
+    def discard_result(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
         assert attempt == ATTEMPT
-        for object_id in object_ids:
-            self.kept.pop(object_id, None)
+        self.kept.pop(object_id, None)
+        if self.keeps_discarded:
+            self.on_discarded.append(on_discarded)
+        else:
+            on_discarded()
 
     def has(self, *values: Any, beginning: int = 1) -> bool:
         """These, as the results of the task, and nothing else."""
@@ -236,3 +246,16 @@ def test_g67_a_rerun_that_fails_leaves_what_its_owner_has_from_an_earlier_attemp
     assert shelf.has("of an earlier attempt", beginning=2)
     shelf.returns.discard(rerun, [])
     assert shelf.has("of an earlier attempt", beginning=2)
+
+
+def test_a_call_ends_when_the_store_knows_that_its_results_are_dropped() -> None:
+    """The answer of the call follows. If its process dies before that, the owner frees the results."""
+    shelf = Shelf()
+    shelf.keeps_discarded = True
+    shelf.thread.begin(lambda: shelf.returns.keep(task(3), yielding(1, 2, then=KeyboardInterrupt())))
+    assert shelf.has() and len(shelf.on_discarded) == 3
+    for on_discarded in shelf.on_discarded:
+        assert shelf.thread.waits_at is not None
+        on_discarded()
+    with pytest.raises(KeyboardInterrupt):
+        shelf.thread.result()

@@ -88,8 +88,9 @@ class Node:
         self.asked.append(("seal", object_id, attempt))
         self.told.append(on_sealed)
 
-    def abort(self, object_id: bytes, attempt: int) -> None:
+    def abort(self, object_id: bytes, attempt: int, on_aborted: Any) -> None:
         self.asked.append(("abort", object_id, attempt))
+        self.told.append(on_aborted)
 
     def view(self, offset: int, size: int) -> memoryview:
         if not self.has_memory:
@@ -159,7 +160,18 @@ def test_what_cannot_be_put_raises_and_is_taken_back(reply: Any, error: Any, exp
     node = Node()
     node.begin_put()
     node.answer(reply, error)
+    assert node.asked[1:] == [("abort", A, 3)] and node.thread.waits_at is not None
+    node.answer()
     with pytest.raises(expected, match=words):
+        node.thread.result()
+
+
+def test_nobody_waits_until_ones_own_is_taken_back() -> None:
+    """The program may have been interrupted, and wants to go on; what it owns ends with it anyway."""
+    node = Node()
+    node.begin_put(OWN)
+    node.answer(CreateReply(FULL, RAYLET), None)
+    with pytest.raises(ObjectStoreFullError):
         node.thread.result()
     assert node.asked[1:] == [("abort", A, 3)]
 
@@ -168,6 +180,7 @@ def test_a_full_store_says_how_much_was_needed() -> None:
     node = Node()
     node.begin_put()
     node.answer(CreateReply(FULL, RAYLET), None)
+    node.answer()
     with pytest.raises(ObjectStoreFullError) as raised:
         node.thread.result()
     assert raised.value.needed_bytes == SIZE
@@ -178,6 +191,7 @@ def test_memory_that_cannot_be_mapped_is_a_dead_raylet() -> None:
     node.has_memory = False
     node.begin_put()
     node.answer(ROOM, None)
+    node.answer()
     with pytest.raises(LocalRayletDiedError, match="no arena"):
         node.thread.result()
     assert node.words() == ["create", "abort"]
@@ -188,6 +202,7 @@ def test_a_raylet_that_dies_before_it_knows_of_a_value_is_an_error_for_others_va
     node.begin_put()
     node.answer(ROOM, None)
     node.answer(unreachable())
+    node.answer()
     with pytest.raises(LocalRayletDiedError, match="nobody listens"):
         node.thread.result()
     assert node.words() == ["create", "seal", "abort"]
@@ -201,9 +216,10 @@ def test_what_was_being_put_when_its_thread_was_interrupted_is_taken_back(is_wri
     if is_written:
         node.answer(ROOM, None)
     node.thread.interrupt(KeyboardInterrupt())
+    assert node.words() == ["create", *["seal"] * is_written, "abort"] and node.thread.waits_at is not None
+    node.answer()
     with pytest.raises(KeyboardInterrupt):
         node.thread.result()
-    assert node.words() == ["create", *["seal"] * is_written, "abort"]
     node.answer(*[None] if is_written else [ROOM, None])
     assert node.words()[-1] == "abort"
 
@@ -219,9 +235,12 @@ def test_nothing_large_is_put_in_the_loops_own_thread() -> None:
 
 def test_what_an_attempt_has_put_can_be_taken_back() -> None:
     node = Node()
-    node.provider.discard_values([A, B], 2)
+    heard: list[str] = []
+    node.provider.discard_value(A, 2, lambda: heard.append("dropped"))
     node.thread.work()
-    assert node.asked == [("abort", A, 2), ("abort", B, 2)]
+    assert node.asked == [("abort", A, 2)] and heard == []
+    node.answer()
+    assert heard == ["dropped"]
 
 
 # --- reading

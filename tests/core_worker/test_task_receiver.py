@@ -139,7 +139,7 @@ class Worker(WorkQueue):
         self.platform = platform_record(user_code=self, processes=self.processes)
         myself: Any = self
         lending: Any = self.lending
-        returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE))
+        returns = ReturnValues(ResultKeeper(myself, MAX_DIRECT_CALL_OBJECT_SIZE), myself)
         own, profile, ip = self.platform, TaskProfile(self.platform), "127.0.0.1"
         errors = TaskErrors(own, returns, "00", ip)
         self.executor = TaskExecutor(own, myself, self.make_refs, returns, errors, myself, profile)

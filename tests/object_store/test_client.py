@@ -143,6 +143,8 @@ def test_what_is_written_is_asked_for_and_sealed_or_given_up() -> None:
     it.client.seal(A, 1, heard.append)
     it.answer(None)
     assert heard[:2] == [(reply, None), None] and isinstance(heard[2], PlatformError)
-    it.client.abort(A, 1)
-    assert it.answer(DONE) == AbortObject(A, 1)
+    del heard[:]
+    for answer in (DONE, None):
+        it.client.abort(A, 1, lambda: heard.append("aborted"))
+        assert it.answer(answer) == AbortObject(A, 1) and heard.pop() == "aborted" and not heard
     assert not it.client.is_own(OWNER)

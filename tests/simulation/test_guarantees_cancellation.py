@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from minray.simulation import FaultPlan
 from tests.seeds import seeds
 from tests.simulation.interference import replay_requests
 from tests.simulation.judge import INTERRUPTED, judged, outcome_of, printed
+from tests.simulation.roles import Cluster
 
 SEEDS = seeds(3)
 LEASES = ["RequestWorkerLease", "RequestWorkerLease reply", "CancelWorkerLease", "ReturnWorkerLease"]
@@ -266,3 +267,33 @@ def test_g41_a_cancellation_that_is_answered_badly_is_asked_again_after_a_while(
 
     assert judged(body)[0] == INTERRUPTED
     assert len(asked) == 3 and all(later - earlier >= 0.5 for earlier, later in pairwise(asked))
+
+
+@minray.remote(num_returns=2, max_calls=1)
+def begun() -> Iterator[bytes]:
+    yield b"large" * 100
+    time.sleep(1000)
+    yield b"never"
+
+
+def lose_what_a_worker_says_last(cluster: Cluster) -> None:
+    """The worker is used up, so it ends soon after its answer."""
+    cluster.when("AbortObject").lose_with_channel(1)
+
+
+def kill_a_worker_that_has_answered(cluster: Cluster) -> None:
+    cluster.when("AbortObject").hold(1, 1, 2)
+    cluster.when("PushTask reply").of("worker").then.soon.sender.kill()
+
+
+@pytest.mark.parametrize("strike", [lose_what_a_worker_says_last, kill_a_worker_that_has_answered])
+def test_l2_a_cancelled_task_is_answered_when_the_store_has_dropped_its_results(strike: Callable[[Cluster], None]) -> None:
+    """Else nobody would drop them: its owner knows of no result, and its worker may have ended."""
+
+    def body() -> list[Any]:
+        refs = begun.remote()
+        time.sleep(1)
+        minray.cancel(refs[0])
+        return [outcome_of(ref) for ref in refs]
+
+    assert judged(body, strike, system_config={"max_direct_call_object_size": 100})[0] == [INTERRUPTED] * 2

@@ -71,6 +71,22 @@ MISTAKES = {
             ),
         ),
     ),
+    "answered_before_its_results_were_dropped": Mistake(
+        "A task that was cancelled while it stored its results answered before its raylet knew that they were dropped.",
+        "L2",
+        (
+            Mutation("minray.core_worker.execution.return_values", "ReturnValues.discard", "parker.wait(None)", "pass"),
+            Mutation(
+                "minray.core_worker.fetching.store_provider",
+                "StoreProvider.put",
+                """
+                if not self._client.is_own(owner):
+                    dropped.wait(None)
+                """,
+                "pass",
+            ),
+        ),
+    ),
     "asked_on_for_a_job_that_had_finished": Mistake(
         "A lease request that its raylet had cancelled was made again at once, as fast as it was refused.",
         "L5",

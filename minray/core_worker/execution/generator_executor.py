@@ -193,8 +193,7 @@ class GeneratorExecutor:
             self._on_change(stream)
 
         if stream.is_unwanted and not lent:
-            stream.discard(report)
-            on_answer(None, None, ())
+            stream.discard(report, partial(on_answer, None, None, ()))
             return
         task = stream.task
         beside: list[Any] = []

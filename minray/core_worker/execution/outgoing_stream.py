@@ -125,7 +125,9 @@ class OutgoingStream:
         """Return how many items must be read in total before a stream that is held up may go on."""
         return self.yielded - self._most_unread + 1
 
-    def discard(self, report: Report) -> None:
-        """Delete the item of a report that is not sent because the owner wants no more items."""
+    def discard(self, report: Report, then: Callable[[], None]) -> None:
+        """Delete the item of a report that is not sent because the owner wants no more items, then call ``then``."""
         if report.result is not None and report.result.stored.place is not None:
-            self._results.discard_results([item_id(self.task.task_id, report.number)], self.task.attempt)
+            self._results.discard_result(item_id(self.task.task_id, report.number), self.task.attempt, then)
+        else:
+            then()

@@ -19,6 +19,7 @@ from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.core_worker.fetching.results import UNWANTED, ResultKeeper, check_references
 from minray.core_worker.records.received_task import Result
+from minray.platform.base import Parker, UserCode
 from minray.values import serialization
 from minray.values.serialization import Serialized
 
@@ -38,8 +39,9 @@ class BrokenOff(Exception):
 class ReturnValues:
     """Stores the return values of the calls that run in one process."""
 
-    def __init__(self, results: ResultKeeper) -> None:
+    def __init__(self, results: ResultKeeper, user_code: UserCode) -> None:
         self._results = results
+        self._user_code = user_code
 
     def keep(self, task: ReceivedTask, result: Any) -> list[Result]:
         """Serialize and store the value that a call returned, and return one ``Result`` per return value.
@@ -77,13 +79,18 @@ class ReturnValues:
         return values
 
     def discard(self, task: ReceivedTask, results: list[Result]) -> None:
-        """Delete the results that were stored, and the one that was being stored when an interrupt came.
+        """Delete the results that were stored, and the one that was being stored; return when the store knows it.
 
         Results that the owner has from an earlier attempt are left alone: the store would drop its copies of them, and this
         attempt does not make them again.
         """
-        made = [index for index in range(1, len(results) + 2) if index not in task.rerun.unwanted]
-        self._results.discard_results([return_id(task.task_id, index) for index in made], task.attempt)
+        parkers: list[Parker] = []
+        for index in range(1, len(results) + 2):
+            if index not in task.rerun.unwanted:
+                parkers.append(self._user_code.parker())
+                self._results.discard_result(return_id(task.task_id, index), task.attempt, parkers[-1].release)
+        for parker in parkers:
+            parker.wait(None)
 
     def _keep(self, task: ReceivedTask, values: list[Serialized]) -> list[Result]:
         results: list[Result] = []

@@ -68,7 +68,7 @@ class TaskExecution:
         self.profile = TaskProfile(platform)
         results = ResultKeeper(provider, config.system_config.max_direct_call_object_size)
         self.generator_executor = GeneratorExecutor(process, borrowing, results, blocked.lend_soon)
-        returns = ReturnValues(results)
+        returns = ReturnValues(results, platform.user_code)
         self.errors = ExaminedErrors(platform, returns, config.node_id.hex(), config.node_ip)
         self.executor = executor_class(config)(
             platform, self.functions, objects.make_refs, returns, self.errors, self.generator_executor, self.profile

@@ -9,6 +9,8 @@ value until their owners have noted the new borrower. No interrupt is raised in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minray.common.config import MOST_REFERENCES, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.fetching.store_provider import LargeValues
 from minray.core_worker.records.received_task import Result
@@ -61,6 +63,10 @@ class ResultKeeper:
         own = value.copied()
         return Result(StoredObject(own.data, own.buffers, False, ()), value.refs, size)
 
-    def discard_results(self, object_ids: list[bytes], attempt: int) -> None:
-        """Drop the results kept for an attempt that ends otherwise; for small values nothing needs to be done."""
-        self._provider.discard_values(object_ids, attempt)
+    def discard_result(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
+        """Drop a result kept for an attempt that ends otherwise; it may be in the store.
+
+        ``on_discarded`` is called on the loop when the store knows it. The attempt's answer waits for that: until it leaves,
+        the owner frees what the attempt may have stored if this process dies.
+        """
+        self._provider.discard_value(object_id, attempt, on_discarded)

@@ -88,8 +88,11 @@ class LargeValues(Protocol):
     def put(self, object_id: bytes, attempt: int, value: Serialized, owner: Address) -> Place:
         """Write a value into the store; for user threads, which park meanwhile."""
 
-    def discard_values(self, object_ids: Sequence[bytes], attempt: int) -> None:
-        """Delete the values that this process has put for an attempt that ends otherwise; for user threads."""
+    def discard_value(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
+        """Delete a value that this process has put for an attempt that ends otherwise; for any thread.
+
+        ``on_discarded`` is called on the loop when the store knows it, or is gone.
+        """
 
     def fetch(
         self, objects: Sequence[LargeObject], on_fetched: OnFetched, timeout_s: float | None = None, purpose: int = GET
@@ -112,8 +115,8 @@ class StoreProvider:
 
         Raises ObjectStoreFullError, OutOfDiskError or LocalRayletDiedError. A value of another owner stays in the store even
         if this process dies right after the put, so that the owner finds it. Hence the thread waits until the store knows
-        that the value is complete. A value of this process ends with it anyway, so the thread does not wait for that; a
-        reader waits at the store.
+        that the value is complete, or after an error that it is dropped. A value of this process ends with it anyway, so the
+        thread does not wait for that; a reader waits at the store.
         """
         pieces = [memoryview(value.data), *(memoryview(buffer) for buffer in value.buffers)]
         size = layout.stored_size([piece.nbytes for piece in pieces])
@@ -131,7 +134,10 @@ class StoreProvider:
             if error is not None:
                 raise LocalRayletDiedError(reason=str(error))
         except BaseException:
-            user_code.post(self._client.abort, object_id, attempt)
+            dropped = user_code.parker()
+            self.discard_value(object_id, attempt, dropped.release)
+            if not self._client.is_own(owner):
+                dropped.wait(None)
             raise
         return place
 
@@ -148,10 +154,9 @@ class StoreProvider:
                 raise LocalRayletDiedError(reason=str(failure)) from None
         return Place(attempt, size, reply.raylet)
 
-    def discard_values(self, object_ids: Sequence[bytes], attempt: int) -> None:
-        """Delete the values that this process has put for an attempt that ends otherwise."""
-        for object_id in object_ids:
-            self._user_code.post(self._client.abort, object_id, attempt)
+    def discard_value(self, object_id: bytes, attempt: int, on_discarded: Callable[[], None]) -> None:
+        """Delete a value that this process has put for an attempt that ends otherwise; for any thread."""
+        self._user_code.post(self._client.abort, object_id, attempt, on_discarded)
 
     # --- on the loop
 
