@@ -1,8 +1,9 @@
-// The page's side of the web worker: starts it, asks it, and ends it when a program does not come to an end.
+// The page's side of the web worker: starts it, asks it, and replaces it when a program has no end or has broken Python.
 //
 // Rules
 //   * One question at a time is under way; the page disables its buttons meanwhile.
-//   * A worker that was stopped cannot be asked again: a new one starts, and loads all over again from the browser's cache.
+//   * A worker that was stopped or is broken cannot be asked again: a new one starts, and loads all over again from the browser's cache.
+//   * Only a worker that was ready is replaced because it broke. One that breaks while it loads would do so again and again.
 
 /** Return whether the browser can suspend WebAssembly, without which no program can wait (JSPI). */
 export function canSuspend() {
@@ -22,10 +23,11 @@ export class Cluster {
   }
 
   start() {
+    this.isReady = false;
     this.onState("Loading …", false);
     this.worker = new Worker(`worker.js${this.fragment}`, { type: "module" });
     this.worker.onmessage = ({ data }) => this.onMessage(data);
-    this.worker.onerror = (event) => this.onState(`The worker has failed: ${event.message}`, false);
+    this.worker.onerror = (event) => this.onBroken(event.message);
   }
 
   /** Ask the worker, in JSON or by a value; resolves to its answer. `onPartial` hears of a run that goes on. */
@@ -37,11 +39,16 @@ export class Cluster {
     });
   }
 
-  /** End the worker and all that it does, and start another one. */
-  stop() {
+  /** End the worker and all that it does, and start another one. What was asked is rejected with the reason. */
+  stop(reason = "stopped") {
     this.worker.terminate();
-    this.rejectAll("stopped");
+    this.rejectAll(reason);
     this.start();
+  }
+
+  onBroken(cause) {
+    if (this.isReady) this.stop(`Python in this page has failed (${cause}). It starts again, and then you can run another program.`);
+    else this.onState(`The worker has failed: ${cause}`, false);
   }
 
   rejectAll(reason) {
@@ -49,13 +56,20 @@ export class Cluster {
     this.open.clear();
   }
 
-  onMessage({ id, stage, ready, failed, partial, answer, error }) {
+  onMessage({ id, stage, ready, failed, broken, partial, answer, error }) {
+    if (broken !== undefined) {
+      this.onBroken(broken);
+      return;
+    }
     if (stage) this.onState(`${stage} …`, false);
     if (failed) {
       this.onState(`Loading has failed: ${failed}`, false);
       this.rejectAll(`loading has failed: ${failed}`);
     }
-    if (ready) this.onState(`Ready: Python ${ready.python}, loaded in ${ready.seconds.toFixed(1)} s`, true);
+    if (ready) {
+      this.isReady = true;
+      this.onState(`Ready: Python ${ready.python}, loaded in ${ready.seconds.toFixed(1)} s`, true);
+    }
     const asked = this.open.get(id);
     if (!asked) return;
     if (partial !== undefined) {

@@ -1,7 +1,8 @@
 // The web worker in which the simulated cluster runs, so that the page stays responsive whatever a program does.
 //
 // Messages to it: { id, ask, question }, where `ask` is "perform" or "explain" (methods of Session), or "bug" or "scenario" (the zoo's). Messages from it: { id, answer } or
-// { id, error }, and before these { stage } while it loads, { ready } when it has, and { id, partial } while a program runs.
+// { id, error }, and before these { stage } while it loads, { ready } when it has, and { id, partial } while a program runs. After
+// { broken } a worker answers nothing more: WebAssembly has failed, or a stack whose promise nobody holds has ended in an error.
 // A question is a JSON text; answers are JSON in arrays of bytes.
 //
 // Python is entered by callPromising, since only code that was entered like this can be suspended (JSPI).
@@ -10,6 +11,9 @@ import { attemptIn } from "./attempt.js";
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 let asked = 0;
+
+const onBroken = (error) => postMessage({ broken: String(error?.message ?? error).trim().split("\n").at(-1) });  // not Python's traceback
+addEventListener("unhandledrejection", (event) => onBroken(event.reason));
 
 async function fetchWheels() {
   const site = await (await fetch("site.json")).json();
@@ -21,6 +25,7 @@ async function load() {
   const files = fetchWheels();  // while Python starts
   postMessage({ stage: "Python is starting" });
   const pyodide = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
+  pyodide._api.on_fatal = onBroken;
   for (const wheel of await files) pyodide.unpackArchive(wheel, "wheel");
   const attempt = await attemptIn(location.hash);
   if (attempt) {
@@ -44,13 +49,13 @@ async function loadZoo(pyodide) {
 
 const loaded = load();
 loaded.catch((error) => postMessage({ failed: String(error) }));
-let last = loaded, zoo = null;
+let last = Promise.resolve(), zoo = null;
 
 onmessage = ({ data: { id, ask, question } }) => {
-  last = last.catch(() => {}).then(async () => {
-    const { pyodide, session } = await loaded;
+  last = last.then(async () => {
     asked = id;
     try {
+      const { pyodide, session } = await loaded;
       const isJudged = ask === "bug" || ask === "scenario";
       if (isJudged) zoo ??= await loadZoo(pyodide);
       const answer = isJudged ? session.call.callPromising(zoo[ask], question) : session[ask].callPromising(question);

@@ -26,6 +26,12 @@ SITE_BYTES = 15 << 20
 """The largest size of the compressed site."""
 RUN_MS = 120_000
 """Milliseconds in which a run ends, on a busy machine."""
+BREAKS = {
+    "memory": "import ctypes\nimport minray\n\n@minray.remote\ndef read():\n    return ctypes.string_at(2**32 - 8)\n\n"
+    "minray.get(read.remote())\n",
+    "stack": "from minray.simulation.browser.stacks import start_new_thread\n\nstart_new_thread(lambda: 1 / 0, ())\n",
+}
+"""Program that ends Python itself: it reads outside of WebAssembly's memory, or ends a stack by an error."""
 WITHOUT_JSPI = "delete WebAssembly.Suspending; delete WebAssembly.promising;"
 
 
@@ -131,6 +137,20 @@ def test_a_program_without_an_end_is_stopped(page: Page) -> None:
     page.locator("#state", has_text="Ready").wait_for(timeout=RUN_MS)
     run(page, "a_task")
     assert text(page, "#outcome") == "the program has ended"
+
+
+@pytest.mark.parametrize("breaks", BREAKS, ids=BREAKS)
+def test_a_program_that_breaks_python_is_told_and_the_next_one_runs(browser: Any, url: str, breaks: str) -> None:
+    page = browser.new_page()  # its console has the error
+    page.goto(f"{url}/index.html")
+    page.locator("#state", has_text="Ready").wait_for(timeout=RUN_MS)
+    page.fill("#source", BREAKS[breaks])
+    page.click("#run")
+    page.locator("#outcome", has_text="Python in this page has failed (").wait_for(timeout=RUN_MS)
+    page.locator("#state", has_text="Ready").wait_for(timeout=RUN_MS)
+    run(page, "a_task")
+    assert text(page, "#outcome") == "the program has ended"
+    page.close()
 
 
 def test_it_is_read_on_a_phone_and_in_the_dark_and_used_by_keys(visit: Visit) -> None:
