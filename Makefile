@@ -60,7 +60,7 @@ help:
 	@echo "make docs-quick      the same without the runs of the zoo of bugs, which take minutes"
 	@echo "make serve-docs      serve the site on this machine, at http://localhost:8000/"
 	@echo "make test-docs       run the programs and commands that the pages show, and compare their output with what is shown"
-	@echo "make test-site       the built site in a headless Chromium: the landing page's cluster, the search, narrow screens"
+	@echo "make test-site       the built site in Chromium and Firefox: the landing page's cluster, the search, narrow screens"
 	@echo "make bench           six documents' workloads beside Ray and Dask, in an environment of their own"
 	@echo "make conformance     the tests of the public API on Ray; what differs must be in docs/differences_from_ray.md"
 	@echo "make ray-utilities   Ray's own utilities, from an installed Ray, on minray"
