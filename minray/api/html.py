@@ -48,6 +48,8 @@ LEFT = "it belongs to a cluster that this process has left"
 _TABLE = "border-collapse:collapse;margin:0;font-size:90%"
 _CELL = "border:1px solid rgba(128,128,128,.4);padding:2px 8px;text-align:left;vertical-align:top;overflow-wrap:anywhere"
 _HEAD = f"{_CELL};font-weight:600;overflow-wrap:normal"
+_LONG = f"{_CELL};min-width:12em"
+"""Style of a long text in a list. It may break after any letter, so beside other columns it would be a few letters wide."""
 
 Rows = list[tuple[str, str]]
 """Rows of a table: a name and a text each."""
@@ -242,7 +244,7 @@ def _cell(text: str) -> str:
         text = f"{text[:MOST_LETTERS]}..."
     is_id = len(text) >= LEAST_ID and not text.strip("0123456789abcdef")
     content = f'<code title="{text}" style="white-space:nowrap">{_short_id(text)}</code>' if is_id else html.escape(text)
-    style = f"{_CELL};white-space:nowrap" if is_id or len(text) <= MOST_UNBROKEN else _CELL
+    style = f"{_CELL};white-space:nowrap" if is_id or len(text) <= MOST_UNBROKEN else _LONG
     return f'<td style="{style}">{content}</td>'
 
 

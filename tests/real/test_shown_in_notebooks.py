@@ -113,6 +113,7 @@ def test_many_rows_and_long_texts_are_cut() -> None:
 
     text = RowsInNotebooks({"name": "x" * 1000, "amount": 2.0, "empty": None} for _ in range(60))._repr_html_()
     assert text.count("<tr>") == 51 and "and 10 more" in text and "x" * 301 not in text
+    assert text.count("min-width:12em") == 50, "a long text keeps room beside other columns"
     assert ">2<" in text and "empty" not in text
 
 
