@@ -172,7 +172,7 @@ async function run(aim) {
   $("outcome").textContent = "Running …";
   $("outcome").className = "";
   const question = aim ? { script: { ...asked, overrides: ran.answers }, aim } : { script: asked };
-  const answer = await ask("perform", question, (partial) => draw(partial.page, partial.page.events.length - 1));
+  const answer = await ask("perform", question, (partial) => draw(partial.page, partial.page.events.length - 1, true));
   if (answer === null) return;
   ran = answer;
   if (aim) overrides = answer.answers;
@@ -210,7 +210,7 @@ function runWithout(fault) {
 
 // --- The lanes ---
 
-function draw(page, at) {
+function draw(page, at, goesOn = false) {
   const frame = $("lanes");
   shown = page;
   chosen = null;
@@ -219,8 +219,10 @@ function draw(page, at) {
   frame.onload = () => {
     const story = frame.contentDocument;
     if (!story?.getElementById("data")) return;
-    story.addEventListener("moment", ({ detail }) => onMoment(detail));
-    story.addEventListener("process", ({ detail }) => { chosen = shown.lanes[detail][0]; onMoment(event); });
+    if (!goesOn) {  // Nothing can strike a run that goes on, and its last moment so far is not the one that a link asks for.
+      story.addEventListener("moment", ({ detail }) => onMoment(detail));
+      story.addEventListener("process", ({ detail }) => { chosen = shown.lanes[detail][0]; onMoment(event); });
+    }
     story.getElementById("data").textContent = JSON.stringify(page);
     story.body.append(Object.assign(story.createElement("script"), { src: "story.js" }));
   };
@@ -290,6 +292,10 @@ async function begin() {
   }
   site = await (await fetch("site.json")).json();
   fillMenus();
+  if (site.book) {  // The playground is a part of the book's site.
+    document.querySelector("#book a").href = site.book;
+    $("book").hidden = false;
+  }
   try {
     attempt = await attemptIn(location.hash);
   } catch (error) {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,8 @@ BREAKS = {
     "stack": "from minray.simulation.browser.stacks import start_new_thread\n\nstart_new_thread(lambda: 1 / 0, ())\n",
 }
 """Program that ends Python itself: it reads outside of WebAssembly's memory, or ends a stack by an error."""
+MANY_TASKS = "import minray\n\n@minray.remote\ndef rest():\n    pass\n\nminray.get([rest.remote() for _ in range(300)])\n"
+"""Program whose run takes seconds in a browser."""
 WITHOUT_JSPI = "delete WebAssembly.Suspending; delete WebAssembly.promising;"
 
 
@@ -94,6 +98,14 @@ def test_a_link_shows_the_same_run(page: Page, visit: Visit) -> None:
     other.locator("#digest", has_text=text(page, "#digest")).wait_for(timeout=RUN_MS)
     assert other.input_value("#seed") == "11" and other.is_checked("#kinds input[value=delay]")
     page.uncheck("#kinds input[value=delay]")
+
+
+def test_a_link_shows_its_moment_also_if_the_run_is_drawn_before_it_ends(visit: Visit) -> None:
+    link = {"source": MANY_TASKS, "seed": 7, "nodes": 3, "event": 50}
+    page = visit("index.html#" + base64.urlsafe_b64encode(json.dumps(link).encode()).decode()).page
+    wait_end(page)
+    assert int(page.frames[1].url.partition("?")[2].partition("#")[0]) > 1, "no picture before the end"
+    page.locator("#what", has_text="Event 51: ").wait_for(timeout=RUN_MS)
 
 
 def test_it_says_what_tasks_wait_for_at_a_moment(page: Page) -> None:
