@@ -40,6 +40,8 @@ html_permalinks_icon = "#"
 
 autodoc_default_options = {"members": True, "imported-members": True}
 autodoc_member_order = "alphabetical"
+python_maximum_signature_line_length = 100
+"""Characters of a signature that stay in one line; a longer one has a line for each parameter."""
 default_role = "code"  # in docstrings; pages are Markdown
 
 

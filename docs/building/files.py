@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -92,6 +93,11 @@ def from_the_root(page: str, root: str) -> str:
     return page.replace('data-content_root="./"', f'data-content_root="{root}"')
 
 
+def name_book(description: Path) -> None:
+    """Note in the description of a copied playground where the book is, to which its page then has a link."""
+    description.write_text(json.dumps(json.loads(description.read_text()) | {"book": "../index.html"}))
+
+
 def write(app: Sphinx, error: Exception | None) -> None:
     """Write the files when the pages are there."""
     if error is None:
@@ -103,6 +109,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
         missing.write_text(from_the_root(missing.read_text(), urlsplit(app.config.html_baseurl).path))
         if (PLAYGROUND / "index.html").exists():
             shutil.copytree(PLAYGROUND, out / "playground", dirs_exist_ok=True)
+            name_book(out / "playground/site.json")
 
 
 def setup(app: Sphinx) -> None:

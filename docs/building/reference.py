@@ -1,4 +1,4 @@
-"""The parts of the pages that are generated from the code: settings, exceptions, commands.
+"""The parts of the pages that are generated from the code: settings, exceptions, commands, labs.
 
 A page has the line ``<!-- generated: NAME -->``, in whose place the part stands when Sphinx reads the page.
 """
@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,7 @@ HELP_WIDTH = 92
 """Columns of a help text, which a page shows without scrolling."""
 FIRST = ["init", "shutdown", "remote", "get", "put", "wait", "cancel", "kill", "get_actor", "method", "why"]
 """Functions of ``minray`` that most programs need, in the order in which a reader meets them."""
+LABS = Path(__file__).resolve().parents[2] / "labs/README.md"
 MARK = re.compile(r"<!-- generated: (\w+) -->")
 
 
@@ -122,8 +124,16 @@ def _described(directive: str, name: str) -> str:
     return f"```{{eval-rst}}\n.. {directive}:: minray.{name}\n{members}```"
 
 
+def labs() -> str:
+    """Return the table of labs, with folders in place of the links to handouts, of which the site has no pages."""
+    lines = LABS.read_text().splitlines()
+    table = "\n".join(line for line in lines if line.startswith("|"))
+    return re.sub(r"\[([^\]]+)\]\(([^)/]+)/README\.md\)", r"\1 (`labs/\2`)", table)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "names": names, "settings": settings, "exceptions": exceptions_list, "commands": commands,
+    "labs": labs,
 }  # fmt: skip
 """Name in a page's mark -> the function that makes the part."""
 

@@ -71,6 +71,10 @@ def test_a_narrow_screen_shows_the_playground_alone(browser: Reading, url: str) 
         reader.go(f"{url}/index.html")
         reader.click("#start-link")
         wait_for_condition(lambda: reader.address().startswith(f"{url}/playground/index.html#"), WAIT_S, "no playground")
+        shows_book = "document.querySelector('#book:not([hidden])') != null"
+        wait_for_condition(lambda: reader.value(shows_book), WAIT_S, "no way back to the book")
+        reader.click("#book a")
+        wait_for_condition(lambda: reader.address() == f"{url}/index.html", WAIT_S, "the way back leads elsewhere")
 
 
 def test_a_page_that_is_a_file_says_what_to_do(browser: Reading) -> None:

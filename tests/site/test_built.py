@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import re
@@ -14,6 +15,8 @@ from docs.building import files, reference
 from minray import exceptions
 from minray.cli.main import main
 from minray.common.config import SystemConfig
+from minray.simulation.script import Script, Stage
+from minray.simulation.trace import LIFE
 from tests.site import built, spelling
 
 
@@ -43,6 +46,26 @@ def test_a_search_finds_words_of_texts_and_titles(tmp_path: Path) -> None:
 
 def test_a_site_without_its_files_is_incomplete(tmp_path: Path) -> None:
     assert list(built.complaints(tmp_path)) == [f"{name} is missing" for name in built.FILES]
+
+
+def test_the_landing_page_begins_with_the_death_of_the_worker() -> None:
+    packed = re.findall(r"index\.html#(\w+)", (Path(files.__file__).parent / "templates/playground.html").read_text())[0]
+    link = json.loads(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
+    source = (files.ROOT / "docs/playground/programs/02_a_retry.py").read_text()
+    events = Stage(Script(source, link["seed"], link["nodes"])).perform().cluster.trace.events
+    deaths = [number for number, event in enumerate(events) if event.kind == LIFE and event.details == ("ends",)]
+    assert link["program"] == "a_retry" and link["event"] == deaths[0] and events[deaths[0]].process.startswith("worker/")
+
+
+def test_the_table_of_labs_names_each_folder() -> None:
+    folders = sorted(path.parent.name for path in (files.ROOT / "labs").glob("*/lab.toml"))
+    assert re.findall(r"\(`labs/([\w-]+)`\)", reference.labs()) == folders and "](" not in reference.labs()
+
+
+def test_a_copied_playground_knows_where_the_book_is(tmp_path: Path) -> None:
+    (tmp_path / "site.json").write_text('{"wheels": ["a.whl"]}')
+    files.name_book(tmp_path / "site.json")
+    assert json.loads((tmp_path / "site.json").read_text()) == {"wheels": ["a.whl"], "book": "../index.html"}
 
 
 def test_what_a_quick_build_lacks_is_no_complaint(tmp_path: Path) -> None:
