@@ -162,11 +162,15 @@ class Losses:
         return found | (LOST if self.files else set())
 
     def of_any_actor(self, max_restarts: int) -> set[str]:
-        """Outcomes for a driver's actor in a ``Story``, whose calls have as many retries as it has restarts."""
+        """Outcomes for a driver's actor in a ``Story``, whose calls have as many retries as it has restarts.
+
+        A call fails if there is no room for its arguments or its result.
+        """
         is_endless = max_restarts < 0 and not (self.files or self.room)
         crashes = bool(self.deaths or self.silence) and not is_endless
         found = self.of_unknown_actor() if crashes or self.files or self.room else set()
-        found |= (LOST if self.objects and not is_endless else set()) | (NO_ROOM if self.room else set())
+        found |= LOST if self.objects and not is_endless else set()
+        found |= NO_ROOM | set(map(_of_a_task, NO_ROOM)) if self.room else set()
         return found | ({NO_PLACE} if self.hopeless else set())
 
     def may_move_bundles(self) -> bool:

@@ -193,6 +193,7 @@ def looks(*shown: Any) -> dict[str, Any]:
 IDS = {"made": ["1", "2"], "found": ["1", "2"], "again": ["1", "2"], "stranger": "none", "listed": 2}
 SPOKEN = looks(["s one"] * 2, ["s two"] * 2, ["s one"] * 2, ["s two"] * 2)
 DIED = "ActorDiedError"
+NO_ARGUMENT = "RayTaskError(ObjectStoreFullError)"
 INHERITED = ([["s", ""], ["s", "child"], ["grandchild", "child"]], [["s", ""], ["s", "child"]])
 LATER = (["a", "b"], [1, 2, 3], ["again"])
 
@@ -226,6 +227,8 @@ LATER = (["a", "b"], [1, 2, 3], ["again"])
         (Lanes("s", True, 2, cancels=1), looks("TaskCancelledError", [1, "work"], *LATER), Losses(), set()),
         (Lanes("s", True, 2, cancels=1), looks([0, "io"], "TaskCancelledError", *LATER), Losses(), {"G17"}),
         (Lanes("s", True, 2), looks(DIED, DIED, *LATER), CRASH, set()),
+        (Lanes("s", True, 2), looks(NO_ARGUMENT, [1, "work"], *LATER), Losses(room=True), set()),
+        (Lanes("s", True, 2), looks(NO_ARGUMENT, [1, "work"], *LATER), CRASH, {"G17"}),
         (Closure("s"), looks("RayTaskError(ValueError)"), Losses(), {"G17"}),
         (Closure("s", 0), looks("WorkerCrashedError"), CRASH, set()),
         (Environments("s"), looks([["", ""]], REFUSED, *INHERITED), Losses(), {"G1"}),
