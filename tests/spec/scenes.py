@@ -259,7 +259,7 @@ def _calls_behind_arguments(scenario: Scenario, random: Random) -> Scenario:
     operations: list[Operation] = []
     for number in range(3):
         name, retries = f"queue{number}", random.choice((0, -1))
-        taken = [f"{name} value{count}" for count in range(4)]
+        taken = tuple(f"{name} value{count}" for count in range(4))
         operations.append(Create(name, num_cpus=0, away=number, max_task_retries=retries))
         operations += [Put(value, (), 2000) for value in taken]
         slow, first = Submit(f"{name} slow", Body((Sleep(f"{name} slow sleeps", 30.0),)), num_cpus=0), f"{name} first"
