@@ -9,7 +9,7 @@ Rules
   * A loss ends at most one attempt of a task (G16), or takes its value away, so that the task runs again (G67, G70). Hence a
     task fails because of losses only if it has no more retries than there are losses (G17).
   * Losses are those of a task, call or actor itself, if it is known where it ran (``Losses.of``). Of other losses nothing
-    follows for it.
+    follows for it. One exception: a value that another needs is made again when that other is lost (``lineage``).
   * An object that a task owns is lost when the task's process dies (G62). Faults, forced cancellations and tasks that exit
     bring that about. So do actors that were given the same worker. The process must really have ended, if that is known. An
     object that an actor's call owns is lost with the actor. An object that a driver owns is never lost, unless a disk loses
@@ -53,6 +53,7 @@ from tests.spec.fates import DIED, DRIVER, GROUP_REMOVED, NO_MEMORY, NO_PLACE, U
 from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import FREED, Free
 from tests.spec.groups import REMOVED, Group, NamedGroup, Remove
+from tests.spec.lineage import Lineage
 from tests.spec.looks import Look, contradictions, stale
 from tests.spec.programs import (
     Body,
@@ -259,7 +260,7 @@ class Scope:
             retries = retries_of(call, fate)
             if fate.surely_returns(call, retries, losses) and call.name not in model.cancelled:
                 errors -= {call.body.end.error} - self._errors_of_arguments(call)
-            errors |= fate.errors(retries, is_repeated(call), losses)
+            errors |= fate.errors(retries, model.may_be_repeated(call), losses)
             can_be_made_again = retries < 0 and fate.create.max_restarts < 0 and call.name not in model.cancelled
             if losses.objects and (losses.files or not can_be_made_again):
                 errors |= LOST
@@ -459,6 +460,7 @@ class Model:
         """Whether processes that run tasks can die."""
         forced = {name for name, is_forced in self.cancelled.items() if is_forced}
         self.fates = Fates(program, losses, self.owners_die, killed_drivers, forced)
+        self.lineage = Lineage(program, losses, self.fates)
         for number, driver in enumerate(program.drivers):
             if number not in killed_drivers:
                 scope = Scope(self, DRIVER, set())
@@ -523,7 +525,7 @@ class Model:
         """Whether deaths may use up its retries: one for the task, and one for each item that is found lost alone (G70)."""
         if not generator.actor:
             losses = self.losses.of(generator.name)
-            most = (losses.deaths - losses.memory) * (1 + generator.yields)
+            most = (losses.deaths - losses.memory) * (1 + generator.yields) + self.lineage.most_remakings(generator.name)
             return most > generator.max_retries >= 0
         return fate is None or not fate.is_kept or fate.create.max_restarts >= 0 or retries_of(generator, fate) >= 0
 
@@ -531,16 +533,22 @@ class Model:
         """How often one submission may run at most (G16, G18, G22, G36)."""
         if isinstance(task, Call):
             fate = self.fates.of(task.actor)
-            return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_repeated(task), self.losses_of(task))
+            is_any = self.may_be_repeated(task)
+            return 0 if fate is None else fate.most_tries(retries_of(task, fate), is_any, self.losses_of(task))
         losses = self.losses_of(task)
         is_any = is_repeated(task) or self.losses.files or self.losses.room
         retries = task.max_retries if is_any else min(task.max_retries, self.most_losses(task))
         return 1 + retries + losses.preemptions + losses.memory
 
-    def most_losses(self, task: Submit) -> int:
+    def most_losses(self, task: Submit) -> float:
         """How often deaths may make it run again. Each of several returns may be found lost alone, later than others."""
         losses = self.losses_of(task)
-        return (losses.deaths - losses.memory) * (max(1, task.returns) if losses.objects else 1)
+        own = (losses.deaths - losses.memory) * (max(1, task.returns) if losses.objects else 1)
+        return own + self.lineage.most_remakings(task.name)
+
+    def may_be_repeated(self, call: Call) -> bool:
+        """Whether its own failures use up its retries, or values that were made of its own and are lost."""
+        return is_repeated(call) or self.lineage.most_remakings(call.name) > 0
 
     def losses_of(self, task: Submit | Call) -> Losses:
         """Losses that may have struck a task or call, and what it takes."""

@@ -463,6 +463,11 @@ MISTAKES = {
             ),
         ),
     ),
+    "made_again_for_a_value_that_was_made_of_it": Mistake(
+        "The model: a task whose value another call had taken was not to run again when the value of that call was lost.",
+        "G16",
+        (Mutation("tests.spec.model", "Model.most_losses", "own + self.lineage.most_remakings(task.name)", "own"),),
+    ),
     "no_memory_after_the_last_retry": Mistake(
         "A task that was killed for its node's memory failed if its retries had been used up.",
         "G17",
