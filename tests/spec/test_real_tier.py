@@ -155,8 +155,8 @@ def test_the_real_tier_draws_every_part_of_programs_that_the_campaign_draws() ->
 
 
 def likeness(place: World | Shape) -> tuple[object, ...]:
-    """Features by which worlds and clusters are compared."""
-    return bool(place.inline_limit), place.store_bytes, bool(place.io_workers), len(place.nodes)
+    """Features by which worlds and clusters are compared. Workers that spill have work in a small store only."""
+    return bool(place.inline_limit), place.store_bytes, bool(place.store_bytes and place.io_workers), len(place.nodes)
 
 
 # --- The judge

@@ -135,7 +135,6 @@ def test_scenarios_are_json_feasible_and_have_unique_names(scenario: Scenario) -
 
 @given(scenarios(SIZES["small"]))
 @settings(max_examples=5)
-@pytest.mark.filterwarnings("ignore:.*older tasks of ended processes are not kept any more:RuntimeWarning")
 def test_small_scenarios_that_hypothesis_draws_keep_the_guarantees(scenario: Scenario) -> None:
     verdict = run(scenario)
     assert verdict.ok, "\n".join([*verdict.problems, verdict.story])
