@@ -12,6 +12,7 @@ of test processes beside this one do not count: a socket of theirs names the seg
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import sys
 from collections.abc import Iterator
@@ -76,8 +77,8 @@ def _segments_of_others() -> set[str]:
     from minray.platform.storage.shared_memory import name_of_segment
 
     roots = [root for root in Path("/tmp").glob("minray-*") if str(root) != SESSIONS]
-    sockets = (path for root in roots for depth in SOCKETS for path in root.glob(depth))
-    return {name_of_segment(str(path)) for path in sockets}
+    # The function of ``glob`` passes over folders that vanish meanwhile; the method of ``Path`` raises FileNotFoundError.
+    return {name_of_segment(path) for root in roots for depth in SOCKETS for path in glob.glob(f"{root}/{depth}")}
 
 
 def _mapped_by_others(names: set[str]) -> set[str]:
