@@ -259,6 +259,7 @@ FOR_FEW_PROGRAMS = {
     "multiprocessing",
     "numpy",
     "psutil",
+    "shutil",
     "sqlite3",
     "tempfile",
     "tomllib",

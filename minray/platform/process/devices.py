@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import shutil
 import subprocess
 import warnings
 from collections.abc import Iterable
@@ -68,7 +67,9 @@ class RealDevices:
 
     def smi_products(self) -> list[str]:
         """Return the product names of NVIDIA's GPUs by index, as the program ``nvidia-smi`` tells them; empty without it."""
-        program = shutil.which("nvidia-smi")
+        from shutil import which  # It imports all compressors, which a driver on a machine without GPUs need not have.
+
+        program = which("nvidia-smi")
         if program is None:
             return []
         command = [program, "--query-gpu=name", "--format=csv,noheader"]
