@@ -11,7 +11,6 @@ Ray's names, and little else.
 A program that only defines tasks and actors loads no cluster: the names in ``_LATER`` are imported at their first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from minray import actor, cloudpickle, exceptions, remote_function, runtime_context, runtime_env, types
@@ -22,6 +21,7 @@ from minray.api.calls import available_resources, cancel, cluster_resources, get
 from minray.api.explanation import why
 from minray.common import shown as _shown
 from minray.common.ids import ActorID, FunctionID, JobID, NodeID, PlacementGroupID, TaskID, UniqueID, WorkerID
+from minray.common.package import imported_at_first_use as _imported_at_first_use
 from minray.remote_function import RemoteFunction, remote
 from minray.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from minray.values.dynamic_generator import DynamicObjectRefGenerator
@@ -93,30 +93,23 @@ __all__ = [
 
 
 _LATER = {
-    "ClientBuilder": "minray.client_builder",
-    "LoggingConfig": "minray.logging_config",
-    "RayContext": "minray.node.init",
-    "client": "minray.client_builder",
+    "ClientBuilder": "minray.client_builder:ClientBuilder",
+    "LoggingConfig": "minray.logging_config:LoggingConfig",
+    "RayContext": "minray.node.init:RayContext",
+    "client": "minray.client_builder:client",
     "cluster_utils": "minray.cluster_utils",
     "experimental": "minray.experimental",
-    "init": "minray.node.init",
+    "init": "minray.node.init:init",
     "internal": "minray.internal",
-    "progress": "minray.api.progress",
-    "shutdown": "minray.node.init",
-    "timeline": "minray.api.timeline",
+    "progress": "minray.api.progress:progress",
+    "shutdown": "minray.node.init:shutdown",
+    "timeline": "minray.api.timeline:timeline",
     "util": "minray.util",
 }
-"""Names whose modules most of minray stands behind -> these modules. ``__getattr__`` imports them."""
+"""Names whose modules most of minray stands behind -> their places. ``__getattr__`` imports them."""
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept any name
-
-    def __getattr__(name: str) -> Any:
-        """Import a name of ``_LATER`` when it is first used, and keep it. Raises AttributeError for any other name."""
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = import_module(_LATER[name])
-        globals()[name] = found = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
-        return found
+    __getattr__ = _imported_at_first_use(__name__, _LATER)
 
 
 def _auto_init() -> None:

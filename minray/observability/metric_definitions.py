@@ -8,9 +8,9 @@ that reports a value gives it the name without ``ray_``. Ray calls some numbers 
 with ``_total``; here they are counters. A number that only grows under another name stays a gauge, as in Ray, because a
 counter's name must end with ``_total``.
 
-Nothing in minray measures the rest, which is left out: single operations of event loops (``ray_operation_*``), latencies of
-health checks and of the gcs's storage, percentiles of placement times. Throughput of spilling, TPUs and swap are left out,
-too.
+These metrics of Ray are left out, since nothing in minray measures them: single operations of event loops
+(``ray_operation_*``), latencies of health checks and of the gcs's storage, percentiles of placement times. Throughput of
+spilling, TPUs and swap are left out, too.
 """
 
 from __future__ import annotations

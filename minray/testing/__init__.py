@@ -9,9 +9,9 @@ clusters to pytest as fixtures, and the faults as a marker.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from minray.common.package import imported_at_first_use as _imported_at_first_use
 from minray.testing.faults import faults  # at once: the module of this name would take its place otherwise
 
 if TYPE_CHECKING:
@@ -19,14 +19,11 @@ if TYPE_CHECKING:
     from minray.testing.test_case import LocalClusterTestCase
 
 __all__ = ["LocalCluster", "LocalClusterTestCase", "faults"]
-_LATER = {"LocalCluster": "minray.testing.local_cluster", "LocalClusterTestCase": "minray.testing.test_case"}
-"""Name -> its module, which is imported when the name is first used."""
+_LATER = {
+    "LocalCluster": "minray.testing.local_cluster:LocalCluster",
+    "LocalClusterTestCase": "minray.testing.test_case:LocalClusterTestCase",
+}
+"""Name -> its place, which is imported when the name is first used."""
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept any name
-
-    def __getattr__(name: str) -> Any:
-        """Import a name of ``_LATER``. Raises AttributeError for any other name."""
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_LATER[name]), name)
-        return found
+    __getattr__ = _imported_at_first_use(__name__, _LATER)

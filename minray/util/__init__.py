@@ -10,9 +10,9 @@ A program imports these by name: ``minray.util.state`` (the cluster's state), ``
 ``minray.util.multiprocessing`` (a ``Pool``), ``minray.util.joblib`` (a joblib backend), ``minray.util.dask`` (a scheduler).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from minray.common.package import imported_at_first_use as _imported_at_first_use
 from minray.util.actor_pool import ActorPool
 from minray.util.debug import log_once
 from minray.util.helpers import as_completed, map_unordered
@@ -62,19 +62,12 @@ __all__ = [
 ]
 
 _LATER = {
-    "Executor": "minray.util.executor",
-    "inspect_serializability": "minray.util.check_serialize",
+    "Executor": "minray.util.executor:Executor",
+    "inspect_serializability": "minray.util.check_serialize:inspect_serializability",
     "pdb": "minray.util.rpdb",
     "queue": "minray.util.queue",
 }
-"""Names that few programs use -> their modules, which are imported at the first use."""
+"""Names that few programs use -> their places, which are imported at the first use."""
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept any name
-
-    def __getattr__(name: str) -> Any:
-        """Import a name of ``_LATER`` when it is first used, and keep it. Raises AttributeError for any other name."""
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = import_module(_LATER[name])
-        globals()[name] = found = module if name in ("pdb", "queue") else getattr(module, name)
-        return found
+    __getattr__ = _imported_at_first_use(__name__, _LATER)
