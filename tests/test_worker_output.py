@@ -18,12 +18,23 @@ from minray.common.ids import TaskIdFactory
 from minray.node.notebook import CellOutput
 from minray.node.worker_output import BAR_MARK, MOST_BEGUN, LinePrinter, TaskNamedStream
 from minray.protocol.core_worker import PrintLines
-from minray.protocol.logs import mark_of
+from minray.protocol.logs import INVITATION, invitation, mark_of
 from tests.core_worker.parts import RECEIVED_ID, received, template
 
 
 def lines(sequence: int, *texts: str, pid: int = 7, is_stderr: bool = False) -> PrintLines:
     return PrintLines(b"n" * 16, "127.0.0.1", pid, is_stderr, [("f", text, "") for text in texts], sequence)
+
+
+def test_the_printer_tells_of_tasks_that_wait_in_the_debugger(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[tuple[str, str, int]] = []
+    printer = LinePrinter(5.0, lambda: 0.0)
+    printer.on_breakpoint = lambda *stop: told.append(stop)
+    first, second = invitation("f (prog.py:3)", "", "0743922d-1"), invitation("f (prog.py:3)", "E: no", "0743922d-2")
+    printer.show(lines(1, "a", first, f"{INVITATION}../../x", f"{INVITATION}", second, is_stderr=True))
+    printer.show(lines(2, first))
+    assert told == [("0743922d-1", "f", 7), ("0743922d-2", "f", 7)], "nothing else, and nothing of standard output"
+    assert "f (prog.py:3) raised E: no and waits in the debugger." in capsys.readouterr().err
 
 
 class Closed(io.StringIO):

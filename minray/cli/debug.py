@@ -21,10 +21,10 @@ import click
 from minray.cli.state import Connect, ask, cluster_options
 from minray.common.ids import short
 from minray.common.text_table import table
+from minray.node.debugger_terminal import attach_terminal
 from minray.node.discovery import find_nodes, setting
 from minray.observability.state_reader import StateReader
 from minray.platform.base import PlatformError
-from minray.platform.transport.remote_terminal import attach
 from minray.protocol.gcs import NodeInfo
 from minray.protocol.state import Breakpoint
 
@@ -139,12 +139,9 @@ def _attach(one: Waiting) -> None:
         )
     if one.at.is_attached:
         raise click.ClickException(f"another terminal is attached to {one.at.id}; leave it there with Ctrl-D")
-    greeting = f"Attached to {name}, process {one.pid}. Ctrl-D leaves it waiting; quit makes it fail.\n"
     try:
-        is_over = attach(one.at.endpoint, sys.stdin.fileno(), lambda text: click.echo(text, nl=False), greeting)
+        attach_terminal(one.at.endpoint, one.at.id, name, one.pid)
     except PlatformError as error:
         raise click.ClickException(f"cannot attach to {one.at.id}: {error}") from None
     except KeyboardInterrupt:
-        is_over = False
-    end = f"The debugger of {name} has ended." if is_over else f"{name} waits on. To attach again: minray debug {one.at.id}"
-    click.echo(f"\n{end}", err=True)
+        pass  # The terminal is left, as with Ctrl-D.

@@ -274,9 +274,9 @@ def breakpoint_id(worker_id: bytes, number: int) -> str:
     return f"{worker_id[:4].hex()}-{number}"
 
 
-def debugger_endpoint(socket_dir: str, worker_id: bytes, number: int) -> str:
-    """Return the endpoint where a debugger session of that worker waits for a terminal."""
-    return f"{socket_dir}/b-{breakpoint_id(worker_id, number)}"
+def debugger_endpoint(socket_dir: str, breakpoint_id: str) -> str:
+    """Return the endpoint where the debugger session with this breakpoint waits for a terminal."""
+    return f"{socket_dir}/b-{breakpoint_id}"
 
 
 def debugger_names(worker_endpoint: str) -> str:

@@ -3,7 +3,8 @@
 Ray: python/ray/util/rpdb.py, python/ray/util/debugpy.py, python/ray/_private/worker.py (_debugger_breakpoint)
 
 A worker has no terminal, so its pdb (``debugger_session``) talks over a unix socket in the session's directory. The worker
-prints where it waits, and answers ``GetBreakpoints`` with what it waits at.
+prints where it waits, and answers ``GetBreakpoints`` with what it waits at. A driver that reads what it prints attaches its
+own terminal (``driver_terminal``).
 
 Rules
   * A task, or a thread that user code has started, has one session, from its first breakpoint to its end: the terminal
@@ -39,6 +40,7 @@ from minray.core_worker.records.received_task import ReceivedTask
 from minray.errors.tracebacks import is_runtime
 from minray.exceptions import RayActorError
 from minray.node.discovery import setting
+from minray.protocol.logs import invitation
 from minray.protocol.state import Breakpoint
 
 if TYPE_CHECKING:
@@ -132,7 +134,7 @@ class _Waiting:
         self._process = process
         self._task = task
         self._id = breakpoint_id(worker_id, number)
-        self._endpoint = debugger_endpoint(process.config.socket_dir, worker_id, number)
+        self._endpoint = debugger_endpoint(process.config.socket_dir, self._id)
         self._name = executor.output.shown_name(task) if task is not None else ""
         self._write_as = write_as
         self._is_coroutine = asyncio._get_running_loop() is not None
@@ -159,12 +161,7 @@ class _Waiting:
 
         self._process.breakpoints[self._id] = describe
         if not self.terminal.is_attached:
-            raised = f" raised {error} and" if error else ""
-            self._write_as(
-                self._name,
-                f"{code.co_qualname} ({code.co_filename}:{line}){raised} waits in the debugger. To attach a terminal:"
-                f" minray debug {self._id}\n",
-            )
+            self._write_as(self._name, invitation(f"{code.co_qualname} ({code.co_filename}:{line})", error, self._id) + "\n")
 
     def _check(self) -> None:
         """Raise what ends a cancelled task. KeyboardInterrupt in a coroutine would end the event loop."""

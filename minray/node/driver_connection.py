@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from minray.core_worker.core_worker import CoreWorker
 from minray.core_worker.user_threads.user_api import UserApi
 from minray.exceptions import LocalRayletDiedError
 from minray.node.arguments import Driver
-from minray.node.discovery import NodeFile, session_token
+from minray.node.discovery import NodeFile, session_token, setting
 from minray.node.node import Node
 from minray.node.own_thread import OwnThread, make_own_thread
 from minray.node.raylet_restart import successor_of, when_listening
@@ -47,6 +48,8 @@ CONNECT_TIMEOUT_S = 10.0
 """Seconds that a driver has to register with its raylet and gcs before ``init`` fails."""
 FLUSH_TIMEOUT_S = 2.0
 """Seconds that ``shutdown`` waits for the last lines of workers, and again for the connection to close."""
+KEPT_TERMINAL = "DEBUG_TERMINAL"
+"""Name of the setting with which a driver keeps its terminal to itself: MINRAY_DEBUG_TERMINAL=0."""
 logger = logging.getLogger("minray")
 
 
@@ -104,6 +107,10 @@ class DriverConnection:
         """
         if driver.shows_lines:
             self.core.on_lines = self._printer.show
+            if _may_attach_terminal():
+                from minray.node.debugger_terminal import DriverTerminal  # Many programs have no terminal.
+
+                self._printer.on_breakpoint = DriverTerminal(self.user_code, self.file.socket_dir).on_breakpoint
         self._register(driver.job)
         api = UserApi(self.core.user_port())
         if driver.packed is not None:
@@ -171,6 +178,16 @@ class DriverConnection:
         with suppress(PlatformError, TimeoutError):
             self.thread.run(_flush_logs(self.core), FLUSH_TIMEOUT_S)
         self._printer.flush_repetitions()
+
+
+def _may_attach_terminal() -> bool:
+    """Whether this program has a terminal that may be attached to tasks at breakpoints."""
+    if setting(KEPT_TERMINAL) == "0":
+        return False
+    try:
+        return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):  # None, a stream without a file, a closed one
+        return False
 
 
 async def _flush_logs(core: CoreWorker) -> None:

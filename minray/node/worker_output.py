@@ -204,6 +204,9 @@ class LinePrinter:
         """Number of the last batch shown for each stream, so that a repeated message is not shown again."""
         self._has_bars = False
         """Whether a worker has shown a progress bar."""
+        self.on_breakpoint: Callable[[str, str, int], None] | None = None
+        """Function that is told of tasks which wait in the debugger: the id of the breakpoint, the name of the task and its
+        process."""
         self.context_of: Callable[[str], contextvars.Context] | None = None
         """Function that finds, by the id of a task, the context in which the task's lines are printed. In a notebook the
         context names a cell. None: the caller's context."""
@@ -230,6 +233,15 @@ class LinePrinter:
                     texts.append(f"{title} {text}")
             self._print(texts, message.is_stderr, context)
         self.flush_repetitions(now)
+        if message.is_stderr and self.on_breakpoint is not None:
+            self._tell_of_breakpoints(message, self.on_breakpoint)
+
+    def _tell_of_breakpoints(self, message: PrintLines, on_breakpoint: Callable[[str, str, int], None]) -> None:
+        from minray.protocol.logs import breakpoint_of
+
+        for name, text, _ in message.lines:
+            if breakpoint_id := breakpoint_of(text):
+                on_breakpoint(breakpoint_id, name or "the thread", message.pid)
 
     def _context(self, task_id: str) -> contextvars.Context | None:
         return self.context_of(task_id) if self.context_of is not None else None
@@ -238,15 +250,16 @@ class LinePrinter:
         """Print lines, and ignore a closed pipe (``| head``): only the driver's own output raises an error for that."""
         if not lines:
             return
-        text, stream = "\n".join(lines), sys.stderr if is_stderr else sys.stdout
+        # One piece with its last newline, because another thread may write to the same terminal.
+        text, stream = "\n".join(lines) + "\n", sys.stderr if is_stderr else sys.stdout
         # A copy, because only one thread at a time can be in a context.
         write = (contextvars.copy_context() if context is None else context.copy()).run
         with shown.around_lines(), suppress(OSError, ValueError):
             try:
-                write(print, text, file=stream, flush=True)
+                write(print, text, end="", file=stream, flush=True)
             except UnicodeEncodeError as error:  # escape what this terminal or file cannot show
                 escaped = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
-                write(print, escaped, file=stream, flush=True)
+                write(print, escaped, end="", file=stream, flush=True)
 
     def _draw(self, source: Source, bar: Bar, title: str, context: contextvars.Context | None) -> None:
         from minray.common.progress_bars import progress_bars

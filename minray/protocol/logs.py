@@ -1,10 +1,12 @@
-"""Messages about the log files of a node, which its raylet lists and reads; and how lines of workers are marked.
+"""Messages about the log files of a node, which its raylet lists and reads; and lines of workers that others understand.
 
 Ray: src/ray/protobuf/reporter.proto (LogService), the magic tokens of python/ray/_private/ray_constants.py
 
 A worker writes a mark before the first line of each task that prints. The mark is a line of its own, ASCII 30 (record
 separator), the name that people see, ASCII 30, and ``TASK.ATTEMPT.ACTOR`` with both ids in hexadecimal. A bare ASCII 30
 says that no task prints from here on. The raylet keeps marks in the worker's log file, and shows no reader one.
+
+A task that waits in the debugger prints an invitation, from which people and its driver learn the id of the breakpoint.
 
 A file and its backups of a rotation are read as one text, oldest first. A reader passes on the position that the last
 answer has named, so the raylet keeps nothing between two requests.
@@ -48,6 +50,20 @@ def read_mark(line: str) -> Mark:
     task_id, _, rest = ids.partition(".")
     attempt, _, actor_id = rest.partition(".")
     return Mark(name, task_id, int(attempt) if attempt.isascii() and attempt.isdecimal() else 0, actor_id)
+
+
+INVITATION = " waits in the debugger. To attach a terminal: minray debug "
+
+
+def invitation(place: str, error: str, breakpoint_id: str) -> str:
+    """Return the line that a task prints when it waits in the debugger at this place, or where it has raised an error."""
+    return f"{place}{f' raised {error} and' if error else ''}{INVITATION}{breakpoint_id}"
+
+
+def breakpoint_of(line: str) -> str:
+    """Return the id of the breakpoint that a line invites to; empty if it is no invitation. User code can forge one."""
+    _, words, breakpoint_id = line.rpartition(INVITATION)
+    return breakpoint_id if words and breakpoint_id.replace("-", "").isalnum() and breakpoint_id.isascii() else ""
 
 
 class LogFile(Record, frozen=True):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from minray.cli.debug import Waiting, _find
@@ -92,15 +92,20 @@ def attached(one: Waiting) -> Generator[Terminal, None, None]:
         yield terminal
 
 
+def command(*arguments: str) -> AbstractContextManager[tuple[Terminal, subprocess.Popen[bytes]]]:
+    """``minray debug`` on a pseudo-terminal."""
+    return program("-m", "minray", "debug", *arguments)
+
+
 @contextmanager
-def command(*arguments: str) -> Generator[tuple[Terminal, subprocess.Popen[bytes]], None, None]:
-    """``minray debug`` on a pseudo-terminal that does not repeat what is typed."""
+def program(*arguments: str, **variables: str) -> Generator[tuple[Terminal, subprocess.Popen[bytes]], None, None]:
+    """A Python on a pseudo-terminal that does not repeat what is typed, with these variables in its environment."""
     ours, theirs = os.openpty()
     modes = termios.tcgetattr(theirs)
     modes[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, modes)
-    argv = [sys.executable, "-m", "minray", "debug", *arguments]
-    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    argv, environment = [sys.executable, *arguments], {**os.environ, **variables}
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=environment)
     os.close(theirs)
     try:
         yield Terminal(ours), process

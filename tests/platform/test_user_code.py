@@ -297,6 +297,59 @@ def test_a_parker_waits_until_released(io: IoThread) -> None:
     assert parker.wait(None)
 
 
+def test_a_visit_interrupts_the_wait_of_the_main_thread_and_no_other(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    user_code.receives_visits = True
+    parker, visits = user_code.parker(), []
+
+    def visit() -> None:
+        visits.append(threading.current_thread())
+        if len(visits) == 3:
+            user_code.post(parker.release)
+
+    def in_another_thread() -> None:
+        other = user_code.parker()
+        user_code.post(other.release)
+        assert other.wait(None)
+        for _ in range(2):
+            user_code.post(user_code.visit, visit)
+
+    user_code.visit(visit)
+    assert not visits
+    thread = threading.Thread(target=in_another_thread)
+    thread.start()
+    assert parker.wait(None) and visits == [threading.main_thread()] * 3
+    thread.join()
+    assert user_code.visited is None
+
+
+def test_a_visit_ends_neither_the_time_of_a_wait_nor_the_next_wait(io: IoThread) -> None:
+    user_code = DriverUserCode(io.loop)
+    user_code.receives_visits = True
+    parker = user_code.parker()
+    user_code.visit(lambda: None)
+    assert not parker.wait(0)
+    user_code.visit(lambda: threading.Event().wait(0.02))
+    assert not parker.wait(0.01) and not parker.wait(-1) and not user_code.visits
+    parker.release()
+    user_code.visit(parker.release)
+    assert parker.wait(None) and len(user_code.visits) == 1, "what was waited for comes first"
+
+
+def test_a_visit_that_is_interrupted_interrupts_the_wait(io: IoThread) -> None:
+    def visit() -> None:
+        raise KeyboardInterrupt
+
+    user_code = DriverUserCode(io.loop)
+    user_code.receives_visits = True
+    parker = user_code.parker()
+    user_code.visit(visit)
+    with pytest.raises(KeyboardInterrupt):
+        parker.wait(None)
+    parker.release()
+    assert parker.wait(None) and user_code.visited is None
+
+
 def test_a_parker_may_be_released_before_and_more_than_once() -> None:
     parker = LockParker()
     parker.release()

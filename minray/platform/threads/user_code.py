@@ -121,6 +121,36 @@ class BorderParker(LockParker):
         super().release()
 
 
+class VisitedParker(BorderParker):
+    """The parker of a driver's main thread: a visit interrupts its wait (``DriverUserCode.visit``)."""
+
+    __slots__ = ("_visits",)
+
+    def __init__(self, border: DriverUserCode) -> None:
+        super().__init__(border)
+        self._visits = border.visits
+
+    def wait(self, timeout_s: float | None) -> bool:
+        border = self._border
+        assert isinstance(border, DriverUserCode)
+        until = None if timeout_s is None else Clock.monotonic() + timeout_s
+        before, border.visited = border.visited, self
+        try:
+            while True:
+                while self._visits and not self._released:
+                    self._visits.popleft()()
+                left_s = None if until is None else until - Clock.monotonic()
+                if not super().wait(left_s) or self._released:
+                    return self._released
+        finally:
+            border.visited = before
+
+    def knock(self) -> None:
+        """From the loop: let the thread look for visits."""
+        with suppress(RuntimeError):  # It looks already.
+            self._lock.release()
+
+
 class LoopBorder:
     """The way to the loop for any thread: the common part of drivers' and workers' ``UserCode``."""
 
@@ -279,6 +309,12 @@ class DriverUserCode(LoopBorder):
         super().__init__(loop)
         self.futures: set[Future[Any]] = set()
         """Futures that are not done."""
+        self.receives_visits = False
+        """Whether the main thread may be visited."""
+        self.visits: deque[Callable[[], None]] = deque()
+        """Visits that the main thread has not begun."""
+        self.visited: VisitedParker | None = None
+        """The parker on which the main thread waits; None while it does not wait."""
         self._collector: threading.Thread | None = None
 
     def future(self) -> Future[Any]:
@@ -289,6 +325,18 @@ class DriverUserCode(LoopBorder):
         else:
             future.add_done_callback(self.futures.discard)
         return future
+
+    def parker(self) -> BorderParker:
+        if self.receives_visits and threading.current_thread() is threading.main_thread():
+            self.refuse_on_loop()
+            return VisitedParker(self)
+        return super().parker()
+
+    def visit(self, call: Callable[[], None]) -> None:
+        """From the loop: have the main thread call this in the middle of its wait, or of its next one."""
+        self.visits.append(call)
+        if self.visited is not None:
+            self.visited.knock()
 
     def close(self, on_closed: Callable[[], Exception]) -> None:
         """Report that the loop has ended: threads that wait, now or later, raise ``on_closed()``."""

@@ -145,6 +145,12 @@ class TerminalListener:
             self._terminal, self._received = None, b""
 
 
+def is_listening(endpoint: str) -> bool:
+    """Whether the socket of a listener at this unix endpoint is there."""
+    parsed = endpoints.parse(endpoint)
+    return isinstance(parsed, UnixEndpoint) and os.path.exists(parsed.path)
+
+
 def attach(endpoint: str, read_from: int, show: Callable[[str], None], greeting: str = "") -> bool:
     """Attach a terminal to the listener at this unix endpoint, until one side ends.
 
