@@ -3,9 +3,10 @@
 Ray: src/ray/object_manager/plasma/create_request_queue.h
 
 Pure. A request is tried when it comes and whenever memory may have become free. Memory is about to become free as long as
-copies are being spilled, or when more copies can be spilled than before. When none has become free for ``grace_s``, a
-request gets fallback memory, which is on disk, as do the requests behind it. A request larger than the whole arena gets it
-at once. A request is refused only if there is no fallback memory either (G79).
+copies are being spilled, or when more copies can be spilled than before. If no copy can be spilled, holders of pins are
+asked to give way. When no memory has become free for ``grace_s``, a request gets fallback memory, which is on disk, as do
+the requests behind it. A request larger than the whole arena gets it at once. A request is refused only if there is no
+fallback memory either (G79).
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class Restoration(NamedTuple):
 class CreateRequestQueue:
     """Queues the requests for room of one node, and serves them when there is some."""
 
-    def __init__(self, table: ObjectTable, grace_s: float) -> None:
+    def __init__(self, table: ObjectTable, grace_s: float, give_way: Callable[[], bool]) -> None:
+        """``give_way()`` unpins what is only kept for later, and returns whether it has done so."""
         self._table = table
+        self._give_way = give_way
         self._grace_s = grace_s
         self._waiting: deque[tuple[Creation | Restoration, OnCreated]] = deque()
         self.waiting_bytes = 0
@@ -96,7 +99,8 @@ class CreateRequestQueue:
         while self._waiting:
             creation, on_created = self._waiting.popleft()  # First, since a callback may free memory and re-enter here.
             self.waiting_bytes -= creation.size
-            if not self._try(creation, on_created, False):
+            may_wait = is_spilling or (can_spill and self._table.spillable_count() > 0)
+            if not self._try(creation, on_created, False) and (may_wait or not self._has_more_room(creation, on_created)):
                 if now < self._progress_at + self._grace_s:
                     self._waiting.appendleft((creation, on_created))
                     self.waiting_bytes += creation.size
@@ -110,6 +114,10 @@ class CreateRequestQueue:
         self._free_bytes = self._table.allocator.capacity - self._table.allocator.used
         self._spillable_bytes = self._table.spillable_bytes
         return self._progress_at + self._grace_s if self._waiting else None
+
+    def _has_more_room(self, creation: Creation | Restoration, on_created: OnCreated) -> bool:
+        """Have others give way, and try to serve a request once more."""
+        return self._give_way() and self._try(creation, on_created, False)
 
     def _try(self, creation: Creation | Restoration, on_created: OnCreated, in_fallback: bool) -> bool:
         """Try to serve a request, and call it back if that is decided; return False if it has to wait."""

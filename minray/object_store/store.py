@@ -103,6 +103,7 @@ class ObjectStore:
         fetch: Callable[[bytes, Address, Order], None],
         on_evicted: Callable[[ObjectEntry], None],
         spilling: Callable[[], Spilling],
+        give_way: Callable[[], bool],
         eviction_policy: EvictionPolicy | None = None,
     ) -> None:
         """``fetch(object_id, owner, order)`` begins to pull an object, unless it has begun; it then seals or fails it."""
@@ -112,7 +113,7 @@ class ObjectStore:
         self._on_evicted = on_evicted
         self._spilling = spilling
         self.table = ObjectTable(Allocator(capacity), platform.record, on_evicted, eviction_policy)
-        self._queue = CreateRequestQueue(self.table, grace_s)
+        self._queue = CreateRequestQueue(self.table, grace_s, give_way)
         self._waiting: dict[bytes, list[tuple[Question, int, Wanted]]] = {}
         """Requests that wait for an object that is not here or not complete, each with the object's index in it."""
         self._question_count = 0

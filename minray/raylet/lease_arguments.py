@@ -3,8 +3,8 @@
 Ray: LocalLeaseManager::WaitForLeaseArgsRequests, PinLeaseArgs and ReleaseLeaseArgs in src/ray/raylet/local_lease_manager.cc
 
 ``LeaseDependencyManager`` decides which lease may run, and whose arguments are pulled next, as a bundle. Pulled arguments
-stay pinned until the scheduler has seen them. If the lease gets its resources then, they stay pinned until it ends. If it
-gets them later, and the arguments are still here, they are pinned again. The worker finds them in the store of its node.
+stay pinned until the lease ends. If it has no resources yet, it gives its pins back when others need the memory, or when it
+takes too long. Then the arguments are pinned again when the lease gets its resources, or pulled again if they have gone.
 
 Rules
   * Every end of a lease leads through one call of ``end`` (in ``LeaseTable.finish``), after which no pin is left. That holds
@@ -65,7 +65,7 @@ class LeaseArguments:
         self._pins: dict[bytes, dict[bytes, bytes]] = {}
         """Pin names by lease and object."""
         self._arrived: dict[bytes, None] = {}
-        """Leases with pins that the scheduler has not seen yet."""
+        """Leases with pins and without resources."""
         self._pin_count = 0
 
     @property
@@ -127,6 +127,8 @@ class LeaseArguments:
             return
         del self._timers[lease_id]
         self.manager.on_late(lease_id)
+        if self._arrived.pop(lease_id, self) is None:
+            self._unpin(lease_id)
         self._advance()
 
     def _stop_timer(self, lease_id: bytes) -> None:
@@ -139,6 +141,7 @@ class LeaseArguments:
         if question is None or question.wanted is not wanted:
             return  # The lease is over.
         del self._questions[lease_id]
+        self._unpin(lease_id)  # Some may be pinned since an earlier pull, in which others found no room.
         self._pins[lease_id] = {one.object_id: one.pin for one in wanted}
         for one, pinned in zip(wanted, answer, strict=True):
             if pinned.status != PINNED:
@@ -163,17 +166,19 @@ class LeaseArguments:
                 pins[object_id] = self._new_pin()
                 self._store.table.pin(entry, pins[object_id], b"")
 
-    def let_go(self) -> None:
-        """Unpin the arguments that arrived for leases without resources; they may be evicted then."""
+    def give_way(self) -> bool:
+        """Unpin the arguments of leases without resources, which may be evicted then; return whether there were any."""
         arrived, self._arrived = self._arrived, {}
-        for lease_id in arrived:
-            self._unpin(lease_id)
+        pins = [pin for lease_id in arrived for pin in self._pins.pop(lease_id, {}).values()]
+        self._store.table.unpin(pins)
+        return bool(pins)
 
     def end_lease(self, lease_id: bytes) -> None:
         """Stop the pull of a lease that is over, and give its pins back."""
         if self._dependencies.pop(lease_id, None) is None:
             return
         self.manager.end_lease(lease_id)
+        self._arrived.pop(lease_id, None)
         self._stop_timer(lease_id)
         question = self._questions.pop(lease_id, None)
         if question is not None:

@@ -11,9 +11,9 @@ Rules
     ``get`` or ``wait``, since they may wait for it. Children go before parents, also while the children's arguments are
     being pulled. A child for which there are no resources holds nothing back: the holder of the resources may wait for the
     lease behind it.
-  * Nothing is pinned for a lease without resources. So leases that wait for each other's CPUs never hold memory that
-    another one needs. Arguments that came early may have been evicted when their lease has its turn; then they are pulled
-    once more.
+  * A lease without resources gives way: its arguments are unpinned when another process needs their memory and nothing can
+    be spilled instead. So leases that wait for each other's CPUs never hold memory that another one needs. If such arguments
+    have been evicted when their lease has its turn, they are pulled once more.
   * Arguments that come *ahead* of running, together with the pinned ones, keep within the same limit, each object counted
     once. Otherwise leases would evict each other's arguments again and again. A lease is ahead until it runs, or until
     ``on_late`` says that this takes too long: it may wait for the lease behind it.

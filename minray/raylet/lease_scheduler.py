@@ -128,7 +128,6 @@ class LeaseScheduler:
             for worker in actions.starts:
                 self._processes.start(worker.worker_id)
             has_more = self._fetch_arguments(assignment) or bool(actions.failures)
-        self.arguments.let_go()
         self.arguments.begin_pulls()
         for owner_id in self.local.owners_to_revoke(now, assignment):
             self._revoke(owner_id)

@@ -173,6 +173,7 @@ class Raylet:
             self.objects.fetch,
             self.objects.on_evicted,
             lambda: self.io_workers,
+            self._broker.scheduler.arguments.give_way,
             eviction_policy(self._config.system_config, self._platform, self._log_monitor.warn),
         )
 

@@ -97,7 +97,14 @@ class Node:
         others: Any = self
         self.manager = ObjectManager(platform, config, others, others, lambda: self.store, lambda: HERE, self._read_spilled)
         self.store = ObjectStore(
-            platform, BLOCKS * ALIGNMENT, 2.0, lambda: HERE, self.manager.fetch, self.manager.on_evicted, lambda: spiller
+            platform,
+            BLOCKS * ALIGNMENT,
+            2.0,
+            lambda: HERE,
+            self.manager.fetch,
+            self.manager.on_evicted,
+            lambda: spiller,
+            bool,
         )
         self.store.arena = others
         self.view = memoryview(bytearray(BLOCKS * ALIGNMENT))

@@ -22,7 +22,8 @@ class Line:
 
     def __init__(self, blocks: int = 4) -> None:
         self.table = SmallTable(blocks)
-        self.queue = CreateRequestQueue(self.table, GRACE_S)
+        self.others_give_way: Callable[[], bool] = bool
+        self.queue = CreateRequestQueue(self.table, GRACE_S, lambda: self.others_give_way())
         self.heard: dict[str, str] = {}
         """By name: created, full or unwanted."""
         self.order: list[str] = []
@@ -220,3 +221,31 @@ def test_everybody_is_answered_once_and_in_order(steps: list[tuple[int, int]]) -
         now = again_at
     assert len(line.queue) == 0 and line.order == [str(index) for index in range(len(steps))]
     assert line.table.allocator.used == sum(entry.size for entry in line.table.entries())
+
+
+def test_others_give_way_when_nothing_can_be_spilled_instead() -> None:
+    line = Line()
+    asked: list[str] = []
+
+    def give_way() -> bool:
+        asked.append("asked")
+        line.free("a")
+        return True
+
+    line.add("a", 4)
+    line.others_give_way = give_way
+    line.add("b", 4)
+    line.queue.advance(0.0, is_spilling=True)
+    assert not asked and line.order == ["a"], "memory is about to become free anyway"
+    assert line.queue.advance(0.1) is None and asked == ["asked"] and line.order == ["a", "b"]
+
+
+def test_who_waits_goes_on_waiting_when_others_have_nothing_to_give() -> None:
+    line = Line()
+    line.add("a", 4)
+    line.add("b", 4)
+    assert line.queue.advance(0.0) == GRACE_S and line.order == ["a"]
+    line.others_give_way = lambda: True  # what they gave is too little
+    assert line.queue.advance(0.1) == GRACE_S and line.order == ["a"]
+    line.queue.advance(GRACE_S)
+    assert line.heard["b"] == "full"

@@ -48,7 +48,7 @@ class Line:
         self.table = SmallTable(4)
         self.disk = Room(room=room)
         self.table.fallback.open(self.disk)
-        self.queue = CreateRequestQueue(self.table, GRACE_S)
+        self.queue = CreateRequestQueue(self.table, GRACE_S, bool)
         self.heard: dict[str, str] = {}
 
     def add(self, name: str, blocks: int, now: float, is_spilling: bool = False, can_spill: bool = True) -> None:

@@ -64,6 +64,7 @@ class Scene:
             lambda key, *_: self.fetched.append(key),
             lambda entry: self.evicted.append(entry.object_id),
             lambda: self.disk,
+            bool,
         )
 
     async def create_arena(self, endpoint: str, size: int) -> FakeArena:

@@ -87,6 +87,7 @@ class Node:
             lambda key, *_: self.fetched.append(key),
             lambda entry: self.evicted.append(entry.object_id),
             lambda: self.io,
+            bool,
         )
         self.store.arena = FakeArena(BLOCKS * ALIGNMENT)
         self.io = IoWorkers(platform, config, self.store, lambda: None)

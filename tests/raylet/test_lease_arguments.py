@@ -105,26 +105,23 @@ def test_arguments_are_pinned_from_their_arrival_to_the_end_of_the_lease() -> No
         await scene.answer(PINNED, PINNED)
         assert scene.here == [b"lease"] and len(scene.pins) == 2
         scene.arguments.pin(b"lease")
-        scene.arguments.let_go()
-        assert len(scene.pins) == 2
+        assert not scene.arguments.give_way() and len(scene.pins) == 2
         scene.arguments.end_lease(b"lease")
         assert scene.pins == [] and len(scene.arguments.manager) == 0
 
     run(story)
 
 
-def test_what_came_for_a_lease_without_resources_may_go_and_is_pinned_when_it_has_them() -> None:
+def test_what_came_for_a_lease_without_resources_gives_way_and_is_pinned_when_it_has_them() -> None:
     async def story() -> None:
         scene = Scene()
         scene.want(b"lease", x=10)
         await scene.answer(PINNED)
-        scene.arguments.let_go()
-        assert scene.pins == []
+        assert len(scene.pins) == 1, "it is kept for the lease as long as nobody needs the memory"
+        assert scene.arguments.give_way() and scene.pins == [] and not scene.arguments.give_way()
         assert scene.arguments.fetch(b"lease")
         scene.arguments.pin(b"lease")
-        assert len(scene.pins) == 1
-        scene.arguments.let_go()
-        assert len(scene.pins) == 1, "it has not come just now"
+        assert not scene.arguments.give_way() and len(scene.pins) == 1
         scene.arguments.end_lease(b"lease")
         assert scene.pins == []
 
@@ -142,8 +139,7 @@ def test_arguments_of_a_lease_that_runs_at_once_stay_pinned_however_they_came(st
         scene.runs_at_once = True
         scene.objects.add(b"y")  # brought by somebody else
         await scene.answer(PINNED, status)
-        scene.arguments.let_go()
-        assert len(scene.pins) == 2
+        assert len(scene.pins) == 3 and scene.arguments.give_way() and len(scene.pins) == 2, "what came for the other goes"
         scene.arguments.end_lease(b"lease")
         assert scene.pins == []
 
@@ -183,7 +179,7 @@ def test_a_lease_fetches_again_what_has_gone_meanwhile() -> None:
         scene = Scene()
         scene.want(b"lease", x=10)
         await scene.answer(PINNED)
-        scene.arguments.let_go()
+        scene.arguments.give_way()
         scene.objects.clear()
         assert scene.arguments.missing(b"lease") == [b"x"] and not scene.arguments.fetch(b"lease")
         scene.arguments.begin_pulls()
@@ -191,6 +187,37 @@ def test_a_lease_fetches_again_what_has_gone_meanwhile() -> None:
         assert scene.here == [b"lease", b"lease"]
         scene.arguments.end_lease(b"lease")
         assert scene.pins == []
+
+    run(story)
+
+
+def test_l2_what_was_pinned_before_another_argument_found_no_room_is_pinned_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.want(b"runs", z=10)
+        await scene.answer(PINNED)
+        scene.arguments.manager.on_allocated(b"runs")
+        scene.arguments.pin(b"runs")
+        scene.want(b"lease", x=10, y=10)
+        await scene.answer(PINNED, NO_ROOM)
+        assert len(scene.pins) == 2 and not scene.arguments.fetch(b"lease")
+        scene.arguments.begin_pulls()
+        await scene.answer(PINNED, PINNED)
+        assert len(scene.pins) == 3
+        scene.arguments.end_lease(b"lease")
+        assert len(scene.pins) == 1
+
+    run(story)
+
+
+def test_what_came_for_a_lease_that_takes_too_long_may_go() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.want(b"lease", x=10)
+        await scene.answer(PINNED)
+        await pass_time(PATIENCE_S + 0.01)
+        assert scene.pins == [] and scene.advances == 1 and not scene.arguments.give_way()
+        scene.arguments.end_lease(b"lease")
 
     run(story)
 

@@ -264,7 +264,7 @@ def test_without_a_directory_nothing_is_spilled() -> None:
 def test_g79_waiting_goes_on_while_spilling_makes_progress() -> None:
     node = Node()
     node.fill(10)
-    queue = CreateRequestQueue(node.table, 2.0)
+    queue = CreateRequestQueue(node.table, 2.0, bool)
     answers: list[ObjectEntry | None] = []
     creation = Creation(object_id(99), 0, SIZE, OWNER, b"", True)
     queue.add_request(creation, lambda entry, is_unwanted: answers.append(entry), 0.0)
