@@ -38,10 +38,14 @@ class Waiter:
         """Id of the task that waits; empty if no task does."""
 
     def on_object(self, stored: StoredObject) -> None:
-        if self.released:
-            return
         self.needed -= 1
         if self.needed <= 0 or (self.stop_at_error and stored.is_error):
+            self.on_enough()
+
+    def on_one(self) -> None:
+        """Count an object that is known, but not here."""
+        self.needed -= 1
+        if self.needed <= 0:
             self.on_enough()
 
     def on_enough(self) -> None:
@@ -122,6 +126,10 @@ class MemoryStore:
         if len(waiters) >= SWEEP_AT and len(waiters).bit_count() == 1:
             waiters[:] = [other for other in waiters if not other.released]
         waiters.append(waiter)
+
+    def is_awaited(self, object_id: bytes) -> bool:
+        """Whether an object is not here and has waiters."""
+        return object_id in self._waiters
 
     def awaited(self) -> list[bytes]:
         """Return the ids of objects that are not here and have waiters."""

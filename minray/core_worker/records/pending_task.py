@@ -109,7 +109,7 @@ class PendingTask(msgspec.Struct, eq=False, gc=False):
     cancelled: bool = False
     """Whether the task was cancelled; never reset. Its outcome is then TaskCancelledError or the value of its worker."""
     waiting_for: set[bytes] | None = None
-    """Ids of the arguments that do not exist yet, while WAITING."""
+    """Ids of the arguments that did not exist when the task began to wait, while WAITING. Some may have come."""
     arguments: tuple[Argument, ...] = ()
     """Resolved arguments, once the task is not WAITING any more."""
     dependencies: tuple[Dependency, ...] = ()

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE, TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import short
@@ -57,20 +58,20 @@ class DependencyResolver:
 
     def resolve(self, task: PendingTask) -> None:
         """Wait for a task's arguments, then call ``on_ready`` or ``on_failed_argument``; this may happen at once."""
-        missing: set[bytes] | None = None
+        missing: set[bytes] = set()
         if not task.prepared.export.done:
             function_id = task.prepared.template.function_id
-            missing = {function_id}
+            missing.add(function_id)
             self._for_function.setdefault(function_id, []).append(task)
+        absent: dict[bytes, Address] = {}
         for index, (object_id, owner) in enumerate(task.slots):
-            if not task.is_inlined(index) and not self._is_available(object_id):
-                missing = missing or set()
-                if object_id not in missing:
-                    missing.add(object_id)
-                    task.waiting_for = missing
-                    self._wait(task, object_id, owner)
+            if not self._is_available(object_id) and not task.is_inlined(index):
+                absent[object_id] = owner
+        missing.update(absent)
         task.waiting_for = missing
-        if not missing:
+        if absent:
+            self._wait(task, missing, absent)
+        elif not missing:
             self._complete(task)
 
     def is_resolved(self, task: PendingTask) -> bool:
@@ -82,26 +83,37 @@ class DependencyResolver:
 
     def on_function_exported(self, function_id: bytes) -> None:
         for task in self._for_function.pop(function_id, ()):
-            self._arrived(task, function_id)
+            if task.state is WAITING and task.waiting_for is not None:
+                task.waiting_for.discard(function_id)
+                if not task.waiting_for:
+                    self._complete(task)
 
-    def _wait(self, task: PendingTask, object_id: bytes, owner: Address) -> None:
-        self._store.wait([object_id], Waiter(1, False, lambda: self._arrived(task, object_id)))
-        if owner.worker_id != self._own_id:
+    def _wait(self, task: PendingTask, missing: set[bytes], absent: Mapping[bytes, Address]) -> None:
+        """Wait for all absent objects together, and ask the owners of borrowed ones."""
+        waiter = Waiter(len(absent), True, lambda: self._on_enough(task, missing))
+        self._store.wait(absent, waiter)
+        for object_id, owner in absent.items():
+            if owner.worker_id != self._own_id:
+                on_large = partial(self._on_large, waiter, object_id)
+                self._futures.probe(object_id, owner, MAX_DIRECT_CALL_OBJECT_SIZE, on_large)
 
-            def on_large(place: Place | None) -> None:
-                self._large[object_id] = place
-                self._arrived(task, object_id)
+    def _on_large(self, waiter: Waiter, object_id: bytes, place: Place | None) -> None:
+        self._large[object_id] = place
+        waiter.on_one()
 
-            self._futures.probe(object_id, owner, MAX_DIRECT_CALL_OBJECT_SIZE, on_large)
-
-    def _arrived(self, task: PendingTask, key: bytes) -> None:
-        if task.state is not WAITING or task.waiting_for is None:
+    def _on_enough(self, task: PendingTask, missing: set[bytes]) -> None:
+        """Look which objects are here: all, or an error among them, or fewer if one has come twice."""
+        if task.state is not WAITING or task.waiting_for is not missing:
             return
-        task.waiting_for.discard(key)
-        stored = self._store.objects.get(key)
-        if stored is not None and stored.is_error:
-            self._fail(task, stored)
-        elif not task.waiting_for:
+        for stored in filter(None, map(self._store.objects.get, missing)):
+            if stored.is_error:
+                self._fail(task, stored)
+                return
+        absent = [object_id for object_id in missing if object_id not in self._large and self._store.is_awaited(object_id)]
+        missing.intersection_update([*absent, *self._for_function])
+        if absent:
+            self._store.wait(absent, Waiter(len(absent), True, lambda: self._on_enough(task, missing)))
+        elif not missing:
             self._complete(task)
 
     def _fail(self, task: PendingTask, error: StoredObject) -> None:
@@ -166,4 +178,4 @@ class DependencyResolver:
 
     def missing_of(self, task: PendingTask) -> list[bytes]:
         """Return the ids of the arguments that a task waits for; for ``why``."""
-        return sorted(task.waiting_for or ())
+        return sorted(object_id for object_id in task.waiting_for or () if not self._is_available(object_id))
