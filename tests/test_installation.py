@@ -416,5 +416,5 @@ def test_a_cluster_without_psutil_says_what_to_install(tmp_path: Path) -> None:
 def test_a_cluster_without_uvloop_warns_and_runs(tmp_path: Path) -> None:
     program = "import minray as ray\nray.init(num_cpus=1)\nprint(ray.get(ray.remote(max).remote([1, 2])))"
     ended = run_without("uvloop", program, tmp_path)
-    assert (ended.returncode, ended.stdout) == (0, "2\n")
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
     assert "RuntimeWarning: uvloop is not installed; minray will be slower" in ended.stderr

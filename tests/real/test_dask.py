@@ -626,8 +626,8 @@ def test_of_what_was_taken_back_nothing_is_said(tmp_path: Path, caplog: pytest.L
         wait_for_condition(lambda: len(lines(journal)) == 2)
         raise KeyboardInterrupt
 
-    dsk = {f"x{n}": (waiting, n) for n in range(4)}
-    dsk |= {f"y{n}": (waiting, f"x{n}") for n in range(4)} | {"end": (waiting, [f"y{n}" for n in range(4)])}
+    dsk = {f"x{n}": (waiting, n) for n in range(3)}
+    dsk |= {f"y{n}": (waiting, f"x{n}") for n in range(3)} | {"end": (waiting, [f"y{n}" for n in range(3)])}
     with pytest.raises(KeyboardInterrupt), RayDaskCallback(ray_postsubmit_all=interrupt):
         ray_dask_get(dsk, "end")
     wait_for_condition(lambda: before.issuperset(left_in_driver()))

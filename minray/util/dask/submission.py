@@ -29,8 +29,8 @@ from .futures import FutureKey, given, value_of
 from .graph import Graph
 from .shipping import Luggage, dask_task
 
-PER_CPU = 4
-"""Smallest window, in runnable tasks per CPU of the cluster: enough to keep the workers busy."""
+PER_CPU = 2
+"""Smallest window, in runnable tasks per CPU of the cluster: one runs and one is next. Results of more would fill memory."""
 AT_MOST = 4096
 PATIENCE_S = 0.05
 """Seconds within which half of the window must finish; otherwise the tasks are long ones, and the window shrinks."""
