@@ -8,14 +8,15 @@ of 16. They are copied when the value is made, if they need it. A larger value i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from minray.common.config import MAX_DIRECT_CALL_OBJECT_SIZE
 
 ALIGNMENT = 64
 """Alignment of arrays in bytes: a cache line, and the widest vector register."""
+_ZERO = array("B", [0])
 _BYTES_HEAD = bytes.__basicsize__ - 1
 """Distance in bytes from a ``bytes`` object (its ``id``) to its content; the size includes one zero at the end."""
 
@@ -40,14 +41,7 @@ def aligned_copy(buffer: bytes | memoryview) -> memoryview:
 
 def aligned_memory(size: int) -> memoryview:
     """Make aligned memory of this size in bytes, filled with zeros."""
-    memory = bytearray(size + ALIGNMENT - 1)
-    start = -_address_of()(memory) % ALIGNMENT
+    memory = _ZERO * (size + ALIGNMENT - 1)
+    address, _ = memory.buffer_info()
+    start = -address % ALIGNMENT
     return memoryview(memory)[start : start + size]
-
-
-@cache
-def _address_of() -> Callable[[bytearray], int]:
-    """Import ctypes when the first array comes: it takes milliseconds, and most programs with arrays have it already."""
-    from ctypes import addressof, c_char
-
-    return lambda memory: addressof(c_char.from_buffer(memory))

@@ -139,6 +139,26 @@ def test_arrays_of_any_layout_survive() -> None:
         np.testing.assert_array_equal(round_trip(each), each)
 
 
+TYPES = [*"?bBhHiIlLqQefdgFDG", ">i4", "<f8", ">c16", "M8[ns]", "m8[3h]", "S5", "U3", "V7", "i4,f8", "O"]
+
+
+@pytest.mark.parametrize("code", TYPES)
+@pytest.mark.parametrize("also", [(), (lambda: 0,)], ids=["C pickler", "cloudpickle"])
+def test_arrays_of_every_type_and_order_keep_them(code: str, also: tuple[Any, ...]) -> None:
+    plain = np.arange(12).reshape(3, 4).astype(code) if code not in ("V7", "i4,f8") else np.zeros((3, 4), code)
+    for each in (plain, np.asfortranarray(plain), plain[:0], plain[1, 2:3].reshape(()), plain[::2]):
+        out = round_trip((each, *also))[0]
+        assert (out.shape, out.dtype, type(out)) == (each.shape, each.dtype, np.ndarray)
+        assert out.flags.f_contiguous == each.copy("K").flags.f_contiguous
+        np.testing.assert_array_equal(out, each)
+
+
+def test_what_a_type_says_of_itself_is_kept() -> None:
+    told = np.arange(3).astype(np.dtype(int, metadata={"unit": "m"}))
+    assert round_trip(told).dtype.metadata == told.dtype.metadata
+    assert round_trip(told.astype(int)).dtype.metadata is None
+
+
 def test_large_buffers_are_not_in_the_stream() -> None:
     serialized = serialize(np.zeros(100_000))
     assert len(serialized.data) < 1000 and serialized.size() > 800_000
