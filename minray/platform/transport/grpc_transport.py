@@ -15,6 +15,8 @@ Rules
   * gRPC does not survive a fork. Only processes of a cluster that asked for it import this module; the zygote never.
     A child that user code forks from such a process cannot use gRPC or join a cluster through it. The child also keeps the
     sockets of its parent open.
+  * gRPC polls its sockets in the thread that waits for events (its former poller). Its newer event engine has threads of its
+    own for that, and each message then wakes one more. Such an operation takes up to two fifths more processor time.
   * A process uses gRPC on one event loop: calls that end late report to the loop they were made on, even if it is closed.
 
 What we do not like yet: a call that waits long for its reply counts as under way, so that 2,000 of them block the channel.
@@ -31,8 +33,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from minray.common.requirements import unmet
+
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Otherwise gRPC prints to standard error what it also raises.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Else it crashes one in five children that user code forks.
+if not unmet(["grpcio<1.86"]):  # newer versions were not tried, and gRPC complains of experiments that it does not know
+    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 import grpc
 import grpc.aio
 
@@ -82,7 +88,13 @@ from minray.platform.transport.grpc_wire import (
     pieces,
     sizes_of,
 )
-from minray.platform.transport.handshake import HANDSHAKE_TIMEOUT_S, NONCE_BYTES, ClientHandshake, ServerHandshake
+from minray.platform.transport.handshake import (
+    HANDSHAKE_TIMEOUT_S,
+    NONCE_BYTES,
+    OTHER_TRANSPORT,
+    ClientHandshake,
+    ServerHandshake,
+)
 from minray.platform.transport.tls import LOST_BY_CLIENT, Tls, describe_text
 
 logger = logging.getLogger(__name__)
@@ -438,6 +450,8 @@ def _connect_error(endpoint: str, error: grpc.aio.AioRpcError) -> ConnectFailed:
     details = error.details() or error.code().name
     if "Connection refused" in details or "No such file" in details:
         return ConnectRefused(f"{endpoint}: {details}")
+    if "HTTP/2" in details:  # gRPC could not read the peer's first bytes
+        return ConnectFailed(f"{endpoint}: it does not speak gRPC; if it is minray, {OTHER_TRANSPORT} ({details})")
     if "handshake failed" in details.lower() or "CERTIFICATE" in details:
         return AuthenticationFailed(f"{endpoint}: {describe_text(details)}")
     return ConnectFailed(f"{endpoint}: {details}")

@@ -42,6 +42,9 @@ MAX_IDENTITY_BYTES = 64
 
 TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
 """First bytes of a peer that speaks TLS: those of a handshake and of an alert."""
+OTHER_TRANSPORT = "set MINRAY_TRANSPORT (remote clients: MINRAY_CLIENT_TRANSPORT) to the transport of the other side"
+"""What to think of when one side of a connection speaks streams, and the other one gRPC."""
+
 _MAGIC = b"minray"
 _HEADER = struct.Struct("<6sHH")
 """Magic, protocol version, length of the record."""
@@ -104,6 +107,11 @@ def encode(message: Message) -> bytes:
     return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, len(record)) + record
 
 
+def speaks_http_2(start: bytes) -> bool:
+    """Return whether the first bytes of a peer are those of HTTP/2: its preface, or a short frame SETTINGS or GOAWAY."""
+    return start.startswith(b"PRI * ") or (start[:1] == b"\0" and start[3:5] in (b"\x04\0", b"\x07\0"))
+
+
 def _take(received: bytearray) -> tuple[Message, bytes] | None:
     """Remove one message from the front of ``received``, and return it with its bytes; None if more must come first."""
     start = bytes(received[: len(_MAGIC)])
@@ -111,6 +119,8 @@ def _take(received: bytearray) -> tuple[Message, bytes] | None:
         from minray.platform.transport.tls import ENCRYPTED_PEER  # Few processes meet TLS without speaking it.
 
         raise _Malformed(ENCRYPTED_PEER, "garbage")
+    if speaks_http_2(start):
+        raise _Malformed(f"it speaks HTTP/2; if it is minray over gRPC, {OTHER_TRANSPORT}", "garbage")
     if start != _MAGIC[: len(start)]:
         raise _Malformed(f"not a minray peer: it begins with {start!r}", "garbage")
     if len(received) < _HEADER.size:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from minray.platform.base import PROTOCOL_VERSION, PlatformError
-from minray.platform.transport.handshake import NONCE_BYTES, Hello, encode
+from minray.platform.transport.handshake import NONCE_BYTES, Hello, encode, speaks_http_2
 
 MOST_ANSWER_BYTES = 300
 _HEADER = struct.Struct("<6sHH")
@@ -98,7 +98,7 @@ def _judge(answer: bytes) -> None:
         raise ProbeFailed("an HTTP server listens there", f"{other}; a dashboard has a port of its own")
     if answer[:2] == b"\x15\x03":
         raise ProbeFailed("the listener speaks TLS", "give --tls-cert, --tls-key and --tls-ca, as on the head")
-    if answer[3:4] in (b"\x04", b"\x07") and not answer.startswith(_MAGIC):
+    if speaks_http_2(answer):
         raise ProbeFailed("the listener speaks HTTP/2", "if it is minray over gRPC, set MINRAY_TRANSPORT=grpc here too")
     if not answer.startswith(_MAGIC) or len(answer) < _HEADER.size:
         raise ProbeFailed(f"the listener does not speak minray: it begins with {answer[:16]!r}", other)
