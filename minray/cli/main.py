@@ -42,7 +42,7 @@ import msgspec
 from minray._version import __version__
 from minray.cli import block as blocking
 from minray.cli.check import check
-from minray.cli.client_server import client_server
+from minray.cli.client_server import client_server, transport_of_clients
 from minray.cli.dashboard import dashboard_command
 from minray.cli.debug import debug_command
 from minray.cli.drain import drain_command
@@ -307,6 +307,8 @@ def _announce(node: Node, dashboard_host: str) -> None:
         click.echo("This head listens on loopback only; for other machines start it with --node-ip-address.")
     if file.client_server:
         click.echo(f"\nPrograms elsewhere join it with minray.init('minray://{file.client_server}') and the token.")
+        if advice := transport_of_clients(file.system_config):
+            click.echo(advice)
     choice = _announce_others(file)
     click.echo(f"\nTo look at it: minray status{choice}. To end it: minray stop{choice}.")
     if node.dashboard_url:

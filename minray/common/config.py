@@ -191,6 +191,8 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
     """Most memory, in bytes, of one process's lineage; beyond it the older half is forgotten (G72)."""
     transport: str = "stream"
     """Transport of the whole cluster: ``stream`` or ``grpc``; ``local`` for a cluster inside one process (local_mode)."""
+    client_transport: str = ""
+    """Transport between remote clients and client servers, ``stream`` or ``grpc``; empty: that of the cluster."""
     arena: str = ""
     """Memory of the object stores: ``memfd`` (files without names), ``shared_memory`` (segments of ``multiprocessing``).
 
@@ -223,10 +225,15 @@ class SystemConfig(Bounds, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"_system_config: {name} must be {words}, not {shown(getattr(config, name))}")
         return config
 
+    def for_clients(self) -> SystemConfig:
+        """Return the configuration of connections between remote clients and client servers."""
+        return msgspec.structs.replace(self, transport=self.client_transport or self.transport)
+
 
 CHOICES = {
     "object_spilling_compression": ("", "zlib"),
     "transport": ("stream", "grpc", LOCAL),
+    "client_transport": ("", "stream", "grpc"),
     "arena": ("", "memfd", "shared_memory"),
 }
 """Valid words of entries that are one of few words."""

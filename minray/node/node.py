@@ -299,6 +299,8 @@ def begin_node(options: NodeOptions) -> Callable[[], Node]:
     """
     _check_texts(options)
     check_transport(options.system_config)
+    if options.client_server_port is not None:
+        check_transport(options.system_config.for_clients())
     check_policies(options.system_config)
     is_local = options.system_config.transport == LOCAL
     if options.include_dashboard:

@@ -72,7 +72,7 @@ def connect_client(server: str, driver: Driver) -> tuple[DriverConnection, int]:
     """
     keep_freed_memory()
     token = _token(server)
-    own = SystemConfig.from_overrides(with_environment(None))  # whose transport and files for TLS count
+    own = SystemConfig.from_overrides(with_environment(None)).for_clients()  # whose transport and files for TLS count
     thread = io_thread(own)
     identity = secrets.token_bytes(16)
     relayed, host = RelayedNetwork(), RealHost()
@@ -104,6 +104,8 @@ def connect_client(server: str, driver: Driver) -> tuple[DriverConnection, int]:
     link.resume_s = file.system_config.client_reconnect_grace_period_s
     user_code = DriverUserCode(owned.loop)
     platform = _platform(identity, token, user_code, host, relayed, reply.pid)
+    if own.transport == "grpc":  # whose thread brings each answer, and an awake loop would be in its way
+        user_code.spinner.allow(0.0, host.cpu_count)
     connection = DriverConnection(None, file, owned, user_code, platform, ClientCoreWorker)
     connection.connect(driver)
     return connection, reply.clients

@@ -2,10 +2,10 @@
 
 Ray: python/ray/util/client/server/proxier.py (ProxyManager, RayletServicerProxy)
 
-The server listens on one TCP port, with the transport of its cluster, on loopback unless it is told another address. The
-handshake of the transport comes first: a stranger that does not know the cluster's token is turned away before anything that
-it sends is decoded. Then a client names its versions. It is refused, with words, if its Python or its minray is another one,
-because values and functions are pickled on one side and unpickled on the other.
+The server listens on one TCP port, on loopback unless it is told another address. It speaks the transport of its cluster, or
+the other one (``client_transport``). The handshake of the transport comes first: a stranger that does not know the cluster's
+token is turned away before anything that it sends is decoded. Then a client names its versions. It is refused, with words,
+if its Python or its minray is another one, because values and functions are pickled on one side and unpickled on the other.
 
 Rules
   * The server looks into no message of a session. It keeps no frames: a connection that breaks loses nothing, because the
@@ -90,7 +90,7 @@ class ClientServer:
     async def listen(self, host: str, port: int) -> None:
         """Begin to listen. Raises PlatformError, e.g. if the port is in use."""
         keep_freed_memory()
-        network = client_network(self._token, self._host, self._system_config, FRAME_BYTES)
+        network = client_network(self._token, self._host, self._system_config.for_clients(), FRAME_BYTES)
         endpoint = f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"
         self._listener = await network.listen(endpoint, self._host.random_bytes(ID_BYTES), self._on_incoming)
         self.address = self._listener.endpoint.removeprefix("tcp:")
