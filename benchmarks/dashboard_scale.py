@@ -64,7 +64,6 @@ from minray.protocol.state import (
     GetTasksInfo,
     ProcessMetrics,
     ProfileEvent,
-    ProfileEvents,
     SystemValue,
     TaskEvents,
     TaskInfo,
@@ -74,7 +73,7 @@ from minray.protocol.state import (
 R = TypeVar("R", bound=Record)
 SIZES = (1_000, 10_000, 1_000_000)
 """Default numbers of nodes, actors and tasks."""
-OBJECTS_OF_DRIVER, EVENTS_OF_WORKER, LOGS_OF_NODE, GROUPS = 1_000, 20, 20, 1_000
+OBJECTS_OF_DRIVER, EVENTS_OF_WORKER, LOGS_OF_NODE, GROUPS = 1_000, 100, 20, 1_000
 NAMES = ("load", "decode", "shuffle_map", "shuffle_reduce", "train_step", "evaluate")
 STATES = ("FINISHED", "FINISHED", "FINISHED", "RUNNING", "PENDING_NODE_ASSIGNMENT", "FAILED")
 CPU = 10_000
@@ -123,6 +122,17 @@ class EncodedTasks(NamedTuple):
         return self._replace(tasks=[self.tasks[number] for number in numbers], total=len(numbers))
 
 
+class EncodedEvents(NamedTuple):
+    """A ``ProfileEvents`` whose events are encoded one by one."""
+
+    node_id: bytes
+    node_ip: str
+    worker_id: bytes
+    pid: int
+    total: int
+    events: list[msgspec.Raw]
+
+
 class Cluster:
     """The answers of all processes of a cluster, encoded."""
 
@@ -134,6 +144,16 @@ class Cluster:
         self._tasks: dict[bytes, EncodedTasks] = {}
         """By id of the driver, which tells as many as it is asked for."""
         homes = [Address(id_of(n, job=9), id_of(n % nodes + 1), f"unix:/tmp/worker{n}") for n in range(actors)]
+        self._events: dict[bytes, EncodedEvents] = {}
+        """By id of the worker, which tells as many as it is asked for."""
+        self._run = [
+            msgspec.Raw(encode(ProfileEvent(
+                task_id=id_of(number, TASK_ID_BYTES), attempt=0, name=NAMES[number % 6], kind="ACTOR_TASK",
+                actor_id=b"", start_us=10**15 + number * 1000, duration_us=900, state="FINISHED",
+            )))
+            for number in range(EVENTS_OF_WORKER)
+        ]  # fmt: skip
+        """Encoded tasks that each worker has run, oldest first."""
         self._add_gcs(homes, tasks)
         for n in range(nodes):
             self._add_node(n, homes[n::nodes])
@@ -146,6 +166,9 @@ class Cluster:
     def answer(self, process: bytes, request: Request[R]) -> R:
         if isinstance(request, GetTasksInfo) and process in self._tasks:
             payload = encode(self._tasks[process].cut(request))
+        elif isinstance(request, GetProfileEvents):
+            told = self._events[process]
+            payload = encode(told._replace(events=told.events[-request.limit :]))
         else:
             payload = self._answers.get((process, type(request))) or self._answers[b"", type(request)]
         reply: R = decode(reply_class(type(request)), payload)  # type: ignore[assignment]
@@ -223,14 +246,9 @@ class Cluster:
         files += [LogFile(f"raylet.log.{number}", 1000, 1e9) for number in range(max(0, LOGS_OF_NODE - len(files)))]
         self._keep(node_id, ListLogs, LogFiles(files, len(files)))
         for home in homes:
-            events = [
-                ProfileEvent(
-                    task_id=id_of(number, TASK_ID_BYTES), attempt=0, name=NAMES[number % 6], kind="ACTOR_TASK",
-                    actor_id=b"", start_us=10**15 + number * 1000, duration_us=900, state="FINISHED",
-                )
-                for number in range(EVENTS_OF_WORKER)
-            ]  # fmt: skip
-            self._keep(home.worker_id, GetProfileEvents, ProfileEvents(node_id, "10.0.0.1", home.worker_id, 50_000, events))
+            self._events[home.worker_id] = EncodedEvents(
+                node_id, "10.0.0.1", home.worker_id, 50_000, EVENTS_OF_WORKER, self._run
+            )
             self._keep(home.worker_id, GetTasksInfo, TasksInfo(node_id, home.worker_id, 50_000, False, 0, [], []))
             stats = CoreWorkerStats(home.worker_id, node_id, 50_000, is_driver=False, total=0, references=[])
             self._keep(home.worker_id, GetCoreWorkerStats, stats)

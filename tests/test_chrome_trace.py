@@ -22,7 +22,7 @@ def event(start_us: int, duration_us: int = 10, name: str = "f", **fields: Any) 
 
 
 def worker(name: bytes, *events: ProfileEvent, node: bytes = b"node-1", ip: str = "10.0.0.1") -> ProfileEvents:
-    return ProfileEvents(node, ip, name, 7, list(events))
+    return ProfileEvents(node, ip, name, 7, len(events), list(events))
 
 
 def test_the_newest_tasks_are_those_that_ended_last() -> None:

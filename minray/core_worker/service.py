@@ -256,7 +256,7 @@ class CoreWorkerService:
         return self._core.statistician.tasks(request)
 
     def handle_GetProfileEvents(self, request: GetProfileEvents, call: Call) -> ProfileEvents:
-        return self._core.statistician.profile()
+        return self._core.statistician.profile(request)
 
     def handle_GetStacks(self, request: GetStacks, call: Call) -> ProcessStacks:
         return self._core.statistician.stacks()

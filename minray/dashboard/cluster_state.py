@@ -131,8 +131,11 @@ class DashboardState:
         kept: Kept[list[Family]] = await self._ask("metrics", lambda: collect(self.connection.reader(), self.timeout_s))
         return kept.value
 
-    async def profile(self) -> ClusterProfile:
-        kept: Kept[ClusterProfile] = await self._ask("profile", lambda: self.connection.reader().profile(self.timeout_s))
+    async def profile(self, most: int) -> ClusterProfile:
+        """Ask each worker for its share of about ``most`` tasks: those that ended last."""
+        kept: Kept[ClusterProfile] = await self._ask(
+            f"profile of {most}", lambda: self.connection.reader().profile(self.timeout_s, most)
+        )
         return kept.value
 
     # --- tables

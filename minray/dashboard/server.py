@@ -41,6 +41,7 @@ from minray.dashboard.page_files import PAGE, PageFile, read_page
 from minray.dashboard.tables import COLUMNS
 from minray.observability.chrome_trace import newest, trace_pieces
 from minray.observability.prometheus_exposition import CONTENT_TYPE, exposition
+from minray.observability.state_reader import describe_dropped
 from minray.platform.base import PlatformError
 from minray.platform.transport.strangers import Strangers
 from minray.platform.transport.tls import PLAIN_PEER
@@ -60,8 +61,10 @@ HEARTBEAT_S = 15.0
 """Seconds without news after which a stream sends an empty comment, so that a dead visitor is noticed."""
 RETRY_MS = 2000
 """Milliseconds after which a browser reconnects a stream that has ended."""
-MOST_DRAWN = 100_000
+MOST_DRAWN = 20_000
 """Most tasks of a timeline with a ``limit``; a page that draws more is slow."""
+MOST_DOWNLOADED = 100_000
+"""Most tasks of a timeline that is a file: about 60 MB of this process while it is made. ``minray timeline`` has all."""
 MOST_STREAMS = 64
 """Most streams at a time: less than connections, so that others are always answered."""
 EVENT_STREAM = "text/event-stream"
@@ -301,18 +304,27 @@ class DashboardServer:
         return _json(self.history.facts())
 
     async def _timeline(self, request: web.Request) -> web.StreamResponse:
-        """Send a trace: the newest ``limit`` tasks with the number of those left out, or all tasks, as a list."""
+        """Send a trace, with the number of tasks that it leaves out: of the newest ``limit`` tasks, or as a file."""
         limit = request.query.get("limit")
-        most = None if limit is None else whole_number("limit", limit, 1, MOST_DRAWN)
-        profile = await self.state.profile()
-        headers = {"X-Minray-Silent": str(len(profile.silent)), "Content-Type": "application/json"}
-        if most is not None:
-            total = sum(len(worker.events) for worker in profile.workers)
-            workers = await asyncio.to_thread(newest, profile.workers, most)
-            counts = msgspec.json.encode({"total": total, "left_out": max(0, total - most)})
-            return await self._send_trace(request, headers, counts[:-1] + b',"traceEvents":[', workers, b"]}")
-        headers["Content-Disposition"] = 'attachment; filename="minray-timeline.json"'
-        return await self._send_trace(request, headers, b"[", profile.workers, b"]")
+        headers = {"Content-Type": "application/json"}
+        if limit is None:
+            most = MOST_DOWNLOADED
+            profile = await self.state.profile(most)
+            headers["Content-Disposition"] = 'attachment; filename="minray-timeline.json"'
+        else:
+            most = whole_number("limit", limit, 1, MOST_DRAWN)
+            profile = await self.state.profile(MOST_DRAWN)
+        workers = await asyncio.to_thread(newest, profile.workers, most)
+        total = sum(worker.total for worker in profile.workers)
+        facts = {
+            "total": total,
+            "left_out": total - sum(len(worker.events) for worker in workers),
+            "most_downloaded": MOST_DOWNLOADED,
+            "notes": list(filter(None, [describe_dropped(profile.dropped)])),
+            "silent": profile.silent,
+        }
+        begin = msgspec.json.encode(facts)[:-1] + b',"traceEvents":['
+        return await self._send_trace(request, headers, begin, workers, b"]}")
 
     async def _send_trace(
         self, request: web.Request, headers: dict[str, str], begin: bytes, workers: Sequence[ProfileEvents], end: bytes

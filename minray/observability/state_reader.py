@@ -48,11 +48,13 @@ from minray.protocol.state import (
     StateAnswers,
     TaskInfo,
     TasksInfo,
+    WorkerTaskEvents,
 )
 from minray.rpc.connection import Peer, Peers, PeerUnreachable
 from minray.rpc.pubsub import read_table
 
 R = TypeVar("R", bound=Record)
+S = TypeVar("S", TasksInfo, ProfileEvents)
 
 PINNED_IN_MEMORY, USED_BY_PENDING_TASK, LOCAL_REFERENCE, CAPTURED_IN_OBJECT, UNKNOWN_STATUS = (
     "PINNED_IN_MEMORY",
@@ -197,8 +199,8 @@ class KeptTasks(NamedTuple):
 
     failed: list[TaskInfo]
     """Failed tasks, as their owners have reported them, oldest first."""
-    workers: list[ProfileEvents]
-    """Tasks that each dead worker has run."""
+    workers: list[WorkerTaskEvents]
+    """Tasks that each dead worker has run, still packed."""
     dropped: int
     """Number of tasks that the gcs does not keep because there were too many."""
 
@@ -332,33 +334,33 @@ class StateReader:
         _, drivers, workers = await self._processes(question)
         processes = [*drivers, *workers]
         wanted = None if task_ids is None else list(task_ids)
-        first = MOST_TASKS if most is None else max(LEAST_TASKS, min(MOST_TASKS, most // max(1, len(processes))))
-        infos = await self._ask_tasks(question, GetTasksInfo(first, wanted), processes)
-        if most is not None and first < MOST_TASKS:
-            cut = {info.worker_id for info in infos if len(info.tasks) < info.total}
-            room = most - sum(len(info.tasks) for info in infos if info.worker_id not in cut)
-            share = min(MOST_TASKS, room // max(1, len(cut)))
-            if cut and share > first:
-                again = [(address, pid) for address, pid in processes if address.worker_id in cut]
-                longer = await self._ask_tasks(question, GetTasksInfo(share, wanted), again)
-                told = {info.worker_id: info for info in longer}
-                infos = [told.get(info.worker_id, info) for info in infos]
+
+        async def ask(limit: int, some: Sequence[tuple[Address, int]]) -> list[TasksInfo]:
+            request = GetTasksInfo(limit, wanted)
+            return await self._ask_all(question, request, lambda own: own.tasks(request), some)
+
+        infos = await _in_shares(processes, most, LEAST_TASKS, ask, lambda info: len(info.tasks))
         return ClusterTasks(infos, await self._kept(timeout_s), question.silent)
 
-    async def _ask_tasks(
-        self, question: _ClusterQuestion, request: GetTasksInfo, processes: Sequence[tuple[Address, int]]
-    ) -> list[TasksInfo]:
-        return await self._ask_all(question, request, lambda own: own.tasks(request), processes)
+    async def profile(self, timeout_s: float, most: int | None = None) -> ClusterProfile:
+        """Ask each worker for the tasks that it has run recently, and the gcs for those that dead workers have run.
 
-    async def profile(self, timeout_s: float) -> ClusterProfile:
-        """Ask each worker for the tasks that it has run recently, and the gcs for those that dead workers have run."""
+        ``most`` is about the number of tasks that are told; None: each worker tells up to ``MOST_TASKS``. Of each worker
+        those that ended last are told, and the others are counted.
+        """
         question = _ClusterQuestion(timeout_s)
         _, _, workers = await self._processes(question)
-        profiles = await self._ask_all(question, GetProfileEvents(), lambda own: own.profile(), workers)
+
+        async def ask(limit: int, some: Sequence[tuple[Address, int]]) -> list[ProfileEvents]:
+            request = GetProfileEvents(limit)
+            return await self._ask_all(question, request, lambda own: own.profile(request), some)
+
+        profiles = await _in_shares(workers, most, 1, ask, lambda profile: len(profile.events))
         kept = await self._kept(timeout_s)
         told = {profile.worker_id for profile in profiles}
-        dead = [profile for profile in kept.workers if profile.worker_id not in told]
-        return ClusterProfile(profiles + dead, question.silent, kept.dropped)
+        dead = [worker for worker in kept.workers if worker.worker_id not in told]
+        share = _share(most, len(profiles) + len(dead), 1)
+        return ClusterProfile(profiles + [worker.events(share) for worker in dead], question.silent, kept.dropped)
 
     async def stacks(self, timeout_s: float) -> ClusterStacks:
         """Ask each driver and worker for its current stacks."""
@@ -473,11 +475,11 @@ class StateReader:
         """Read the gcs's table of tasks, part by part."""
         async with asyncio.timeout(timeout_s):
             part = await self._gcs.call(GetTaskEvents())
-            failed, workers = [*part.failed], [worker.events() for worker in part.workers]
+            failed, workers = [*part.failed], [*part.workers]
             while not part.is_complete:
                 part = await self._gcs.call(GetTaskEvents(part.last))
                 failed += part.failed
-                workers += [worker.events() for worker in part.workers]
+                workers += part.workers
         return KeptTasks(failed, workers, part.dropped)
 
     async def _living(self, timeout_s: float) -> tuple[dict[bytes, NodeInfo], list[tuple[Address, int]]]:
@@ -537,6 +539,36 @@ class StateReader:
 
         told = await asyncio.gather(*(ask(*one) for one in processes))
         return [one for one in told if one is not None]
+
+
+def _share(most: int | None, processes: int, least: int) -> int:
+    """Return how many tasks each process tells if all together tell about ``most``; a process tells at least ``least``."""
+    return MOST_TASKS if most is None else max(least, min(MOST_TASKS, most // max(1, processes)))
+
+
+async def _in_shares(
+    processes: Sequence[tuple[Address, int]],
+    most: int | None,
+    least: int,
+    ask: Callable[[int, Sequence[tuple[Address, int]]], Awaitable[list[S]]],
+    count: Callable[[S], int],
+) -> list[S]:
+    """Ask processes for about ``most`` tasks together. Those that have more get the room of those that have fewer.
+
+    ``ask`` asks some of the processes for a limited number of tasks each, and ``count`` counts those in an answer.
+    """
+    first = _share(most, len(processes), least)
+    told = await ask(first, processes)
+    if most is None or first == MOST_TASKS:
+        return told
+    cut = {one.worker_id for one in told if count(one) < one.total}
+    room = most - sum(count(one) for one in told if one.worker_id not in cut)
+    share = min(MOST_TASKS, room // max(1, len(cut)))
+    if not cut or share <= first:
+        return told
+    longer = await ask(share, [(address, pid) for address, pid in processes if address.worker_id in cut])
+    by_id = {one.worker_id: one for one in longer}
+    return [by_id.get(one.worker_id, one) for one in told]
 
 
 def _drivers(jobs: Sequence[JobInfo], alive: dict[bytes, NodeInfo]) -> list[tuple[Address, int]]:

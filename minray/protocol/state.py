@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from minray.common.task_rows import TaskRow, rows_of
+from minray.common.task_rows import ROW, TaskRow, rows_of
 from minray.common.task_spec import ACTOR_CREATION_TASK
 from minray.protocol.base import Count, Done, Record, Request
 from minray.protocol.core_worker import CANCELLED, FAILED, OK, CoreWorkerStats, GetCoreWorkerStats
@@ -121,12 +121,16 @@ class ProfileEvents(Record, frozen=True):
     node_ip: str
     worker_id: bytes
     pid: int
+    total: int
+    """Number of tasks that the worker remembers; ``events`` has those that ended last."""
     events: list[ProfileEvent]
     """Events in the order in which the tasks began."""
 
 
 class GetProfileEvents(Request[ProfileEvents], frozen=True):
     """Asks a worker for the tasks that it has run."""
+
+    limit: Count = MOST_TASKS
 
 
 class StackFrame(Record, frozen=True):
@@ -271,11 +275,19 @@ class WorkerTaskEvents(Record, frozen=True):
     lost: int = 0
     """Number of older tasks whose rows were overwritten."""
 
-    def events(self) -> ProfileEvents:
-        events = [profile_event(row, self.zero_us, []) for row in rows_of(self.rows)]
+    def events(self, limit: int = MOST_TASKS) -> ProfileEvents:
+        """Unpack the newest rows, at most ``limit``."""
+        total = len(self.rows) // ROW.size
+        newest = self.rows[max(0, total - limit) * ROW.size :]
+        events = [profile_event(row, self.zero_us, []) for row in rows_of(newest)]
         events.sort(key=lambda event: event.start_us)
         return ProfileEvents(
-            node_id=self.node_id, node_ip=self.node_ip, worker_id=self.worker_id, pid=self.pid, events=events
+            node_id=self.node_id,
+            node_ip=self.node_ip,
+            worker_id=self.worker_id,
+            pid=self.pid,
+            total=total,
+            events=events,
         )
 
 
@@ -324,7 +336,7 @@ class StateAnswers(Protocol):
 
     def tasks(self, request: GetTasksInfo) -> TasksInfo: ...
 
-    def profile(self) -> ProfileEvents: ...
+    def profile(self, request: GetProfileEvents) -> ProfileEvents: ...
 
     def stacks(self) -> ProcessStacks: ...
 

@@ -25,6 +25,7 @@ from minray.protocol.state import (
     GetTasksInfo,
     ProcessMetrics,
     ProcessStacks,
+    ProfileEvent,
     ProfileEvents,
     TaskEvents,
     TaskInfo,
@@ -113,7 +114,7 @@ class Pretended:
         """``worker`` is what the only worker answers: its statistics or tasks, an error, or None for silence."""
         self.answers = {A: tasks_of(A) if isinstance(worker, TasksInfo) else process(A), B: worker}
         self.asked: list[bytes] = []
-        self.tellers: dict[bytes, Owner] = {}
+        self.tellers: dict[bytes, Owner | Runner] = {}
         self.is_node_silent = self.is_gcs_silent = False
         self.kept = [TaskEvents([], [], 0, True, 0)]
         """The gcs's answer for each number of the newest entry that the reader has."""
@@ -137,7 +138,7 @@ class Pretended:
                 return store(copy(X))
             if isinstance(request, GetEndedMetrics):
                 return EndedMetrics([metrics_of(b"ended")] if b"ended" not in request.told else [], 2)
-            if isinstance(request, GetTasksInfo) and self._name in self._world.tellers:
+            if isinstance(request, GetTasksInfo | GetProfileEvents) and self._name in self._world.tellers:
                 return self._world.tellers[self._name].tell(request)
             if isinstance(request, GetCoreWorkerStats | GetTasksInfo | GetProfileEvents | GetStacks | GetMetrics):
                 return await self._stats()
@@ -178,7 +179,7 @@ class Answers:
         self.asked.append(request)
         return self._answers["tasks"]
 
-    def profile(self) -> Any:
+    def profile(self, request: GetProfileEvents) -> Any:
         return self._answers["profile"]
 
     def stacks(self) -> Any:
@@ -268,7 +269,7 @@ def test_of_tasks_too_who_is_silent_is_named() -> None:
 
 
 def profile_of(worker_id: bytes) -> ProfileEvents:
-    return ProfileEvents(NODE, "10.0.0.1", worker_id, 7, [])
+    return ProfileEvents(NODE, "10.0.0.1", worker_id, 7, 0, [])
 
 
 @pytest.mark.parametrize("own_id", [b"", B])
@@ -291,7 +292,8 @@ def test_what_the_gcs_keeps_is_read_part_by_part_after_the_living_have_answered(
     world.kept = [TaskEvents(*part) for part in parts]
     kept = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).tasks(1)).kept
     assert (kept.failed, kept.dropped) == ([failed], 3) and [worker.worker_id for worker in kept.workers] == [b"v", b"w"]
-    assert [(event.name, event.start_us) for worker in kept.workers for event in worker.events] == [("g", 3), ("h", 3)]
+    events = [event for worker in kept.workers for event in worker.events().events]
+    assert [(event.name, event.start_us) for event in events] == [("g", 3), ("h", 3)]
 
 
 def test_a_worker_that_has_died_since_it_answered_is_in_a_profile_once() -> None:
@@ -299,6 +301,30 @@ def test_a_worker_that_has_died_since_it_answered_is_in_a_profile_once() -> None
     world.kept = [TaskEvents([], [rows_of(B, b"g"), rows_of(b"w", b"h")], 2, True, 0)]
     told = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).profile(1))
     assert [worker.worker_id for worker in told.workers] == [B, b"w"] and told.workers[0] == profile_of(B)
+
+
+class Runner:
+    """A worker that has run many tasks, and tells as many as it is asked for."""
+
+    def __init__(self, worker_id: bytes, total: int) -> None:
+        self.worker_id, self.total = worker_id, total
+
+    def tell(self, request: GetProfileEvents) -> ProfileEvents:
+        told = [ProfileEvent(b"task", 0, "f", "NORMAL_TASK", b"", 1, 1, "FINISHED")] * min(request.limit, self.total)
+        return ProfileEvents(NODE, "10.0.0.1", self.worker_id, 7, self.total, told)
+
+
+@pytest.mark.parametrize(("most", "told"), [(None, [900, 30]), (100, [100, 30]), (20, [20, 10]), (1, [1, 1])])
+def test_living_and_dead_workers_share_the_room_of_a_profile_and_count_what_they_leave_out(
+    most: int | None, told: list[int]
+) -> None:
+    world: Any = Pretended(None)
+    world.tellers = {B: Runner(B, 900)}
+    dead = rows_of(b"w", b"h")
+    world.kept = [TaskEvents([], [msgspec.structs.replace(dead, rows=dead.rows * 30)], 1, True, 0)]
+    found = in_virtual_time(StateReader(world, world.to(at(b"gcs"))).profile(1, most))
+    assert [len(worker.events) for worker in found.workers] == told
+    assert [worker.total for worker in found.workers] == [900, 30]
 
 
 def stacks_of(worker_id: bytes) -> ProcessStacks:

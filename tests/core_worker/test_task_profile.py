@@ -13,7 +13,7 @@ from minray.core_worker.execution.task_profile import TaskProfile
 from minray.core_worker.records.received_task import Execution
 from minray.platform.base import JOURNAL_BYTES
 from minray.protocol.core_worker import CANCELLED, FAILED, OK
-from minray.protocol.state import ProfileEvent, ProfileEvents
+from minray.protocol.state import GetProfileEvents, ProfileEvent, ProfileEvents
 from tests.core_worker.parts import OWN, RECEIVED_ID, received, template
 from tests.core_worker.process_record import process_record
 from tests.platform_record import FakeHost, FakeProcesses, platform_record
@@ -40,7 +40,7 @@ def new_profile(processes: FakeProcesses | None = None, wall_s: float = 0.0) -> 
 
 
 def told(profile: TaskProfile) -> ProfileEvents:
-    return profile.events(process_record())
+    return profile.events(process_record(), GetProfileEvents())
 
 
 def note(profile: TaskProfile, made: TaskTemplate, actor_id: bytes = b"", began: int = 0, status: int = OK) -> None:
@@ -48,7 +48,7 @@ def note(profile: TaskProfile, made: TaskTemplate, actor_id: bytes = b"", began:
 
 
 def test_a_process_says_who_it_is() -> None:
-    assert told(new_profile()) == ProfileEvents(OWN.node_id, "10.0.0.9", OWN.worker_id, 7, [])
+    assert told(new_profile()) == ProfileEvents(OWN.node_id, "10.0.0.9", OWN.worker_id, 7, 0, [])
 
 
 def test_times_are_told_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +65,15 @@ def test_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         note(profile, template(f"f{number}"), began=1000 * number)
     assert [event.name for event in told(profile).events] == ["f2", "f3", "f4"]
+
+
+def test_of_more_tasks_than_are_asked_for_those_that_ended_last_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_profile, "MOST_EVENTS", 4)
+    profile = new_profile()
+    for number, began in enumerate([1, 2, 3, 9, 8, 7]):  # The ring begins again in the middle.
+        note(profile, template(f"f{number}"), began=1000 * began)
+    answer = profile.events(process_record(), GetProfileEvents(2))
+    assert ([event.name for event in answer.events], answer.total) == (["f5", "f4"], 4)
 
 
 def test_tasks_constructors_and_calls_and_how_they_have_ended() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.dashboard_scale import Cluster, ask, id_of, serve
+from benchmarks.dashboard_scale import EVENTS_OF_WORKER, Cluster, ask, id_of, serve
 from minray.common.ids import TASK_ID_BYTES
-from minray.dashboard import tables
+from minray.dashboard import server, tables
 from minray.platform.threads.user_code import IoThread
 
 TASKS, KEPT = 20_000, 400
@@ -22,9 +22,9 @@ def port() -> Generator[int, None, None]:
     thread = IoThread()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tables, "MOST_ROWS", KEPT)
-        server = thread.run(serve(Cluster(3, 6, TASKS)))
-        yield server.port
-        thread.run(server.close())
+        served = thread.run(serve(Cluster(3, 6, TASKS)))
+        yield served.port
+        thread.run(served.close())
         thread.stop()
 
 
@@ -50,3 +50,14 @@ def test_a_task_that_is_not_among_the_rows_is_found_by_its_whole_id(port: int) -
     shown = {row["task_id"] for row in answer(port, "/api/tasks?limit=1000")["rows"]}
     assert oldest not in shown and answer(port, f"/api/tasks/{oldest}")["row"]["task_id"] == oldest
     assert answer(port, f"/api/why/{oldest}")["lines"]
+
+
+def test_a_timeline_counts_what_it_leaves_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_DRAWN", 30)
+    monkeypatch.setattr(server, "MOST_DOWNLOADED", 90)
+    run = 6 * EVENTS_OF_WORKER
+    drawn, file = answer(port, "/api/timeline?limit=20"), answer(port, "/api/timeline")
+    assert [sum(event["ph"] == "X" for event in trace["traceEvents"]) for trace in (drawn, file)] == [20, 90]
+    assert [(trace["total"], trace["left_out"]) for trace in (drawn, file)] == [(run, run - 20), (run, run - 90)]
+    drawn_rows = {event["tid"] for event in file["traceEvents"] if event["ph"] == "X"}
+    assert len(drawn_rows) == 6, "each worker has a share"

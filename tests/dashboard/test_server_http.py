@@ -199,25 +199,27 @@ def test_a_timeline_is_a_download(site: OwnSite) -> None:
     minray.get(add.remote(1, 2))
     answer = site.get("/api/timeline")
     assert "attachment" in answer.headers["Content-Disposition"]
-    assert any(event["name"] == "add" for event in answer.json)
+    assert any(event["name"] == "add" for event in answer.json["traceEvents"])
 
 
 def test_a_timeline_of_the_newest_tasks_says_how_many_are_left_out(site: OwnSite) -> None:
     minray.get([add.remote(1, number) for number in range(30)])
-    wait_for_condition(lambda: site.get("/api/timeline?limit=10").json["total"] >= 30)
+    paths = ("/api/timeline?limit=10", "/api/timeline")
+    wait_for_condition(lambda: min(site.get(path).json["total"] for path in paths) >= 30)
     answer = site.get("/api/timeline?limit=10").json
     shown = [event for event in answer["traceEvents"] if event["ph"] == "X"]
-    every = [event for event in site.get("/api/timeline").json if event["ph"] == "X"]
-    assert len(shown) == 10 and answer["left_out"] == answer["total"] - 10 and answer["total"] <= len(every)
-    assert min(event["ts"] + event["dur"] for event in shown) >= sorted(event["ts"] + event["dur"] for event in every)[-10]
-    all_of_it = site.get("/api/timeline?limit=100000").json
-    assert all_of_it["left_out"] == 0 and all_of_it["total"] >= 30
+    file = site.get("/api/timeline").json
+    every = [event for event in file["traceEvents"] if event["ph"] == "X"]
+    assert len(shown) == 10 and answer["left_out"] == answer["total"] - 10 and file["total"] == len(every)
+    earliest, tenth_last = (sorted(event["ts"] + event["dur"] for event in events)[-10] for events in (shown, every))
+    assert earliest >= tenth_last - 1000, "two questions compute the wall clock's time anew, some microseconds apart"
+    assert (file["left_out"], file["notes"], file["silent"]) == (0, [], []) and file["total"] >= 30
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "x", "100001", ""])
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "20001", ""])
 def test_a_limit_of_a_timeline_is_a_number(site: OwnSite, limit: str) -> None:
     answer = site.get(f"/api/timeline?limit={limit}")
-    assert answer.status == 400 and "limit must be a whole number from 1 to 100000" in answer.json["error"]
+    assert answer.status == 400 and "limit must be a whole number from 1 to 20000" in answer.json["error"]
 
 
 def test_the_history_has_samples(site: OwnSite) -> None:

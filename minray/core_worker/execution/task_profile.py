@@ -16,11 +16,13 @@ Rules
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import mmap
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from minray.common.clock import Clock
 from minray.common.task_rows import HEADER, ROW, ROWS_BEGIN, TaskRow, label_of, row_of
@@ -28,7 +30,7 @@ from minray.common.task_spec import TaskTemplate
 from minray.core_worker.ground.process import Process
 from minray.core_worker.records.received_task import Execution, ReceivedTask
 from minray.platform.base import JOURNAL_BYTES, Platform
-from minray.protocol.state import ProfileEvent, ProfileEvents, profile_event
+from minray.protocol.state import GetProfileEvents, ProfileEvent, ProfileEvents, profile_event
 
 HOLDS_LOCKS = True
 """See ``common/package.py``: these frames may hold a lock."""
@@ -112,7 +114,7 @@ class TaskProfile:
         """Record that a task has its arguments, or the second time that its function has returned (``TimedExecutor``)."""
         self._phases.append((task.task_id, task.attempt, Clock.perf_counter_ns()))
 
-    def events(self, process: Process) -> ProfileEvents:
+    def events(self, process: Process, request: GetProfileEvents) -> ProfileEvents:
         """Return this process's answer to a request for events, without rows that are being written at this moment."""
         zero_us = self._zero_us()
         config, pid = process.config, process.platform.processes.pid
@@ -122,15 +124,28 @@ class TaskProfile:
         phases: dict[tuple[bytes, int], list[int]] = {}
         for task_id, attempt, ended in list(self._phases):
             phases.setdefault((task_id, attempt), []).append(ended)
-        events = [
-            _event(template, row_of(*row), zero_us, phases)
+        whole = [
+            (template, row)
             for template, row, now in zip(before, rows, after, strict=False)
             if template is not None and template is now
         ]
+        newest = whole if len(whole) <= request.limit else heapq.nlargest(request.limit, whole, key=_number_of)
+        events = [_event(template, row_of(*row), zero_us, phases) for template, row in newest]
         events.sort(key=lambda event: event.start_us)
         return ProfileEvents(
-            node_id=config.node_id, node_ip=config.node_ip, worker_id=config.worker_id, pid=pid, events=events
+            node_id=config.node_id,
+            node_ip=config.node_ip,
+            worker_id=config.worker_id,
+            pid=pid,
+            total=len(whole),
+            events=events,
         )
+
+
+def _number_of(row: tuple[TaskTemplate, tuple[Any, ...]]) -> int:
+    """Return the number of an unpacked row (``ROW``): tasks that end later have larger ones."""
+    number: int = row[1][4]
+    return number
 
 
 def _event(

@@ -28,6 +28,7 @@ from minray.core_worker.submission.task_manager import TaskManager
 from minray.protocol.core_worker import NIL, UNKNOWN_SIZE, CoreWorkerStats, GetCoreWorkerStats, ObjectRefInfo
 from minray.protocol.object_store import MOST_ENTRIES
 from minray.protocol.state import (
+    GetProfileEvents,
     GetTasksInfo,
     ProcessBreakpoints,
     ProcessMetrics,
@@ -93,9 +94,9 @@ class Statistician:
         """Return the tasks that this process owns, and those that were pushed to it."""
         return self._account.tasks(request)
 
-    def profile(self) -> ProfileEvents:
+    def profile(self, request: GetProfileEvents) -> ProfileEvents:
         """Return the times of the tasks that have run in this process."""
-        return self._profile.events(self._process)
+        return self._profile.events(self._process, request)
 
     def stacks(self) -> ProcessStacks:
         """Return the current stacks of this process."""

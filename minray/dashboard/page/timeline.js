@@ -5,7 +5,7 @@
 
 import { get } from "./api.js";
 import { clean, h, heading, put } from "./dom.js";
-import { duration, number } from "./format.js";
+import { duration, number, plain } from "./format.js";
 import { Question } from "./question.js";
 import { link } from "./router.js";
 
@@ -33,6 +33,7 @@ class Timeline {
     this.trouble = h("div");
     this.question = new Question(this.trouble);
     this.count = h("span", {}, "asking all workers");
+    this.missing = h("span", { class: "missing" });
     this.chosen = h("p", { class: "chosen" }, " ");
     this.canvas = h("canvas", { "aria-hidden": "true" });
     this.spacer = h("div", { class: "spacer" });
@@ -43,7 +44,7 @@ class Timeline {
       h("div", { class: "bar" }, button("−", "Zoom out", () => this.zoom(1.6)), button("+", "Zoom in", () => this.zoom(1 / 1.6)), button("←", "Earlier", () => this.pan(-0.25)),
         button("→", "Later", () => this.pan(0.25)), button("All", "Show all", () => this.all()), button("Reload", "Ask for the newest tasks", () => this.load()),
         h("a", { class: "button", href: "/api/timeline", download: "minray-timeline.json" }, "Download for Perfetto")),
-      h("div", { class: "counts" }, this.count), this.chosen, this.box,
+      h("div", { class: "counts" }, this.count, this.missing), this.chosen, this.box,
       h("section", {}, h("h2", {}, "Time by name"), h("div", { class: "box", role: "region", "aria-label": "Time by name", tabindex: "0" }, sumsTable(this.body)), this.more));
     this.box.addEventListener("keydown", (event) => this.onKey(event));
     this.box.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
@@ -94,13 +95,14 @@ class Timeline {
     this.begin = tasks.reduce((least, task) => Math.min(least, task.ts), Infinity);
     this.end = tasks.reduce((most, task) => Math.max(most, task.ts + task.dur), -Infinity);
     if (wasAll) [this.left, this.right] = this.total ? [this.begin, Math.max(this.end, this.begin + NARROWEST_US)] : [0, 1];
-    put(this.count, this.total ? `${number(this.total)} tasks of ${number(rows.size)} workers in ${duration((this.end - this.begin) / 1e6)}${this.total > MOST_LIVE ? "; so many are read again only by Reload" : ""}${trace.left_out ? `. ${number(trace.left_out)} tasks that ended earlier are not shown; the download has them` : ""}` : "No task has ended yet.");
+    put(this.count, this.total ? `${number(this.total)} tasks of ${number(rows.size)} workers in ${duration((this.end - this.begin) / 1e6)}${this.total > MOST_LIVE ? "; so many are read again only by Reload" : ""}` : "No task has ended yet.");
+    put(this.missing, clean(notShown(trace), 500));
     this.spacer.style.height = `${this.rows.length * ROW + AXIS}px`;
-    this.showSums(tasks);
+    this.showSums(tasks, trace.left_out);
     this.draw();
   }
 
-  showSums(tasks) {
+  showSums(tasks, leftOut) {
     const sums = new Map();
     for (const task of tasks) {
       const name = task.args?.func_or_class_name || task.name;
@@ -114,7 +116,8 @@ class Timeline {
     const rows = [...sums.values()].sort((one, other) => other.total - one.total);
     this.body.replaceChildren(...rows.slice(0, MOST_NAMES).map((row) => h("tr", {}, h("th", { scope: "row", title: clean(row.name) }, clean(row.name)),
       ...[number(row.count), number(row.failed), duration(row.total / 1e6), duration(row.total / row.count / 1e6), duration(row.longest / 1e6)].map((text) => h("td", { class: "num" }, text)))));
-    put(this.more, rows.length > MOST_NAMES ? `${number(MOST_NAMES)} of ${number(rows.length)} names: those that took most time` : "");
+    const most = rows.length > MOST_NAMES ? `${number(MOST_NAMES)} of ${number(rows.length)} names: those that took most time. ` : "";
+    put(this.more, most + (leftOut ? "These are sums of the tasks that are shown." : ""));
   }
 
   // --- what is in view
@@ -387,3 +390,11 @@ function sumsTable(body) {
 }
 
 export const open = (place) => new Timeline(place);
+
+/** Say what the drawing leaves out, and where the rest is. */
+function notShown(trace) {
+  const more = trace.total > trace.most_downloaded ? `The download has ${number(trace.most_downloaded)}, and the command "minray timeline" writes all.` : "The download has all.";
+  const left = trace.left_out && `Of ${number(trace.total)} tasks ${number(trace.left_out)} are not shown: each worker ended them earlier than its others. ${more}`;
+  const silent = trace.silent.length && `No answer in time from: ${trace.silent.map(plain).join("; ")}.`;
+  return [left, silent, ...trace.notes].filter(Boolean).join(" ");
+}

@@ -43,7 +43,7 @@ MAX_IDENTITY_BYTES = 64
 TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
 """First bytes of a peer that speaks TLS: those of a handshake and of an alert."""
 OTHER_TRANSPORT = "set MINRAY_TRANSPORT (remote clients: MINRAY_CLIENT_TRANSPORT) to the transport of the other side"
-"""What to think of when one side of a connection speaks streams, and the other one gRPC."""
+"""Advice for a side that meets HTTP/2 and speaks streams, or the other way round."""
 
 _MAGIC = b"minray"
 _HEADER = struct.Struct("<6sHH")

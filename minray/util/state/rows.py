@@ -159,7 +159,8 @@ def _add_kept(rows: dict[bytes, TaskState], kept: KeptTasks, task_id: bytes | No
                 rows[task.task_id] = task_state(task, None)
         elif row.state == "FAILED" and row.error_message is None:
             row.error_type, row.error_message = task.error_type or None, task.error or None
-    run = [(event, worker) for worker in kept.workers for event in worker.events if task_id in (None, event.task_id)]
+    workers = [worker.events() for worker in kept.workers]
+    run = [(event, worker) for worker in workers for event in worker.events if task_id in (None, event.task_id)]
     for event, worker in sorted(run, key=lambda one: (-one[0].attempt, -one[0].start_us)):
         if event.task_id not in rows:
             rows[event.task_id] = _row_of_event(event, worker)

@@ -87,3 +87,21 @@ def test_the_graph_of_a_thousand_waiting_tasks_draws_the_cycle_and_counts_the_re
     assert page.locator(".vertex").count() == 250
     page.locator(".graph", has_text="750 of 1,000 are not drawn").wait_for()
     page.locator(".reasons", has_text="499 more; search to see them").wait_for()
+
+
+REST = 'The download has 100,000, and the command "minray timeline" writes all.'
+
+
+@pytest.mark.parametrize(("total", "rest"), [(1_000_000, REST), (50_000, "The download has all.")])
+def test_a_timeline_says_how_many_tasks_it_does_not_show_and_where_they_are(visit: Visit, total: int, rest: str) -> None:
+    visitor = visit()
+    event = {"cat": "task::f", "name": "f", "ph": "X", "pid": 0, "tid": 0, "ts": 1, "dur": 5, "args": {"task_id": "00"}}
+    body = {"total": total, "left_out": total - 1, "most_downloaded": 100_000, "notes": ["3 older tasks are not kept"],
+            "silent": ["process 7 of node 1f"], "traceEvents": [event]}  # fmt: skip
+    answer = {"body": json.dumps(body), "content_type": "application/json"}
+    visitor.page.route("**/api/timeline?*", lambda route: route.fulfill(**answer))
+    page = visitor.open("timeline")
+    left = f"Of {total:,} tasks {total - 1:,} are not shown: each worker ended them earlier than its others. {rest}"
+    page.locator(".counts", has_text=left).wait_for()
+    page.locator(".counts", has_text="No answer in time from: process 7 of node 1f. 3 older tasks are not kept").wait_for()
+    page.get_by_text("These are sums of the tasks that are shown.").wait_for()

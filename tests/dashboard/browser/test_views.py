@@ -146,7 +146,7 @@ def test_the_timeline_zooms_by_keys_and_is_a_file_for_perfetto(visit: Visit) -> 
     page.locator(".chosen a").wait_for()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download for Perfetto").click()
-    assert any(event["ph"] == "X" for event in json.loads(download.value.path().read_text()))
+    assert any(event["ph"] == "X" for event in json.loads(download.value.path().read_text())["traceEvents"])
 
 
 def test_a_log_is_searched_and_followed(visit: Visit) -> None:
