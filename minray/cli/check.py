@@ -136,6 +136,8 @@ def _token(address: str, local: list[NodeFile], token_file: str | None) -> bytes
 
 
 def _advice_of(words: str) -> str:
+    if "Hostname mismatch" in words:
+        return "use the head's IP address, or a name that is in its certificate (subjectAltName)"
     if "token" in words:
         return "copy the head's token file again, and name the copy with --token-file (or set $MINRAY_TOKEN)"
     if "version" in words:

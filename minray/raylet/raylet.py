@@ -307,8 +307,11 @@ class Raylet:
         self._end(f"asked to shut down: {reason}" if reason else "asked to shut down")
 
     def _on_gcs_lost(self, death: PeerUnreachable) -> None:
-        patience_s = self._config.system_config.gcs_rpc_server_reconnect_timeout_s
-        self._end(f"the gcs was not reached for {patience_s:g} s" if self._gcs.may_restart else f"the gcs is gone: {death}")
+        if death.is_certain or not self._gcs.may_restart:
+            self._end(f"the gcs is gone: {death}")
+        else:
+            patience_s = self._config.system_config.gcs_rpc_server_reconnect_timeout_s
+            self._end(f"the gcs was not reached for {patience_s:g} s")
 
     async def _close(self) -> None:
         self._reporter.close()

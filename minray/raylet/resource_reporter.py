@@ -84,12 +84,14 @@ class ResourceReporter:
                 try:
                     async with asyncio.timeout_at(answered_at + self._patience_s):
                         reply = await self._gcs.call(ReportResources(report))
-                except (TimeoutError, PeerUnreachable):
+                except (TimeoutError, PeerUnreachable) as error:
                     if loop.time() > answered_at + self._patience_s + self._heartbeat_s:
                         answered_at = loop.time()  # This process was suspended, so it has not waited that long.
                         last = None
                         continue
-                    self._on_end(f"the gcs was not reached for {self._patience_s:g} s")
+                    is_gone = isinstance(error, PeerUnreachable) and error.is_certain
+                    text = f"the gcs is gone: {error}" if is_gone else f"the gcs was not reached for {self._patience_s:g} s"
+                    self._on_end(text)
                     return
                 except RemoteFailure as failure:
                     logger.warning("the gcs could not take a report: %s", failure)

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ import minray
 from minray.cli.main import main
 from minray.cli.tls import given_tls, take_web_files, tls_options
 from minray.cluster_utils import Cluster
-from minray.node.discovery import NodeFile, find_nodes, with_environment
+from minray.node.discovery import NodeFile, find_nodes, make_token, read_node_file, with_environment, write_token
 from minray.platform.transport.handshake import Hello, encode
 from minray.platform.transport.tls import TlsFiles, check
 from minray.platform.transport.web_tls import WebFiles
 from tests import leaks
 from tests.cluster.command_line import CommandLine
+from tests.helpers import wait_for_condition
 from tests.platform.certificates import Authority, node_files
 
 SECURITY_PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -125,6 +127,76 @@ def test_nodes_of_a_command_line_talk_over_tls(
 def nodes(command: CommandLine, folder: str = "") -> list[NodeFile]:
     """Return the nodes whose sessions are in a folder of the command line."""
     return [file for file in find_nodes() if Path(file.session_dir).parent == command.root / folder]
+
+
+def test_certificates_and_the_authority_are_renewed_under_a_running_cluster(
+    minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    files = old.sign("node")
+    minray_command("start", "--head", "--num-cpus=1", *options(files))
+    (head,) = nodes(minray_command)
+    status = ("status", f"--address={head.gcs_address}", f"--token-file={head.session_dir}/token")
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))  # as on another machine
+    visitor = old.sign("visitor")
+    assert "nodes alive: 1" in minray_command(*status, *options(visitor))
+
+    expired = old.sign("expired", days=-1)
+    refused = minray_command.run(*status, *options(expired))
+    assert refused.returncode == 1 and f"{expired.cert} (--tls-cert) is not valid" in refused.stderr
+    assert "certificate has expired" in refused.stderr
+    old.sign("node")  # in the place of the former one
+    assert "nodes alive: 1" in minray_command(*status, *options(visitor))
+
+    Path(files.ca).write_text(old.cert.read_text() + new.cert.read_text())
+    assert "nodes alive: 1" in minray_command(*status, *options(replace(new.sign("visitor"), ca=files.ca)))
+    renewed = new.sign("node")
+    shutil.copy(renewed.key, files.key)
+    shutil.copy(renewed.cert, files.cert)
+    Path(files.ca).write_text(new.cert.read_text())
+    refused = minray_command.run(*status, *options(replace(visitor, ca=str(new.cert))))
+    assert refused.returncode == 1 and "a CA has signed it that is not in --tls-ca" in refused.stderr
+    assert "nodes alive: 1" in minray_command(*status, *options(new.sign("visitor")))
+
+
+def test_a_name_that_is_not_in_the_certificate_of_the_head_is_named_with_the_remedy(
+    minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = Authority(tmp_path).sign("node", extensions="subjectAltName=DNS:elsewhere,IP:127.0.0.1")
+    minray_command("start", "--head", "--num-cpus=1", *options(files))
+    (head,) = nodes(minray_command)
+    port, token = head.gcs_address.rpartition(":")[2], f"--token-file={head.session_dir}/token"
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))
+    checked = minray_command.run("check", f"--address=localhost:{port}", token, *options(files))
+    assert checked.returncode == 1 and "certificate is not valid for 'localhost'" in checked.stdout
+    assert "use the head's IP address, or a name that is in its certificate (subjectAltName)" in checked.stdout
+    assert "nodes alive: 1" in minray_command("status", f"--address=127.0.0.1:{port}", token, *options(files))
+
+
+def test_a_head_with_a_new_token_ends_the_nodes_that_have_the_old_one(
+    minray_command: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for path in (old, new):
+        write_token(path, make_token())
+    head = minray_command.start_head(f"--token-file={old}", f"--storage={tmp_path}/tables.sqlite")
+    at_head = f"--address={head.gcs_address}"
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))
+    minray_command("start", at_head, f"--token-file={old}", "--num-cpus=1")
+    (node,) = nodes(minray_command, "e")
+
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root))
+    minray_command("stop")
+    port = f"--port={head.gcs_address.rpartition(':')[2]}"
+    minray_command("start", "--head", "--num-cpus=1", port, f"--token-file={new}", f"--storage={tmp_path}/tables.sqlite")
+    wait_for_condition(lambda: read_node_file(node.session_dir) is None, timeout_s=30, message="the node ends")
+    log = Path(node.session_dir, "logs", "raylet.log").read_text()
+    assert "the gcs is gone: " in log and "it refused: this process does not know its cluster token" in log
+
+    monkeypatch.setenv("MINRAY_TMPDIR", str(minray_command.root / "e"))
+    minray_command("start", at_head, f"--token-file={new}", "--num-cpus=1")
+    assert "nodes alive: 2" in minray_command("status")
+    minray_command("stop")
 
 
 def test_nodes_talk_over_tls_with_grpc() -> None:

@@ -112,9 +112,10 @@ async def test_g111_a_node_without_a_gcs_ends_after_a_while() -> None:
 @in_virtual_time
 async def test_g111_a_node_whose_gcs_is_certainly_gone_ends_at_once() -> None:
     node = Node()
-    node.answer = PeerUnreachable("nobody listens")
+    node.answer = PeerUnreachable("it refused: this process does not know its cluster token")
+    node.answer.is_certain = True
     await pass_time(0.0)
-    assert node.ended == ["the gcs was not reached for 60 s"]
+    assert node.ended == ["the gcs is gone: it refused: this process does not know its cluster token"]
 
 
 @in_virtual_time
