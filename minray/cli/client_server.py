@@ -25,6 +25,7 @@ from minray.common.config import SystemConfig
 from minray.node.discovery import CLIENT_SERVER_PORT, NodeFile, candidates, read_node_file
 from minray.platform.process.host import RealHost, raise_file_limit
 from minray.platform.real import check_transport
+from minray.platform.transport.tls import OPEN_CLIENTS, is_reachable
 
 LOOK_S = 1.0
 """Seconds between two looks whether the node lives."""
@@ -75,6 +76,8 @@ async def _serve(node: NodeFile, system_config: SystemConfig, host: str, port: i
         click.echo(f"Remote clients of the cluster at {node.gcs_address} are served at minray://{server.address}")
         if advice := transport_of_clients(system_config):
             click.echo(advice)
+        if is_reachable(host) and not system_config.tls_cert:
+            click.echo(OPEN_CLIENTS)
         while not interrupted.is_set() and read_node_file(node.session_dir) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(interrupted.wait(), LOOK_S)

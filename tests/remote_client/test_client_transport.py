@@ -66,15 +66,16 @@ def test_a_client_with_another_transport_than_its_server_is_told_what_to_set(hea
     assert "set MINRAY_TRANSPORT (remote clients: MINRAY_CLIENT_TRANSPORT) to the transport of the other side" in ran.stderr
 
 
-def test_a_server_in_the_foreground_names_the_transport_that_clients_need(head: Node) -> None:
-    command = [sys.executable, "-m", "minray", "client-server", "--port=0", "--transport=grpc"]
+def test_a_server_in_the_foreground_says_what_clients_need_and_that_nothing_is_encrypted(head: Node) -> None:
+    command = [sys.executable, "-m", "minray", "client-server", "--port=0", "--host=0.0.0.0", "--transport=grpc"]
     command.append(f"--address={head.file.session_dir}")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         try:
-            served, advice = server.stdout.readline(), server.stdout.readline()
-            ran = run(served.split()[-1], "grpc")
+            served, advice, warning = (server.stdout.readline() for _ in range(3))
+            ran = run(served.split()[-1].replace("0.0.0.0", "127.0.0.1"), "grpc")
         finally:
             server.terminate()
     assert advice == "These programs need MINRAY_CLIENT_TRANSPORT=grpc in their environment.\n"
+    assert "is not encrypted and not protected against changes" in warning
     assert ran.stdout.startswith("8 ") and server.returncode == 0

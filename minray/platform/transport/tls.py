@@ -49,6 +49,11 @@ OPEN_TRAFFIC = (
     " programs here. Use only networks that you trust, or TLS (--tls-cert, --tls-key, --tls-ca)."
 )
 """Warning of a process that listens without TLS at an address that other machines can reach."""
+OPEN_CLIENTS = (
+    "Traffic between remote clients and this server is not encrypted and not protected against changes: an attacker who can"
+    " change it can run programs here. Use only networks that you trust, an SSH tunnel, or a cluster with TLS."
+)
+"""Said by a client server that other machines can reach, in a cluster without TLS."""
 
 
 SHUTDOWN_S = 2.0
