@@ -168,6 +168,21 @@ def test_when_one_result_cannot_be_kept_none_is(wrong: Any) -> None:
     assert shelf.has()
 
 
+def test_of_a_task_that_is_cancelled_while_its_results_are_kept_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf()
+    keep_result = shelf.keep_result
+
+    def keep_two(*arguments: Any) -> Result:
+        if len(shelf.kept) == 2:
+            raise KeyboardInterrupt
+        return keep_result(*arguments)
+
+    monkeypatch.setattr(shelf, "keep_result", keep_two)
+    with pytest.raises(KeyboardInterrupt):
+        shelf.returns.keep(task(3), (1, 2, 3))
+    assert shelf.has()
+
+
 # --- generators that fill returns
 
 

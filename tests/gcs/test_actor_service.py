@@ -105,6 +105,24 @@ async def test_a_raylet_that_refuses_is_asked_again_after_a_pause(it: Cluster) -
     assert not second.grant_or_reject and second.retriable
 
 
+@pytest.mark.parametrize(("max_restarts", "retriable"), [(0, [False]), (1, [True, False]), (-1, [True, True])])
+@story
+async def test_g89_a_request_says_whether_the_actor_can_restart_once_more(
+    it: Cluster, max_restarts: int, retriable: list[bool]
+) -> None:
+    await it.register(1, max_restarts=max_restarts)
+    await it.create(1)
+    for incarnation, expected in enumerate(retriable):
+        request, call = await it.hears("a", RequestWorkerLease)
+        assert request.retriable is expected
+        worker = f"w{incarnation}"
+        call.reply(LeaseReply(GRANTED, it.world.start(worker, "a"), 7))
+        _, constructor = await it.hears(worker, PushTask)
+        constructor.reply(PushTaskReply(OK, (), 0))
+        await it.until(1, ALIVE)
+        await it.die(worker)
+
+
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
@@ -148,6 +166,18 @@ async def test_g100_an_actor_that_no_node_can_hold_waits_for_one_and_says_so(it:
     asked = await it.explained(1)
     assert (asked.text, asked.raylet, asked.lease_id) == ("", address("c", "c"), request.lease_id)
     assert it.world.neighbours["b"].heard == []
+
+
+@story
+async def test_g100_an_actor_that_is_killed_while_no_node_can_hold_it_is_forgotten(it: Cluster) -> None:
+    await it.register(1)
+    await it.create(1, cpus=8)
+    await it.client.pass_time(A_MOMENT_S)
+    scheduler = it.world.gcs._actors._scheduler
+    assert scheduler._without_node == {it.actor_id(1)}
+    await it.kill(1)
+    await it.until(1, DEAD)
+    assert scheduler._without_node == set()
 
 
 @story

@@ -25,6 +25,7 @@ from minray.protocol.gcs import (
     RESOURCES,
     WORKER_DEATHS,
     CheckAlive,
+    CheckJoin,
     DrainNode,
     FinishJob,
     GetInternalConfig,
@@ -46,6 +47,7 @@ from minray.protocol.gcs import (
 )
 from minray.protocol.placement_group import PrepareBundles, PrepareBundlesReply, ReturnBundles, WaitPlacementGroup
 from minray.protocol.raylet import DrainRaylet, RequestWorkerLease, ReturnWorkerLease
+from minray.rpc.service import Dispatcher
 from tests.gcs.stories import A_MOMENT_S, Cluster, story
 from tests.gcs.world import DISK, GCS, Client, World, address, id_of, node_info, register_job, resources
 
@@ -811,6 +813,17 @@ async def test_a_gcs_that_is_closed_leaves_nothing(it: Cluster) -> None:
     assert it.world.left_by_gcs() == []
     for task in waiting:
         task.cancel()
+
+
+@story
+async def test_the_gcs_closes_the_connection_with_which_it_has_checked_a_machine(it: Cluster) -> None:
+    machine = "tcp:10.0.0.9:7000"
+    assert (await it.ask(CheckJoin(machine))).unreachable
+    await it.world.platform.network.listen(machine, id_of("machine"), Dispatcher())
+    before = it.world.left_by_gcs()
+    assert (await it.ask(CheckJoin(machine))).unreachable == ""
+    await it.client.pass_time(A_MOMENT_S)
+    assert it.world.left_by_gcs() == before
 
 
 def test_who_joins_takes_over_the_configuration_of_the_cluster() -> None:

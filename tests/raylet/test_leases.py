@@ -370,6 +370,17 @@ async def test_g89_who_may_be_killed_for_memory_and_what_its_owner_hears(scene: 
     await scene.until(lambda: not scene.workers[idle.worker_id].is_alive)
 
 
+@scenario(cpus=2)
+async def test_g89_a_worker_that_may_be_killed_for_memory_has_the_time_of_its_grant(scene: Scene) -> None:
+    oldest_id, _ = await scene.lease()
+    await scene.nap(1)
+    newest_id, _ = await scene.lease()
+    broker = scene.raylets["head"]._broker
+    killable = KillableWorkers(broker.pool, broker.entries, lambda pid: pid, broker.kill_worker, uncounted)
+    leased_at = {one.lease_id: one.leased_at for one in killable.candidates() or []}
+    assert leased_at[newest_id] >= leased_at[oldest_id] + 1
+
+
 @scenario(cpus=1, num_prestart_workers=0)
 async def test_g89_a_worker_that_starts_is_not_killed_for_memory(scene: Scene) -> None:
     scene.silent_starts = 1

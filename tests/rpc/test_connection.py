@@ -192,6 +192,22 @@ def test_g112_calls_of_a_broken_channel_are_sent_again_in_their_order(still_arri
     run(story)
 
 
+@pytest.mark.parametrize("close_is_told_first", [True, False])
+def test_g112_calls_that_have_waited_for_their_channel_are_sent_again_in_their_order(close_is_told_first: bool) -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.network.held = True
+        scene.ask(1, 2)
+        await turns()
+        scene.network.held = False
+        scene.network.break_channels(0, close_is_told_first)
+        scene.ask(3)
+        await pass_time(1)
+        assert scene.received == [1, 2, 3] and scene.replies() == [1, 2, 3]
+
+    run(story)
+
+
 def test_a_channel_that_breaks_again_and_again_is_opened_again_and_again() -> None:
     async def story() -> None:
         scene = Scene()

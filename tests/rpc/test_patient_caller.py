@@ -74,6 +74,21 @@ def test_silence_is_waited_out() -> None:
     run(story)
 
 
+def test_what_is_asked_again_has_the_buffers_that_it_had_at_first() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.peers.asked.clear()
+        scene.patient.send(THERE, REQUEST, scene.on_answer, [b"one", b"two"])
+        for _ in range(2):
+            asked = scene.peers.take(RemoveBorrower)
+            assert asked.buffers == [b"one", b"two"]
+            asked.fail(unreachable(is_certain=False))
+            scene.peers.take(GetWorkerDeath).answer(GetWorkerDeathReply(None))
+            await pass_time(2 * ASK_AGAIN_S)
+
+    run(story)
+
+
 def test_g62_who_is_silent_is_dead_when_the_gcs_says_so() -> None:
     scene = Scene()
     scene.is_silent()

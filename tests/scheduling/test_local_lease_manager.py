@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minray.common.bundles import group_name
 from minray.common.resources import UNIT, to_floats
 from minray.scheduling.lease import Assignment, LeaseRequest
 from minray.scheduling.local_lease_manager import ZERO_CPU_LEASES_MIN
@@ -62,6 +63,16 @@ def test_g101_a_blocked_worker_lends_its_cpus_and_nothing_else() -> None:
     assert to_floats(node.machine.available) == {"CPU": 1, "GPU": 0, "spoon": 0}
     child, other = request(1, depth=1), request({"spoon": 1})
     assert node.give(child, other) == [child]
+
+
+def test_g101_a_blocked_worker_in_a_bundle_lends_the_cpus_of_the_bundle() -> None:
+    in_bundle, in_group = group_name("CPU", b"group", 0), group_name("CPU", b"group")
+    node = Node(**{in_bundle: 1, in_group: 1})
+    parent, child = request({in_bundle: 1, in_group: 1}), request({in_group: 1}, depth=1)
+    node.give(parent)
+    assert node.give(child) == []
+    node.block(parent)
+    assert node.assign() == [child]
 
 
 def test_g101_a_worker_that_goes_on_takes_its_cpus_back_at_once() -> None:
