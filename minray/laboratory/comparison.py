@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -23,6 +24,7 @@ import msgspec
 
 from minray.laboratory.experiment import simulate
 from minray.laboratory.figures import bootstrap_interval, t_interval
+from minray.laboratory.hot_spots import KINDS
 from minray.laboratory.report import DIGITS, Figures, summarise
 from minray.laboratory.setup import Setup
 from minray.laboratory.workload import TraceError, Workload
@@ -30,26 +32,50 @@ from minray.laboratory.workload import TraceError, Workload
 VERSION = 1
 MIN_SEEDS = 2
 """Smallest number of seeds of a comparison: one value has no interval."""
+NAMED = 3
+"""Number of nodes, links and disks that are named as the busiest of a configuration."""
 
 
 class ComparedRow(msgspec.Struct, frozen=True):
-    """The metrics of one run, a line of the table. The fields are the metrics' names."""
+    """The metrics of one run, a line of the table. Fields that are numbers are the metrics.
+
+    ``busiest_...`` names the busiest node, link or disk (None: none was used), ``busiest_..._use`` is its share of what it
+    could do, and ``busiest_..._by_mean`` this use by the mean of all nodes, links or disks (0: none was used).
+    """
 
     configuration: str
     seed: int
     makespan_s: float
     utilisation: float
     queueing_mean_s: float
+    queueing_p50_s: float
     queueing_p95_s: float
+    queueing_p99_s: float
+    queueing_p99_9_s: float
+    queueing_max_s: float
     moved_bytes: float
     spilled_bytes: float
     messages_per_task: float
     fairness_of_nodes: float
     fairness_of_groups: float
     runs_again: float
+    busiest_node: str | None
+    busiest_node_use: float
+    busiest_node_by_mean: float
+    busiest_link: str | None
+    busiest_link_use: float
+    busiest_link_by_mean: float
+    busiest_disk: str | None
+    busiest_disk_use: float
+    busiest_disk_by_mean: float
 
 
-METRICS = ComparedRow.__struct_fields__[2:]
+METRICS = tuple(field.name for field in msgspec.structs.fields(ComparedRow) if field.type is float)
+BUSIEST = {kind: f"busiest_{name}" for kind, name in KINDS.items()}
+"""The fields that name the hot spots, by the lists of a report."""
+PERCENTILES = {"p50": "queueing_p50_s", "p95": "queueing_p95_s", "p99": "queueing_p99_s"}
+PERCENTILES |= {"p99.9": "queueing_p99_9_s", "max": "queueing_max_s"}
+"""The metrics that are percentiles of the queueing delay, by their names in a report."""
 
 
 def row_of(configuration: str, figures: Figures) -> ComparedRow:
@@ -60,14 +86,25 @@ def row_of(configuration: str, figures: Figures) -> ComparedRow:
         makespan_s=figures["makespan_s"],
         utilisation=figures["utilisation"],
         queueing_mean_s=figures["queueing_delay_s"]["mean"],
-        queueing_p95_s=figures["queueing_delay_s"]["p95"],
+        **{metric: figures["queueing_delay_s"][name] for name, metric in PERCENTILES.items()},
         moved_bytes=figures["bytes"]["moved"],
         spilled_bytes=figures["bytes"]["spilled"],
         messages_per_task=figures["messages"]["per_task"],
         fairness_of_nodes=figures["fairness"]["nodes"],
         fairness_of_groups=figures["fairness"]["groups"],
         runs_again=figures["tasks"]["runs_again"],
+        **_busiest(figures["hot_spots"]),
     )
+
+
+def _busiest(spots: Figures) -> Figures:
+    """Return the fields of a row about the busiest node, link and disk."""
+    fields: Figures = {}
+    for kind, field in BUSIEST.items():
+        use, mean = (spots[kind][0]["utilisation"], spots["mean_utilisation"][kind]) if spots[kind] else (0.0, 0.0)
+        fields[field] = spots[kind][0][KINDS[kind]] if use else None
+        fields |= {f"{field}_use": use, f"{field}_by_mean": round(use / mean, DIGITS) if mean else 0.0}
+    return fields
 
 
 def compare(
@@ -115,7 +152,20 @@ def summarise_comparison(trace: str, rows: Iterable[ComparedRow], setups: Mappin
         "setups": {name: msgspec.to_builtins(setup) for name, setup in setups.items()},
         "seeds": list(dict.fromkeys(row.seed for row in listed)),
         "metrics": metrics,
+        "busiest": {field: {name: _names(listed, name, field) for name in setups} for field in BUSIEST.values()},
     }
+
+
+def _names(rows: Iterable[ComparedRow], configuration: str, field: str) -> dict[str, int]:
+    """Return in how many runs of a configuration each node, link or disk was the busiest, the most frequent first."""
+    names = Counter(getattr(row, field) for row in rows if row.configuration == configuration)
+    return {name: count for name, count in sorted(names.items(), key=lambda item: (-item[1], str(item[0]))) if name}
+
+
+def busiest_text(figures: Figures, field: str, configuration: str) -> str:
+    """Return a few words about who was the busiest in how many runs: ``n3 4 of 5, n1 1 of 5``."""
+    names, runs = figures["busiest"][field][configuration], len(figures["seeds"])
+    return ", ".join(f"{name} {count} of {runs}" for name, count in list(names.items())[:NAMED]) or "none"
 
 
 def _estimate(values: Sequence[float]) -> dict[str, Any]:
@@ -138,6 +188,8 @@ def comparison_text(figures: Figures) -> str:
             if "difference" in estimate:
                 change = estimate["difference"]
                 told += f"   {_shown(change['mean'], '+')} to {figures['first']}" + (", clear" if change["is_clear"] else "")
+            if metric.removesuffix("_use") in figures["busiest"]:
+                told += f"   {busiest_text(figures, metric.removesuffix('_use'), name)}"
             lines.append(told)
     return "\n".join(lines)
 

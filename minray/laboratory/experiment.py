@@ -62,6 +62,8 @@ class RunRecord(msgspec.Struct):
     links: dict[Link, int] = {}
     disks: dict[tuple[str, str], int] = {}
     """Bytes by (node, operation)."""
+    disk_busy_s: dict[str, float] = {}
+    """Time in which a node's disk served accesses, by the node."""
     control_bytes: int = 0
     workers: int = 0
     """Number of workers that were started, those before the driver included."""
@@ -76,6 +78,7 @@ def simulate(workload: Workload, setup: Setup, seed: int) -> RunRecord:
     with SimCluster(setup.described(), seed, system_config=setup.shrunk_config(), show_output=False, costs=costs) as cluster:
         cluster.run(lambda: _drive(cluster, costs, record, plan.nodes if plan else {}), LIMIT_S)
     record.pairs, record.links, record.disks = dict(costs.pairs), dict(costs.links), dict(costs.disks)
+    record.disk_busy_s = dict(costs.disk_busy_s)
     record.control_bytes, record.workers = costs.control_bytes, costs.workers
     return record
 

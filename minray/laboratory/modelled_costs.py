@@ -53,12 +53,14 @@ class ModelledCosts(Costs):
         """Bytes of values by link and direction."""
         self.disks: Counter[tuple[str, str]] = Counter()
         """Bytes by (node, operation)."""
+        self.disk_busy_s: Counter[str] = Counter()
+        """Time in which a node's disk has served accesses, by the node."""
         self.workers = 0
         """Number of processes that nodes have started."""
 
     def forget_bytes(self) -> None:
-        """Count bytes from now on only."""
-        for counts in (self.pairs, self.links, self.disks):
+        """Count bytes, and the time of disks, from now on only."""
+        for counts in (self.pairs, self.links, self.disks, self.disk_busy_s):
             counts.clear()
         self.control_bytes = 0
 
@@ -112,7 +114,9 @@ class ModelledCosts(Costs):
         model = self._model
         speed = model.disk_write_bytes_per_s if operation == WRITE else model.disk_read_bytes_per_s
         now_s = process.loop.ticks / TICKS_PER_SECOND
-        free_s = max(now_s, self._disk_free_s.get(process.node, 0.0)) + model.disk_seek_s + size_bytes / speed
+        busy_s = model.disk_seek_s + size_bytes / speed
+        self.disk_busy_s[process.node] += busy_s  # type: ignore[assignment]
+        free_s = max(now_s, self._disk_free_s.get(process.node, 0.0)) + busy_s
         self._disk_free_s[process.node] = free_s
         return free_s - now_s
 

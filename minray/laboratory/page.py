@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from minray.laboratory.charts import MAX_ROWS, bars, curve, distribution, intervals, lanes
+from minray.laboratory.comparison import BUSIEST, PERCENTILES, busiest_text
 from minray.laboratory.experiment import RunRecord
+from minray.laboratory.hot_spots import KINDS
 from minray.laboratory.report import SLICES, Figures, busy_curve, task_rows
 from minray.laboratory.setup import node_names
 
@@ -29,7 +31,7 @@ STYLE = """
 :root { color-scheme: light; --ink: #1c2430; --quiet: #6b7686; --line: #d5dbe3; --fill: #1769e0 }
 body { margin: 24px auto; padding: 0 16px; max-width: 700px; background: #fff; color: var(--ink);
   font: 14px/1.5 system-ui, "Liberation Sans", sans-serif }
-h1 { font-size: 19px }
+h1 { font-size: 19px; overflow-wrap: anywhere }
 h2 { margin: 28px 0 6px; font-size: 15px }
 p, figcaption { margin: 4px 0; color: var(--quiet) }
 figure { margin: 0 }
@@ -62,6 +64,7 @@ def run_page(record: RunRecord, figures: Figures) -> str:
     shares = [(node, [used / (machine.cpus or 1.0) for used in busy_curve(record, node)]) for node, machine in shown]
     hot = figures["hot_spots"]
     links = [(link["link"], link["utilisation"], _percent(link["utilisation"])) for link in hot["links"]]
+    disks = [(disk["disk"], disk["utilisation"], _percent(disk["utilisation"])) for disk in hot["disks"]]
     late = [(task["task"], task["queueing_delay_s"], f"{task['queueing_delay_s']:.3f} s") for task in hot["tasks"]]
     messages = [(word, count, str(count)) for word, count in figures["messages"]["most"]]
     kinds = [("bytes " + name, size, f"{size / 1e6:.1f} MB") for name, size in figures["bytes"].items()]
@@ -71,6 +74,7 @@ def run_page(record: RunRecord, figures: Figures) -> str:
         figure("Queueing delay", distribution(delays, "seconds from ready to start"), "Share of tasks with no longer one."),
         figure("Bytes", bars(kinds, "bytes"), "Moved: values between nodes. Control: messages without values."),
         figure("Busiest links", bars(links, "links"), "Mean use of the bandwidth over the whole run."),
+        figure("Busiest disks", bars(disks, "disks"), "Share of the run in which the disk of a node served accesses."),
         figure("Longest waits", bars(late, "tasks"), "Tasks with the longest queueing delay."),
         figure("Messages", bars(messages, "messages"), f"{figures['messages']['per_task']:.1f} messages per task in all."),
     ]
@@ -95,16 +99,53 @@ def _main_rows(figures: Figures) -> list[tuple[str, str]]:
 
 
 def comparison_page(figures: Figures) -> str:
-    """Return the page of a comparison: for each metric the mean of each configuration, with its interval."""
-    names = list(figures["setups"])
+    """Return the page of a comparison: for each metric the mean of each configuration, with its interval.
+
+    Percentiles of the queueing delay share a plot, and so do the uses of the busiest node, link and disk.
+    """
     parts = [f"<p>{len(figures['seeds'])} seeds; lines are intervals of 95 % by Student's t.</p>"]
-    for metric, estimates in figures["metrics"].items():
-        if any(any(estimate["values"]) for estimate in estimates.values()):
-            rows = [(name, estimates[name]["mean"], *estimates[name]["t_interval"]) for name in names]
-            told = _differences(figures["first"], estimates)
-            parts.append(figure(metric.replace("_", " "), intervals(rows, metric), told))
+    uses, by_mean = ({KINDS[kind]: field + end for kind, field in BUSIEST.items()} for end in ("_use", "_by_mean"))
+    together = {
+        "queueing delay: percentiles, in seconds": PERCENTILES,
+        "busiest node, link and disk: use": uses,
+        "busiest node, link and disk: use by the mean of all": by_mean,
+    }
+    alone = figures["metrics"].keys() - {metric for metrics in together.values() for metric in metrics.values()}
+    for metric in figures["metrics"]:
+        if metric in alone:
+            parts += _compared(figures, metric.replace("_", " "), {"": metric})
+    for title, metrics in together.items():
+        parts += _compared(figures, title, metrics)
+    parts += _busiest_names(figures)
     parts += [_setup_text(setup, name) for name, setup in figures["setups"].items()]
-    return page(f"{figures['trace']}: {' and '.join(names)}", parts)
+    return page(f"{figures['trace']}: {' and '.join(figures['setups'])}", parts)
+
+
+def _compared(figures: Figures, title: str, metrics: Mapping[str, str]) -> list[str]:
+    """Return a plot of metrics by their short names, and a table of differences. Metrics that are all 0 are left out."""
+    rows, told = [], []
+    for short, metric in metrics.items():
+        estimates = figures["metrics"][metric]
+        if any(any(estimate["values"]) for estimate in estimates.values()):
+            for name, estimate in estimates.items():
+                rows.append((f"{short}, {name}" if short else name, estimate["mean"], *estimate["t_interval"]))
+            told.append((short, _differences(figures["first"], estimates)))
+    if not rows:
+        return []
+    if list(metrics) == [""]:
+        return [figure(title, intervals(rows, title), told[0][1])]
+    return [figure(title, intervals(rows, title), ""), _table(told) if len(figures["setups"]) > 1 else ""]
+
+
+def _busiest_names(figures: Figures) -> list[str]:
+    """Return a table: which node, link and disk was the busiest with each configuration, in how many runs."""
+    rows = [
+        (f"{field.replace('_', ' ')}, {name}", busiest_text(figures, field, name))
+        for field in BUSIEST.values()
+        for name in figures["setups"]
+        if any(figures["busiest"][field].values())
+    ]
+    return ["<h2>Who was the busiest</h2>", _table(rows)] if rows else []
 
 
 def _differences(first: str, estimates: dict[str, Any]) -> str:
@@ -114,7 +155,8 @@ def _differences(first: str, estimates: dict[str, Any]) -> str:
         if "difference" in estimate:
             low, high = estimate["difference"]["t_interval"]
             clear = "" if estimate["difference"]["is_clear"] else ", which may be chance"
-            told.append(f"{name} - {first}: {estimate['difference']['mean']:.4g} ({low:.4g} to {high:.4g}){clear}")
+            change = f"{estimate['difference']['mean']:.4g} ({low:.4g} to {high:.4g}){clear}"
+            told.append(f"{name} - {first}: {change if low or high else 'no difference'}")
     return "; ".join(told)
 
 

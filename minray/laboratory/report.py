@@ -28,18 +28,18 @@ import msgspec
 
 from minray.laboratory.experiment import RunRecord, TaskRun
 from minray.laboratory.figures import jain, percentile
+from minray.laboratory.hot_spots import hot_spots, most
 from minray.laboratory.setup import node_names
 from minray.laboratory.workload import TraceTask, cpus_of, critical_path_s, earliest_end_s, work_s
 from minray.simulation.costs import READ, WRITE
 
 VERSION = 1
-HOTTEST = 5
-"""Number of nodes, links, kinds of messages and tasks that are named as hot spots."""
 SLICES = 120
 """Number of equal slices of time in the curve of busy CPUs."""
 DIGITS = 6
 """Decimal places of numbers in reports: microseconds."""
-SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+"""The percentiles of the queueing delay."""
 
 Figures = dict[str, Any]
 
@@ -102,7 +102,6 @@ def summarise(record: RunRecord) -> Figures:
     power = math.fsum(machine.cpus * machine.speed for machine in machines)
     fastest = max(machine.speed for machine in machines)
     bound_s = max(earliest_end_s(tasks, fastest), work_s(record.workload) / power if power else 0.0)
-    delays = [row.queueing_delay_s for row in rows if row.queueing_delay_s is not None]
     figures: Figures = _plain(
         {
             "minray_report": VERSION,
@@ -114,10 +113,7 @@ def summarise(record: RunRecord) -> Figures:
             "makespan_s": record.makespan_s,
             "lower_bound_s": bound_s,
             "utilisation": sum(busy.values()) / (total_cpus * record.makespan_s) if total_cpus else 0.0,
-            "queueing_delay_s": {
-                "mean": fmean(delays) if delays else 0.0,
-                **{name: percentile(delays, share) if delays else 0.0 for name, share in SHARES.items()},
-            },
+            "queueing_delay_s": _delays(rows),
             "bytes": {
                 "moved": sum(record.pairs.values()),
                 "spilled": _at_disks(record, WRITE),
@@ -128,7 +124,7 @@ def summarise(record: RunRecord) -> Figures:
             "messages": {
                 "total": sum(record.messages.values()),
                 "per_task": sum(record.messages.values()) / len(tasks),
-                "most": _most(record.messages),
+                "most": most(record.messages),
             },
             "tasks": {
                 "ended": sum(row.runs > 0 for row in rows),
@@ -136,7 +132,7 @@ def summarise(record: RunRecord) -> Figures:
                 "runs_again": sum(max(0, row.runs - 1) for row in rows),
             },
             "workers_started": record.workers,
-            "hot_spots": _hot_spots(record, rows, {node: busy[node] for node in nodes}),
+            "hot_spots": {**hot_spots(record, busy), "tasks": _longest_delays(rows)},
             "nodes": {node: {"busy_cpu_s": busy[node]} for node in nodes},
             "busy_cpus": {"slice_s": record.makespan_s / SLICES, "cpus": busy_curve(record)},
         }
@@ -158,6 +154,17 @@ def _facts_of_workload(record: RunRecord) -> Figures:
     }
 
 
+def _delays(rows: Iterable[ReportRow]) -> dict[str, float]:
+    """Return the mean and the percentiles of the queueing delays."""
+    delays = sorted(row.queueing_delay_s for row in rows if row.queueing_delay_s is not None) or [0.0]
+    return {"mean": fmean(delays), **{name: percentile(delays, share) for name, share in SHARES.items()}}
+
+
+def _longest_delays(rows: Iterable[ReportRow]) -> list[Figures]:
+    delays_s = {row.task: row.queueing_delay_s for row in rows if row.queueing_delay_s}
+    return [{"task": task, "queueing_delay_s": delay_s} for task, delay_s in most(delays_s)]
+
+
 def _at_disks(record: RunRecord, operation: str) -> int:
     return sum(size for (_, what), size in record.disks.items() if what == operation)
 
@@ -170,30 +177,6 @@ def _stretches(rows: Iterable[ReportRow]) -> list[float]:
             assert row.queueing_delay_s is not None
             groups[row.group].append(1 + row.queueing_delay_s / (row.end_s - row.start_s))
     return [fmean(stretches) for stretches in groups.values()] or [1.0]
-
-
-def _most(counts: Mapping[Any, float]) -> list[list[Any]]:
-    return [[key, count] for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:HOTTEST]]
-
-
-def _hot_spots(record: RunRecord, rows: Iterable[ReportRow], busy: Mapping[str, float]) -> Figures:
-    costs, makespan_s = record.setup.costs, record.makespan_s
-    links = [
-        {
-            "link": f"{level} {number} {direction}",
-            "bytes": size,
-            "utilisation": size / makespan_s / (costs.node_bytes_per_s if level == "node" else costs.rack_bytes_per_s),
-        }
-        for (level, number, direction), size in record.links.items()
-    ]
-    cpus = {name: machine.cpus for name, machine in zip(node_names(record.setup), record.setup.each(), strict=True)}
-    shares = {node: busy_s / (cpus[node] * makespan_s) if cpus[node] else 0.0 for node, busy_s in busy.items()}
-    delayed = {row.task: row.queueing_delay_s for row in rows if row.queueing_delay_s}
-    return {
-        "nodes": [{"node": node, "utilisation": share} for node, share in _most(shares)],
-        "links": sorted(links, key=lambda link: (-link["utilisation"], link["link"]))[:HOTTEST],  # type: ignore[operator]
-        "tasks": [{"task": task, "queueing_delay_s": delay_s} for task, delay_s in _most(delayed)],
-    }
 
 
 def busy_curve(record: RunRecord, node: str | None = None) -> list[float]:

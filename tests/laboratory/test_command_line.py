@@ -50,7 +50,7 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     page = tmp_path / "run.html"
     command("run", "single:count=3", "--html", page)
     text = page.read_text()
-    assert POLICY in text and text.count("<svg") == 7
+    assert POLICY in text and text.count("<svg") == 8
     assert not re.search(r"https?:|src=|href=|url\(|@import|<script", text)
 
 

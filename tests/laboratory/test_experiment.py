@@ -200,3 +200,19 @@ def test_reduces_that_share_their_arguments_run_side_by_side() -> None:
     record = run(load("map-reduce:width=8,depth=2,output=5e6,duration=3"), cpus=4.0, store_bytes=100 * MB, shrink=20)
     one, other = (each for each in record.executions if each.task in ("0.8", "0.9"))
     assert abs(one.start_s - other.start_s) < 0.5
+
+
+def test_links_are_beside_the_mean_of_all_directions() -> None:
+    record = run(load("fan-out:width=8,output=50e6,duration=5"), shrink=50, nodes=4, cpus=1.0, costs=CostModel(rack_nodes=2))
+    spots = summarise(record)["hot_spots"]
+    uses = [size / record.makespan_s / (1.25e9 if level == "node" else 5e9) for (level, _, _), size in record.links.items()]
+    assert spots["links"][0]["utilisation"] == pytest.approx(max(uses), abs=1e-6)
+    of_all = sum(uses) / 12  # four nodes and two racks, up and down
+    assert spots["mean_utilisation"]["links"] == pytest.approx(of_all, abs=1e-6)
+    assert spots["mean_utilisation"]["disks"] == 0 and spots["disks"] == []
+
+
+def test_a_node_without_cpus_is_not_in_the_mean() -> None:
+    record = run(load("single:count=2,duration=8"), machines=(Machine(cpus=0), Machine(cpus=1), Machine(cpus=1)))
+    spots = summarise(record)["hot_spots"]
+    assert {node["node"] for node in spots["nodes"]} == {"n1", "n2"} and spots["mean_utilisation"]["nodes"] > 0.8

@@ -85,6 +85,7 @@ def test_a_disk_serves_one_access_after_the_other(world: World) -> None:
     times = [costs.disk_s(world.process(0), what, 100) for what in (WRITE, READ)]
     assert [*times, costs.disk_s(world.process(1), READ, 100)] == [3.0, 5.0, 2.0]
     assert costs.disks == {("n0", WRITE): 100, ("n0", READ): 100, ("n1", READ): 100}
+    assert costs.disk_busy_s == {"n0": 5.0, "n1": 2.0}, "the seeks are in it, and the waits are not"
 
 
 def test_counts(world: World) -> None:
