@@ -1,4 +1,4 @@
-"""The hot spots of a run: its busiest nodes, links and disks, beside what all of them do on average.
+"""The hot spots of a run: its busiest nodes, links and disks, beside the mean of all of them.
 
 Ray: has no counterpart
 
@@ -24,7 +24,7 @@ from minray.laboratory.setup import Setup, node_names
 HOTTEST = 5
 """Number of nodes, links, disks, kinds of messages and tasks that are named as hot spots."""
 KINDS = {"nodes": "node", "links": "link", "disks": "disk"}
-"""What has a use, by the entry of its list."""
+"""The entry that names each thing, by the list that it is in."""
 
 Spots = list[dict[str, Any]]
 
