@@ -115,6 +115,25 @@ def test_a_timeline_has_actors_too(tmp_path: Path) -> None:
         read(written(tmp_path, events[:1]))
 
 
+def test_a_timeline_of_ray_names_actors_in_the_ids_of_tasks(tmp_path: Path) -> None:
+    """`ray timeline` writes no ``actor_id``: a task's id is eight bytes of its own, and the id of its actor."""
+    actor, none = "877bed278ef61f48c0116712" + "01000000", "f" * 24 + "01000000"
+
+    def event(name: str, ts: float, task_id: str) -> dict[str, Any]:
+        args = {"name": name, "task_id": task_id}
+        return {"cat": f"task::{name}", "ph": "X", "ts": ts, "dur": 250_000.25, "tid": "worker:1d29", "args": args}
+
+    events = [
+        event("Pool.__init__", 1_000_000.5, "f" * 16 + actor),
+        event("Pool.work", 2_000_000.5, "80e22aed7718a125" + actor),
+        event("plain", 3_000_000.5, "32d950ec0ccf9d2a" + none),
+        event("odd", 3_000_000.5, "no id of Ray"),
+    ]
+    workload = read(written(tmp_path, events))
+    assert workload.actors == (TraceActor(actor, start_s=0.25000025),)
+    assert [(task.kind, task.actor) for task in workload.tasks] == [("Pool.work", actor), ("plain", ""), ("odd", "")]
+
+
 def test_the_timeline_of_a_run_with_actors_can_be_run_again(tmp_path: Path) -> None:
     """The actors, the order of their calls and the times are those of the run from which it was taken."""
     original = load("actors:width=2,depth=3,duration=2,durations=exponential", seed=5)

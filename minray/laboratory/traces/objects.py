@@ -35,7 +35,12 @@ class JsonPlace:
         return TraceError(f"{self.file}: {where or 'the whole file'} {told}; it must be {must_be}")
 
     def has(self, name: str) -> bool:
+        """Tell whether there is a value other than null."""
         return self._value.get(name) is not None
+
+    def names(self, name: str) -> bool:
+        """Tell whether there is a value, null included."""
+        return name in self._value
 
     def down(self, name: str) -> JsonPlace:
         """Return the object with this name."""

@@ -3,9 +3,10 @@
 Ray: python/ray/_private/state.py (chrome_tracing_dump), which writes the format
 
 An event of a task has the category ``task::NAME``, in Ray too, a start and a duration in microseconds. A task arrives when
-it has started in the real run, and takes as long as it took then. An event with an ``actor_id`` is a call of that
-actor, and that of ``CLASS.__init__`` is its constructor. An actor runs as many calls at a time as it did then. Phases of
-tasks, names of rows and events of other categories are skipped.
+it has started in the real run, and takes as long as it took then. An event with an ``actor_id`` is a call of that actor, and
+that of ``CLASS.__init__`` is its constructor. ``ray timeline`` leaves the ``actor_id`` out, but the ``task_id`` of a call
+ends with it. An actor runs as many calls at a time as it did then. Phases of tasks, names of rows and events of other
+categories are skipped.
 
 Left out, and said in the notes: dependencies, sizes and resources, which a timeline does not have. Each task needs one CPU.
 So the trace shows the load of a run as it was admitted, not the queue before it. Actors hold no resources.
@@ -13,6 +14,8 @@ So the trace shows the load of a run as it was admitted, not the queue before it
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from itertools import accumulate
 from typing import Any
 
@@ -23,6 +26,10 @@ CATEGORY = "task::"
 """Beginning of the category of a task's event."""
 CONSTRUCTOR = ".__init__"
 """End of the category of a constructor's event."""
+RAYS_TASK_ID = re.compile("[0-9a-f]{16}([0-9a-f]{32})")
+"""A task's id as Ray writes it: eight bytes of its own, then the id of its actor."""
+NO_ACTOR = "f" * 24
+"""Beginning of that id for a task that is no call of an actor; the job's id follows."""
 NOTE = "a timeline has neither dependencies nor sizes nor resources; tasks arrive when they had started"
 NOTE_OF_ACTORS = "actors hold no resources, and each call needs none"
 
@@ -57,17 +64,25 @@ def read(decoded: Any, file: str) -> Workload:
             tasks.append(TraceTask(str(index), duration_s, arrival_s=arrival_s, kind=kind, actor=actor))
     if not tasks:
         raise TraceError(f"{file} has constructors of actors alone; a workload has at least one task or call")
-    actors = tuple(_actor(actor, constructors, tasks) for actor in dict.fromkeys(task.actor for task in tasks) if actor)
+    calls: dict[str, list[TraceTask]] = defaultdict(list)
+    for task in tasks:
+        calls[task.actor].append(task)
+    actors = tuple(_actor(actor, constructors, its_calls) for actor, its_calls in calls.items() if actor)
     return Workload("timeline", tuple(tasks), notes=(NOTE, NOTE_OF_ACTORS) if actors else (NOTE,), actors=actors)
 
 
 def _actor_of(event: JsonPlace) -> str:
     """Return the id of the actor to which an event belongs; empty for a task."""
-    return event.down("args").text("actor_id", "") if event.has("args") and event.down("args").has("actor_id") else ""
+    if not event.has("args"):
+        return ""
+    facts = event.down("args")
+    if facts.has("actor_id"):
+        return facts.text("actor_id")
+    rays = None if facts.names("actor_id") or not facts.has("task_id") else RAYS_TASK_ID.fullmatch(facts.text("task_id"))
+    return "" if rays is None or rays[1].startswith(NO_ACTOR) else rays[1]
 
 
-def _actor(id: str, constructors: dict[str, tuple[float, float]], tasks: list[TraceTask]) -> TraceActor:
-    calls = [task for task in tasks if task.actor == id]
+def _actor(id: str, constructors: dict[str, tuple[float, float]], calls: list[TraceTask]) -> TraceActor:
     # An actor whose constructor is not in the file was there before.
     arrival_s, start_s = constructors.get(id, (0.0, 0.0))
     return TraceActor(id, arrival_s, start_s=start_s, concurrency=_most_at_a_time(calls))
