@@ -13,24 +13,32 @@ Left out: several drivers and placement groups. All actors belong to the one dri
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 import minray
+from minray.common.shown import cut
 from minray.laboratory import program
 from minray.laboratory.cost_model import value_times
 from minray.laboratory.modelled_costs import Link, ModelledCosts
 from minray.laboratory.plan import planned
 from minray.laboratory.setup import HEFT, Machine, Setup, node_names
 from minray.laboratory.workload import CPU, NodeFailure, TraceError, Workload
-from minray.simulation.cluster import DRIVER, SimCluster
+from minray.policies import guards
+from minray.simulation.cluster import DRIVER, SimCluster, SimulationFailed
 from minray.simulation.interpreter import wall_time
 from minray.simulation.loop import current_process
 
 LIMIT_S = 1e8
 """Virtual seconds, about three years, after which a run that does not end fails."""
+
+
+class PolicyFailed(ValueError):
+    """A policy has raised an exception, or given an impossible answer. The figures would be those of the default policy."""
 
 
 class TaskRun(msgspec.Struct, frozen=True):
@@ -70,17 +78,37 @@ class RunRecord(msgspec.Struct):
 
 
 def simulate(workload: Workload, setup: Setup, seed: int) -> RunRecord:
-    """Run a workload. Raises TraceError for one that does not fit the setup, ValueError for a wrong system config."""
+    """Run a workload.
+
+    Raises TraceError for a workload that does not fit the setup or whose tasks fail, ValueError for a wrong system config,
+    and PolicyFailed for a policy that has failed.
+    """
     check(workload, setup)
     plan = planned(workload, setup) if setup.plan else None
     costs = ModelledCosts(setup.costs, {name: number for number, name in enumerate(node_names(setup))}, setup.shrink)
     record = RunRecord(workload, setup, seed, planned_s=plan.makespan_s if plan else 0.0)
-    with SimCluster(setup.described(), seed, system_config=setup.shrunk_config(), show_output=False, costs=costs) as cluster:
-        cluster.run(lambda: _drive(cluster, costs, record, plan.nodes if plan else {}), LIMIT_S)
+    config = setup.shrunk_config()
+    try:
+        with SimCluster(setup.described(), seed, system_config=config, show_output=False, costs=costs) as cluster:
+            cluster.run(lambda: _drive(cluster, costs, record, plan.nodes if plan else {}), LIMIT_S)
+    except SimulationFailed as error:
+        if all(guards.FAILED in failure.message for failure in error.failures):
+            raise PolicyFailed(_told(error)) from error.failures[0].exception
+        raise
     record.pairs, record.links, record.disks = dict(costs.pairs), dict(costs.links), dict(costs.disks)
     record.disk_busy_s = dict(costs.disk_busy_s)
     record.control_bytes, record.workers = costs.control_bytes, costs.workers
     return record
+
+
+def _told(failed: SimulationFailed) -> str:
+    """Describe the first failure of a policy, with the line of the policy that has raised it."""
+    first, *others = dict.fromkeys(failure.message for failure in failed.failures)
+    error = failed.failures[0].exception
+    frame = traceback.extract_tb(error.__traceback__)[-1] if error is not None else None
+    place = f" ({frame.filename}:{frame.lineno})" if frame is not None and frame.filename != guards.__file__ else ""
+    more = f", and {len(others)} further failures" if others else ""
+    return f"{first}{place}{more}. The run has no figures, since they would not be the policy's"
 
 
 def _drive(cluster: SimCluster, costs: ModelledCosts, record: RunRecord, plan: Mapping[str, int]) -> None:
@@ -100,7 +128,7 @@ def _drive(cluster: SimCluster, costs: ModelledCosts, record: RunRecord, plan: M
         values_s = value_times(record.workload.tasks, record.setup.costs)
         places = program.Places(record.workload.tasks, _node_ids(plan, record.setup))
         submitted, shrink = record.submitted_s.__setitem__, record.setup.shrink
-        record.makespan_s = program.drive(record.workload, values_s, shrink, submitted, places)
+        record.makespan_s = program.drive(record.workload, values_s, shrink, submitted, observer.check_end, places)
     finally:
         program.OBSERVERS.remove(observer)
     record.messages = dict(costs.messages - before)
@@ -121,12 +149,25 @@ class _Observer:
         self._begin_s = begin_s
         machines = zip(node_names(record.setup), record.setup.each(), strict=True)
         self._speeds = {name: machine.speed for name, machine in machines}
+        self._ended: set[str] = set()
+        """Ids of the tasks that have run to their end."""
 
     def speed(self) -> float:
         return self._speeds[_node_here()]
 
     def on_end(self, task: str, start_s: float, end_s: float) -> None:
+        self._ended.add(task)
         self._record.executions.append(TaskRun(task, _node_here(), start_s - self._begin_s, end_s - self._begin_s))
+
+    def check_end(self, task: str, result: Any) -> None:
+        """Raise TraceError if the result of a task is known, though it has not run to its end."""
+        if task not in self._ended:
+            try:
+                minray.get(result)
+            except Exception as error:
+                # The error of a task ends with the exception that was raised in it.
+                why = cut((str(error).strip() or repr(error)).splitlines()[-1])
+                raise TraceError(f"task {task!r} of {self._record.workload.name} has failed: {why}") from error
 
 
 def _node_here() -> str:

@@ -159,19 +159,21 @@ def drive(
     values_s: Mapping[str, float],
     shrink: int,
     on_submit: Callable[[str, float], None],
+    on_end: Callable[[str, Any], None],
     places: Places | None = None,
 ) -> float:
     """Submit all tasks as they arrive, and wait for them; return when the last one was known to have ended.
 
     ``values_s``: how long the arguments and results of each task take. ``on_submit`` is called with each task and the
-    time. ``places``: where tasks must run. Times are in seconds since the call.
+    time, ``on_end`` with each task whose results no other task uses, and its first result. ``places``: where tasks must run.
+    Times are in seconds since the call.
     """
     begin_s = time.time()
     places = places or Places(workload.tasks, {})
     tasks, callables = places.ordered(), _Callables(workload)
     uses = Counter(source for task in tasks for source in dict.fromkeys(source for source, _ in task.inputs))
     refs: dict[str, list[Any]] = {}
-    last: deque[Any] = deque()
+    last: deque[tuple[str, Any]] = deque()
     actors = deque(workload.actors)
     for task in tasks:
         while actors and actors[0].arrival_s <= task.arrival_s:
@@ -188,16 +190,16 @@ def drive(
         if uses[task.id]:
             refs[task.id] = results
         else:
-            last.append(results[0])
+            last.append((task.id, results[0]))
         for source in dict.fromkeys(source for source, _ in task.inputs):
             uses[source] -= 1
             if not uses[source]:
                 del refs[source]
-        while last and minray.wait([last[0]], timeout=0, fetch_local=False)[0]:
-            last.popleft()
+        while last and minray.wait([last[0][1]], timeout=0, fetch_local=False)[0]:
+            on_end(*last.popleft())
     while last:
-        minray.wait([last[0]], fetch_local=False)
-        last.popleft()
+        minray.wait([last[0][1]], fetch_local=False)
+        on_end(*last.popleft())
     return time.time() - begin_s
 
 

@@ -77,7 +77,7 @@ def run_for_real(workload: Workload, setup: Setup, address: str | None = None) -
         if setup.warm:
             program.warm_up(setup.whole_cpus())
         before = _counters()
-        makespan_s = program.drive(workload, values_s, 1, lambda task, now_s: None)
+        makespan_s = program.drive(workload, values_s, 1, lambda task, now_s: None, lambda task, result: None)
         moved_bytes, spilled_bytes = (now - then for now, then in zip(_counters(), before, strict=True))
     return Measured(makespan_s, moved_bytes=moved_bytes, spilled_bytes=spilled_bytes)
 

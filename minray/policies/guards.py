@@ -13,13 +13,13 @@ None of this runs for a default policy, because the rooms do not ask a policy th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from minray.common.bundles import STRICT_PACK, STRICT_SPREAD
 from minray.common.ids import job_of, short
 from minray.common.resources import fits, subtract
-from minray.common.shown import shown
+from minray.common.shown import a, shown
 from minray.policies.protocols import (
     ARRIVED,
     BundlePolicy,
@@ -38,11 +38,14 @@ from minray.policies.protocols import (
 
 logger = logging.getLogger(__name__)
 
+FAILED = "has failed, so the default policy decides"
+"""Words of each report of a failed policy."""
 MOST_REPORTS = 100
 """Most different failures of one policy that a process logs: enough to see what they have in common."""
 
 P = TypeVar("P")
 A = TypeVar("A")
+K = TypeVar("K")
 
 
 class ImpossibleAnswer(ValueError):
@@ -65,9 +68,9 @@ class Guard(Generic[P]):
         """Return the policy's answer; None if it leaves the decision to the default policy, or has failed."""
         try:
             return answer()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # A policy that exits must not end its process either.
             self.failures += 1
-            text = f"{self._title} has failed, so the default policy decides: {type(error).__name__}: {error}"
+            text = f"{self._title} {FAILED}: {type(error).__name__}: {error}"
             if text not in self._reported and len(self._reported) < MOST_REPORTS:
                 self._reported.add(text)
                 logger.exception("%s", text)
@@ -83,13 +86,14 @@ class GuardedScheduling(Guard[SchedulingPolicy]):
         return self.ask(lambda: self._answer(question), question.request.job_id)
 
     def _answer(self, question: SchedulingQuestion) -> bytes | None:
-        chosen = self.policy.choose_node(question)
+        # Tuples, so that a policy cannot empty the lists with which the default policy may have to decide.
+        chosen = self.policy.choose_node(question._replace(nodes=tuple(question.nodes), with_room=tuple(question.with_room)))
         if chosen is None or (question.moment != ARRIVED and chosen == question.local.node_id):
             return chosen
         for nodes in (question.nodes, question.with_room):
             if any(node.node_id == chosen for node in nodes):
                 return chosen
-        raise ImpossibleAnswer(f"it answered {_named(chosen)}, which is none of the question's {len(question.nodes)} nodes")
+        raise _impossible(chosen, f"which is none of the question's {len(question.nodes)} nodes")
 
 
 class GuardedLocality(Guard[Callable[[], LocalityPolicy]]):
@@ -101,8 +105,8 @@ class GuardedLocality(Guard[Callable[[], LocalityPolicy]]):
     def _answer(self, question: LocalityQuestion) -> bytes | None:
         chosen = self.policy().choose_first_node(question)
         nodes = {question.own_node, *(node for argument in question.arguments for node in argument.nodes)}
-        if chosen is not None and chosen not in nodes:
-            raise ImpossibleAnswer(f"it answered {_named(chosen)}, which has none of the arguments and is not the owner's")
+        if chosen is not None and not (isinstance(chosen, bytes) and chosen in nodes):
+            raise _impossible(chosen, "which has none of the arguments and is not the owner's")
         return chosen
 
 
@@ -115,7 +119,7 @@ class GuardedEviction(Guard[EvictionPolicy]):
     def _answer(self, copies: Sequence[StoredCopy]) -> bytes | None:
         chosen = self.policy.choose_copy(copies)
         if chosen is not None and all(copy.object_id != chosen for copy in copies):
-            raise ImpossibleAnswer(f"it answered {_named(chosen)}, which is none of the {len(copies)} copies")
+            raise _impossible(chosen, f"which is none of the {len(copies)} copies")
         return chosen
 
 
@@ -143,18 +147,23 @@ class GuardedBundles(Guard[BundlePolicy]):
         return self.ask(lambda: self._answer(question), b"")
 
     def _answer(self, question: BundleQuestion) -> dict[int, bytes] | None:
-        answer = self.policy.place_bundles(question)
+        # A placement counts down what is free, perhaps in the question itself. So it gets a copy.
+        bundles, nodes = (_copied(resources) for resources in (question.bundles, question.nodes))
+        answer = self.policy.place_bundles(question._replace(bundles=bundles, nodes=nodes))
         if answer is None:
             return None
+        if not isinstance(answer, Mapping):
+            raise ImpossibleAnswer(f"it answered {shown(answer)}, not a mapping from each bundle's index to a node's id")
         places = dict(answer)
         if places.keys() != question.bundles.keys():
-            raise ImpossibleAnswer(f"it placed the bundles {sorted(places)} of {sorted(question.bundles)}; all need a node")
-        room = {node_id: dict(free) for node_id, free in question.nodes.items()}
+            placed = f"[{', '.join(map(shown, places))}] of {sorted(question.bundles)}"
+            raise ImpossibleAnswer(f"it placed the bundles {placed}; all need a node")
+        room = _copied(question.nodes)
         for index, node_id in places.items():
-            if node_id not in room:
-                raise ImpossibleAnswer(f"it answered {_named(node_id)} for bundle {index}, which is not among the nodes")
+            if not isinstance(node_id, bytes) or node_id not in room:
+                raise _impossible(node_id, f"which is none of the nodes, for bundle {index}")
             if not fits(question.bundles[index], room[node_id]):
-                raise ImpossibleAnswer(f"bundle {index} does not fit on {_named(node_id)} beside the others")
+                raise ImpossibleAnswer(f"bundle {index} does not fit on {short(node_id)} beside the others")
             subtract(room[node_id], question.bundles[index])
         used = [*question.beside, *places.values()]
         if question.strategy == STRICT_PACK and len(set(used)) > 1:
@@ -164,17 +173,25 @@ class GuardedBundles(Guard[BundlePolicy]):
         return places
 
 
-def _named(answer: object) -> str:
-    """Return an answer for people: the beginning of an id in hexadecimal digits, or anything else as it is."""
-    return short(answer) if isinstance(answer, bytes) and answer else shown(answer)
+def _impossible(answer: object, why: str) -> ImpossibleAnswer:
+    """Return the error about an answer that is not among the ids of the question, or no id at all."""
+    if isinstance(answer, bytes):
+        return ImpossibleAnswer(f"it answered {short(answer) if answer else 'an empty id'}, {why}")
+    return ImpossibleAnswer(f"it answered {a(answer)} instead of an id (bytes): {shown(answer)}")
 
 
-def _completed(answer: Sequence[bytes] | None, known: Sequence[bytes], what: str) -> Sequence[bytes] | None:
+def _copied(resources: Mapping[K, Mapping[str, int]]) -> dict[K, dict[str, int]]:
+    return {key: dict(amounts) for key, amounts in resources.items()}
+
+
+def _completed(answer: Iterable[bytes] | None, known: Sequence[bytes], what: str) -> Sequence[bytes] | None:
     """Return a policy's order of known ids, with those that it has left out at the end. Raises ImpossibleAnswer."""
     if answer is None:
         return None
-    order = dict.fromkeys(answer)
-    unknown = order.keys() - set(known)
-    if unknown:
-        raise ImpossibleAnswer(f"it answered {_named(min(unknown))}, which is none of the {len(known)} {what}")
-    return list(order | dict.fromkeys(known))
+    if not isinstance(answer, Iterable) or isinstance(answer, bytes | str):
+        raise ImpossibleAnswer(f"it answered {shown(answer)}, not a list of ids")
+    order, ids = list(answer), set(known)
+    for each in order:
+        if not isinstance(each, bytes) or each not in ids:
+            raise _impossible(each, f"which is none of the {len(known)} {what}")
+    return list(dict.fromkeys([*order, *known]))

@@ -50,7 +50,7 @@ from minray.simulation.garbage import without_garbage_collection
 from minray.simulation.interpreter import simulated_meanings
 from minray.simulation.journal import journal
 from minray.simulation.logs import SimLogs
-from minray.simulation.loop import SimProcess, current_process, to_ticks
+from minray.simulation.loop import Failure, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.membership import Membership
 from minray.simulation.trace import Trace
@@ -70,6 +70,9 @@ T = TypeVar("T")
 
 class SimulationFailed(AssertionError):
     """An exception in minray itself was not caught, though the program may not have noticed."""
+
+    failures: Sequence[Failure] = ()
+    """The exceptions in the order in which they were raised."""
 
 
 class DriverDied(Exception):
@@ -208,7 +211,9 @@ class SimCluster:
         failures = self.world.loop.failures
         if failures:
             listing = "\n".join(str(failure) for failure in failures)
-            raise SimulationFailed(f"{listing}\n{self._explanation()}") from failures[0].exception
+            failed = SimulationFailed(f"{listing}\n{self._explanation()}")
+            failed.failures = tuple(failures)
+            raise failed from failures[0].exception
 
     def _explanation(self) -> str:
         faults = "".join(f"\n  {key}: {answer}" for key, answer in self.oracle.answers.items())

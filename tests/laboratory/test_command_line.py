@@ -107,6 +107,14 @@ def test_an_error_is_one_line(arguments: list[str], reason: str) -> None:
     assert reason in told and "Traceback" not in told
 
 
+def test_a_policy_that_fails_is_an_error_with_its_line() -> None:
+    broken = "tests.policies.questions:Broken"
+    told = refused("run", "single:count=2", "--set", f"scheduling_policy={broken}")
+    said = f"Error: scheduling_policy '{broken}' has failed, so the default policy decides: ZeroDivisionError: "
+    assert told.startswith(said) and re.search(r"questions\.py:\d+\)", told) and told.count("\n") == 1
+    assert "Traceback" not in told and "no figures" in told
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [

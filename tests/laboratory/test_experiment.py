@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minray.laboratory import program
 from minray.laboratory.cost_model import CostModel
 from minray.laboratory.experiment import simulate
 from minray.laboratory.report import summarise, task_rows, to_csv, to_json
@@ -106,6 +107,15 @@ def test_the_system_config_reaches_the_cluster() -> None:
 def test_a_task_that_no_node_can_run_is_refused(task: TraceTask, setup: dict[str, float], reason: str) -> None:
     with pytest.raises(TraceError, match=reason):
         run(workload(task), **setup)
+
+
+def test_tasks_that_fail_are_an_error_and_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(task: str, *_: object) -> None:
+        raise OSError(f"{task} has no disk")
+
+    monkeypatch.setattr(program, "perform", broken)
+    with pytest.raises(TraceError, match="^task '0.1' of chain has failed: OSError: 0.0 has no disk\\n"):
+        run(load("chain:depth=2"))
 
 
 def test_a_failure_of_a_node_that_is_not_there_is_refused() -> None:

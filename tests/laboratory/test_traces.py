@@ -139,7 +139,8 @@ def test_the_timeline_of_a_run_with_actors_can_be_run_again(tmp_path: Path) -> N
     original = load("actors:width=2,depth=3,duration=2,durations=exponential", seed=5)
 
     def program() -> Any:
-        lab_program.drive(original, dict.fromkeys((task.id for task in original.tasks), 0.0), 1, lambda task, now_s: None)
+        values_s = dict.fromkeys((task.id for task in original.tasks), 0.0)
+        lab_program.drive(original, values_s, 1, lambda task, now_s: None, lambda task, result: None)
         return minray.timeline()
 
     again = read(written(tmp_path, simulation.run(program, nodes=2)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from minray.policies import SPILLED, BundleQuestion, LargeArgument, LocalityQuestion, TransferQuestion
+from minray.policies import SPILLED, BundleQuestion, LargeArgument, LocalityQuestion, SchedulingQuestion, TransferQuestion
 from minray.policies.guards import (
     MOST_REPORTS,
     Guard,
@@ -102,17 +104,72 @@ def test_an_order_is_completed() -> None:
     assert GuardedSpill("p", "mine", Answering([third])).order_copies(copies(3, 1, 2)) == [third, first, second]
 
 
+NO_IDS: list[tuple[type[Guard[Any]], Any, str]] = [
+    (GuardedScheduling, copies(1)[0], "it answered a .* instead of an id .bytes.: "),
+    (GuardedScheduling, b"", "it answered an empty id, which is none of the question's 1 nodes"),
+    (GuardedScheduling, [b"a"], "it answered a list instead of an id .bytes.: .b'a'."),
+    (GuardedLocality, [b"home"], "it answered a list instead of an id .bytes."),
+    (GuardedEviction, "6e6f7768", "it answered a str instead of an id .bytes.: '6e6f7768'"),
+    (GuardedSpill, copies(3, 1, 2), "it answered a .* instead of an id .bytes."),
+    (GuardedSpill, 7, "it answered 7, not a list of ids"),
+    (GuardedTransfer, b"one", "it answered b'one', not a list of ids"),
+    (GuardedTransfer, [["one"]], "it answered a list instead of an id .bytes.: .'one'."),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer", "complaint"), NO_IDS)
+def test_an_answer_that_is_no_id_is_named_with_its_type(
+    kind: type[Guard[Any]], answer: Any, complaint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = kind("some_policy", "mine", Answering(answer))
+    if kind is GuardedLocality:
+        guard.policy = lambda: Answering(answer)
+    assert ASK[kind](guard) is None
+    (record,) = caplog.records
+    assert re.search(f"ImpossibleAnswer: {complaint}", record.getMessage())
+
+
+def test_a_policy_that_exits_ends_no_process() -> None:
+    class Exiting:
+        def choose_node(self, question: object) -> bytes:
+            sys.exit(3)
+
+    guard = GuardedScheduling("p", "mine", Exiting())
+    assert guard.choose_node(question({"a": 1})) is None and guard.failures == 1
+
+
+def test_a_policy_cannot_change_what_the_default_policy_sees() -> None:
+    class Greedy:
+        def place_bundles(self, question: BundleQuestion) -> None:
+            for free in question.nodes.values():
+                free.clear()  # type: ignore[attr-defined]
+            question.bundles.clear()  # type: ignore[attr-defined]
+
+        def choose_node(self, asked: SchedulingQuestion) -> None:
+            asked.nodes.clear()  # type: ignore[attr-defined]
+
+    asked = BUNDLES._replace(nodes={b"one": {"CPU": 2}}, bundles={0: {"CPU": 1}})
+    assert GuardedBundles("p", "mine", Greedy()).place_bundles(asked) is None
+    assert asked.nodes == {b"one": {"CPU": 2}} and asked.bundles == {0: {"CPU": 1}}
+    guard, crowded = GuardedScheduling("p", "mine", Greedy()), question({"a": 1})
+    assert guard.choose_node(crowded) is None and guard.failures == 1 and len(crowded.nodes) == 1
+
+
 @pytest.mark.parametrize(
     ("strategy", "places", "complaint"),
     [
         ("PACK", {0: b"one", 1: b"one"}, ""),
         ("PACK", {0: b"one"}, r"it placed the bundles \[0\] of \[0, 1\]; all need a node"),
+        ("PACK", {0: b"one", "1": b"one"}, r"it placed the bundles \[0, '1'\] of \[0, 1\]; all need a node"),
+        ("PACK", {0: b"one", 1: b"three"}, "it answered 74687265, which is none of the nodes, for bundle 1"),
+        ("PACK", {0: b"one", 1: ["one"]}, r"it answered a list instead of an id \(bytes\): \['one'\]"),
+        ("PACK", [b"one", b"one"], r"it answered \[b'one', b'one'\], not a mapping from each bundle's index"),
         ("PACK", {0: b"two", 1: b"two"}, "bundle 1 does not fit on .* beside the others"),
         ("STRICT_PACK", {0: b"one", 1: b"two"}, "spread the bundles over 2 nodes, but STRICT_PACK wants one"),
         ("STRICT_SPREAD", {0: b"one", 1: b"one"}, "two bundles on one node, but STRICT_SPREAD wants a node for each"),
     ],
 )
-def test_a_placement_must_be_possible(strategy: str, places: Mapping[int, bytes], complaint: str) -> None:
+def test_a_placement_must_be_possible(strategy: str, places: Any, complaint: str) -> None:
     guard = GuardedBundles("p", "mine", Answering(places))
     asked = BUNDLES._replace(strategy=strategy)
     if complaint:
