@@ -24,9 +24,6 @@ from __future__ import annotations
 from minray.protocol.base import Address
 from minray.protocol.gcs import NodeResources
 
-_Report = tuple[dict[str, int], tuple[tuple[dict[str, int], int], ...], int]
-"""Free resources, waiting requests and shortages of a node; the rest of its report is not kept."""
-
 
 class LocalGc:
     """Decides when the processes of one node should collect garbage."""
@@ -41,23 +38,22 @@ class LocalGc:
         """Seconds from ``_still_since`` to the next collection."""
         self._still_since = 0.0
         """Time of the last change on any node."""
-        self._reports: dict[bytes, _Report] = {}
-        """Contents of each living node's latest report, by node id."""
+        self._reports: dict[bytes, NodeResources] = {}
+        """Each living node's latest report, by node id."""
         self.drivers: dict[bytes, Address] = {}
         """Drivers of this node's running jobs, by job id."""
 
     def on_report(self, node_id: bytes, report: NodeResources | None, now: float) -> bool:
         """Take in a node's report (None: the node is dead), and return True if it is time to collect."""
         known = self._reports.pop(node_id, None)
-        said = None if report is None else (report.available, tuple(report.pending), report.shortages)
-        if said is not None:
-            self._reports[node_id] = said
-        if said is not None and known is not None and said[2] > known[2]:
+        if report is not None:
+            self._reports[node_id] = report
+        if report is not None and known is not None and report.shortages > known.shortages:
             return self._may_collect(now)
-        if said is None or known is None or said[:2] != known[:2]:
+        if report is None or known is None or (report.available, report.pending) != (known.available, known.pending):
             self._still_since, self._pause_s = now, self._patience_s
             return False
-        if now < self._still_since + self._pause_s or not any(pending for _, pending, _ in self._reports.values()):
+        if now < self._still_since + self._pause_s or not any(each.pending for each in self._reports.values()):
             return False
         self._pause_s *= 2
         return True

@@ -14,7 +14,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import msgspec
+
+from minray.common import sharing
 from minray.common.config import RayletConfig, fallback_endpoint, store_endpoint, worker_endpoint
+from minray.common.labels import labels_of
 from minray.common.log_files import LogDirectory
 from minray.common.resources import OBJECT_STORE_MEMORY, UNIT
 from minray.object_manager.object_manager import ObjectManager
@@ -404,7 +408,7 @@ class Raylet:
         elif key == self._config.node_id:
             self._on_own_node(decode(NodeInfo, value))
         else:
-            self._on_other_node(decode(NodeInfo, value))
+            self._on_other_node(sharing.made(_other_node, value))
 
     def _on_own_node(self, node: NodeInfo) -> None:
         if not node.alive:
@@ -424,7 +428,7 @@ class Raylet:
             self.store.on_death(node_id)
 
     def _on_resources(self, key: bytes, value: bytes | None) -> None:
-        report = decode(NodeResources, value) if value is not None else None
+        report = sharing.made(_report, value) if value is not None else None
         if report is not None:
             waiting = sum(count for _, count in report.pending)
             self._broker.nodes.on_resources(key, report.version, report.total, report.available, waiting)
@@ -473,6 +477,16 @@ class Raylet:
             self.metrics.kept.on_job_finished(job_id)
         if driver is not None:
             self.store.on_death(driver.worker_id)
+
+
+def _other_node(value: bytes) -> NodeInfo:
+    """Decode what the gcs says about another node, and add the node's id to its labels."""
+    node = decode(NodeInfo, value)
+    return msgspec.structs.replace(node, labels=labels_of(node.node_id, node.labels))
+
+
+def _report(value: bytes) -> NodeResources:
+    return decode(NodeResources, value)
 
 
 RAYLET_SERVICES = (NodeManager, BundleService, ObjectStore, ObjectManager, LogService, MetricsService)

@@ -25,6 +25,7 @@ import logging
 from collections.abc import Callable
 
 from minray.common.bounds import BOUNDS, Bounds
+from minray.common.sharing import same
 from minray.platform.base import RemoteFailure
 from minray.protocol.gcs import Poll, PollReply
 from minray.rpc.connection import Peer, PeerUnreachable
@@ -230,7 +231,8 @@ class Subscription:
             if value is None:
                 del self._values[key]
             else:
-                self._values[key] = value
+                key = same(key)
+                value = self._values[key] = same(value)
             self._tell(self._on_change, key, value)
         if changes and self._on_changed is not None:
             self._tell(self._on_changed)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from minray.common.ids import short
-from minray.common.labels import accepts, labels_of, matches, preferred, speed_of
+from minray.common.labels import accepts, matches, preferred, speed_of
 from minray.common.resources import fits, subtract
 from minray.common.task_spec import LabelSelector
 from minray.policies import asking, protocols
@@ -107,12 +107,13 @@ class ClusterResourceScheduler:
         labels: Mapping[str, str],
         draining: bool = False,
     ) -> None:
+        """Take in what the gcs says about a node. ``labels`` are all that it has, its id among them (``labels_of``)."""
         view = self._views.setdefault(node_id, NodeView(node_id))
         if view is self.local or (view.known and not view.alive):
             return
         self.must_retry_infeasible = True
         view.known, view.alive, view.death_cause = True, alive, death_cause
-        view.name, view.labels, view.draining = name, labels_of(node_id, labels), draining
+        view.name, view.labels, view.draining = name, labels, draining
         if view.reported is None:
             view.total = view.available = total
         self.improved[node_id] = None

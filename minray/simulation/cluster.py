@@ -53,6 +53,7 @@ from minray.simulation.logs import SimLogs
 from minray.simulation.loop import Failure, SimProcess, current_process, to_ticks
 from minray.simulation.machine import Role, SimHost, SimWorld
 from minray.simulation.membership import Membership
+from minray.simulation.sharing import shared_values
 from minray.simulation.trace import Trace
 from minray.simulation.user_code import SimUserCode
 
@@ -172,6 +173,7 @@ class SimCluster:
         with ExitStack() as stack:
             stack.enter_context(one_core())
             stack.enter_context(without_garbage_collection())
+            stack.enter_context(shared_values())
             roles = {
                 "gcs": Role(self._run_gcs, lambda config: self._new_gcs_identity()),
                 "raylet": Role(self._run_raylet, lambda config: _decode(config, RayletConfig).node_id),

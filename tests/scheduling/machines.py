@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from minray.common.labels import labels_of
 from minray.common.resources import resource_set
 from minray.common.state_table import StateMachine
 from minray.common.task_spec import (
@@ -131,7 +132,7 @@ class Cluster:
         self.join_with(node_id, {}, **total)
 
     def join_with(self, node_id: bytes, labels: dict[str, str], **total: float) -> None:
-        self.nodes.on_node(node_id, node_id.decode(), resource_set(total), True, "", labels)
+        self.nodes.on_node(node_id, node_id.decode(), resource_set(total), True, "", labels_of(node_id, labels))
 
     def die(self, node_id: bytes, cause: str = "it fell") -> None:
         view = self.nodes.get(node_id)

@@ -54,8 +54,10 @@ class TaskProfile:
         self._journal = journal if len(journal) else memoryview(mmap.mmap(-1, JOURNAL_BYTES))
         """The journal, or memory of a process without one. It is used as rows are filled."""
         self._lock = threading.Lock()
-        self._templates: list[TaskTemplate | None] = [None] * MOST_EVENTS
-        """The template of each row's task, whose names are whole; None: the row is empty or is being written."""
+        self._templates: list[TaskTemplate | None] = []
+        """The template of each row's task, whose names are whole; None: the row is empty or is being written.
+
+        It grows with the used part of the journal."""
         self._grown = 0
         """Number of the next row for which the used part of the journal must grow, or the clock's zero be written again."""
         self._label: tuple[TaskTemplate | None, int, bytes] = None, 0, b""
@@ -93,8 +95,10 @@ class TaskProfile:
     def _grow(self, number: int) -> None:
         """Count another block of rows to the used part of the journal, and write the clock's zero there."""
         with self._lock:
-            used = max(HEADER.unpack_from(self._journal)[0], ROWS_BEGIN + min(number + BLOCK, MOST_EVENTS) * ROW.size)
+            rows = min(number + BLOCK, MOST_EVENTS)
+            used = max(HEADER.unpack_from(self._journal)[0], ROWS_BEGIN + rows * ROW.size)
             HEADER.pack_into(self._journal, 0, used, self._zero_us())
+            self._templates += [None] * (rows - len(self._templates))
             self._grown = number + BLOCK
 
     def _label_of(self, template: TaskTemplate) -> tuple[TaskTemplate, int, bytes]:
