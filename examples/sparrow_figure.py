@@ -126,15 +126,18 @@ def measure(load: float, seed: int, scheme: Scheme | None, jobs: int) -> Respons
     return ResponseRow(load, IDEAL if scheme is None else scheme.name, seed, mean=round(fmean(counted), 4), p50=p50, p95=p95)
 
 
-def line_of(name: str, rows: Sequence[ResponseRow], by: str | None = None) -> Line:
-    """Return the curve of one scheme, or its ratio to another one seed by seed: means and intervals over the seeds."""
-    means = {(row.scheme, row.load, row.seed): row.mean for row in rows}
+def line_of(name: str, rows: Sequence[ResponseRow], by: str | None = None, middle: str = "mean") -> Line:
+    """Return the curve of one scheme, or its ratio to another one seed by seed: means and intervals over the seeds.
+
+    ``middle``: ``mean`` or ``p50``, what is taken of the response times of a run.
+    """
+    middles = {(row.scheme, row.load, row.seed): getattr(row, middle) for row in rows}
     points = []
     for load in dict.fromkeys(row.load for row in rows):
         seeds = dict.fromkeys(row.seed for row in rows)
-        values = [means[name, load, seed] / (means[by, load, seed] if by else 1.0) for seed in seeds]
+        values = [middles[name, load, seed] / (middles[by, load, seed] if by else 1.0) for seed in seeds]
         points.append((load, fmean(values), *t_interval(values)))
-    return Line(f"{name} / {by}" if by else name, points)
+    return Line(f"{name} / {by}, {middle}" if by else name, points)
 
 
 def show(curves: Sequence[Line]) -> list[tuple[str, str]]:
@@ -165,8 +168,9 @@ def show_all(rows: Sequence[ResponseRow], file: Path | None = None) -> str:
     """Return the tables of the curves and of their ratios, and write a page with the figure."""
     names = [scheme.name for scheme in SCHEMES]
     curves = [line_of(name, rows) for name in (*names, IDEAL)]
-    ratios = [line_of(name, rows, IDEAL) for name in names]
-    told = "\n".join(f"{name:<40}{cells}" for name, cells in [*show(curves), *show(ratios)])
+    pairs = [*((name, IDEAL) for name in names), ("batch, late binding", "per-task sampling")]
+    ratios = [line_of(name, rows, by, middle) for middle in ("mean", "p50") for name, by in pairs]
+    told = "\n".join(f"{name:<50}{cells}" for name, cells in [*show(curves), *show(ratios)])
     if file is not None:
         plot = lines(curves, "load: CPU seconds that arrive in a second, by CPUs", "response time of jobs", y_max=TOP)
         seeds = len({row.seed for row in rows})

@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -179,6 +180,7 @@ def main(loads: tuple[str, ...], nodes: int, mbit: float, runs: int) -> None:
     reason = why_not()
     if reason:
         raise click.ClickException(reason)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that namespaces and nodes end, too
     with tempfile.TemporaryDirectory(prefix="mrlab-") as folder, links(nodes, mbit) as namespaces:
         with cluster(namespaces, Path(folder)) as head:
             model = costs(head, mbit)

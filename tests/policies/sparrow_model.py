@@ -172,7 +172,7 @@ WAYS: dict[str, Callable[[Model, Job], None]] = {
 RATIOS = [
     ("batch sampling", "per-task sampling"), ("batch sampling", "omniscient"), ("batch, late binding", "batch sampling"),
     ("batch, late binding", "omniscient"), ("per-task sampling", "omniscient"),
-    ("batch, late binding", "per-task sampling"), ("random", "omniscient"),
+    ("batch, late binding", "per-task sampling"), ("random", "per-task sampling"), ("random", "omniscient"),
 ]  # fmt: skip
 """The ratios of docs/policy_lab.md, in the order of its table."""
 
