@@ -34,6 +34,8 @@ class ModelledCosts(Costs):
 
     def __init__(self, model: CostModel, numbers: Mapping[str, int], shrink: int = 1) -> None:
         self._model = model
+        self._write_s = max(model.write_s, 1 / TICKS_PER_SECOND) if model.write_s else 0.0
+        """Time of a write; at least the shortest time that the simulation knows, or writes would have no order."""
         self._numbers = numbers
         """The number of each node, by its name."""
         self._shrink = shrink
@@ -75,7 +77,7 @@ class ModelledCosts(Costs):
         if tick != ticks:
             ends = {}
         if target.name not in ends:
-            ends[target.name] = free_s = max(now_s, free_s) + self._model.write_s
+            ends[target.name] = free_s = max(now_s, free_s) + self._write_s
         self._written[source.name] = (ticks, free_s, ends)
         return ends[target.name] - now_s
 
