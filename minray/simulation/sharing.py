@@ -2,6 +2,8 @@
 
 Each of n raylets keeps what it has heard of each of n nodes. With a thousand nodes these are a million records, and nearly
 all are equal to others. ``common.sharing`` names the places where processes share them.
+
+Rule: a value depends on its bytes alone, so that a run is the same with and without this.
 """
 
 from __future__ import annotations
