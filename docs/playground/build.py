@@ -28,7 +28,8 @@ CHECKOUT = HERE.parents[1]
 sys.path.insert(0, str(CHECKOUT))
 
 from minray.simulation.page import BODY, SCRIPT, STYLE  # noqa: E402  (the checkout's)
-from tests.zoo.in_a_page import SHOWN, menu  # noqa: E402
+from tests.zoo.bugs import BUGS  # noqa: E402
+from tests.zoo.in_a_page import menu  # noqa: E402
 
 SENTENCES = [CHECKOUT / "docs/zoo.md", CHECKOUT / "docs/specification.md"]
 """The pages with the sentences of the guarantees."""
@@ -110,7 +111,7 @@ def pack_zoo(archive: Path) -> None:
                 if not path.name.startswith("test_"):
                     zipped.write(path, path.relative_to(CHECKOUT))
         zipped.write(CHECKOUT / OF_ZOO, OF_ZOO)
-        for bug in SHOWN.values():
+        for bug in BUGS:
             zipped.write(bug.witness, bug.witness.relative_to(CHECKOUT))
 
 

@@ -192,7 +192,9 @@ function show(answer) {
     isBug ? "" : element("button", { type: "button", class: "quiet", onclick: () => runWithout(fault) }, "Take back"))));
   $("struck").hidden = !answer.answers.length;
   $("digest").textContent = answer.digest;
-  $("size").textContent = `${answer.page.events.length.toLocaleString("en")} events in ${answer.seconds.toFixed(1)} virtual seconds`;
+  const drawn = answer.page.events.length, isWhole = drawn === answer.events;
+  $("size").textContent = `${answer.events.toLocaleString("en")} events in ${answer.seconds.toFixed(1)} virtual seconds`
+    + (isWhole ? "" : `, of which the first ${drawn.toLocaleString("en")} are drawn`);
   $("native").textContent = attempt ? "python -m labs.grade LAB --page story.html"
     : isBug ? `python -m tests.zoo.witness pages . ${bug()?.name}` : NATIVE;
   $("how").hidden = isBug;
@@ -200,7 +202,7 @@ function show(answer) {
   const { events, lanes } = answer.page;
   const struck = events.findLastIndex(([, , kind]) => kind === "fault");
   const begins = events.findIndex(([, lane, kind]) => kind === "send" && lanes[lane][0].startsWith("driver"));
-  draw(answer.page, event || Math.max(struck, begins, 0));
+  draw(answer.page, Math.min(event || Math.max(struck, begins, 0), drawn - 1));
 }
 
 function runWithout(fault) {

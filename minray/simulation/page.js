@@ -28,6 +28,7 @@ const parameters = new URLSearchParams(location.hash.slice(1)), everything = par
 
 const ARRIVALS = new Map();  // number of a SEND -> numbers of its RECEIVEs, of which a repeated message has two
 for (const [sent, received] of DATA.messages) ARRIVALS.set(sent, [...(ARRIVALS.get(sent) || []), received]);
+const UNDER_WAY = new Set(DATA.under_way), isLost = i => !ARRIVALS.has(i) && !UNDER_WAY.has(i);  // of SENDs
 const isMessage = i => EVENTS[i][2] === "send" || EVENTS[i][2] === "receive";
 const wordOf = i => EVENTS[i][3][0], methodOf = i => wordOf(i).split(" ")[0];
 const laneOf = new Map(LANES.map(([process], number) => [process, number]));
@@ -59,7 +60,7 @@ function statesAt(number) {  // the tables after the event of this number: [proc
 
 function tell(i) {  // an event in words
   const [, lane, kind, d] = EVENTS[i], who = LANES[lane][0];
-  if (kind === "send") return `${who} sends ${d[0]} to ${d[1]}` + (ARRIVALS.has(i) ? "" : " (never arrives)");
+  if (kind === "send") return `${who} sends ${d[0]} to ${d[1]}` + (isLost(i) ? " (never arrives)" : "");
   if (kind === "receive") return `${who} receives ${d[0]} from ${d[1]}`;
   if (kind === "state" && d[2]) return `${who}: ${d[0]} ${short(d[1])} goes from ${d[2]} to ${d[3] || "gone"}`;
   if (kind === "state") return `${who}: ${d[0]} ${short(d[1])} is new: ${d[3]}`;
@@ -72,7 +73,7 @@ function tell(i) {  // an event in words
 
 function isNotable(i) {  // what a reader looks for: faults, lost messages, ends of processes, lines of logs
   const kind = EVENTS[i][2];
-  return kind === "fault" || kind === "log" || isEnd(i) || (kind === "send" && !ARRIVALS.has(i));
+  return kind === "fault" || kind === "log" || isEnd(i) || (kind === "send" && isLost(i));
 }
 
 function byTable(a, b) {  // the well-known tables first, then the others by name
@@ -193,7 +194,7 @@ function drawMessages() {
     return make(svg, "text", { class: "word", x, y: y + 3, style: `fill:${colour}` }, text);
   };
   const texts = [];
-  const sent = shown.filter(i => EVENTS[i][2] === "send");
+  const sent = shown.filter(i => EVENTS[i][2] === "send" && (ARRIVALS.has(i) || isLost(i)));
   for (const [i, to] of sent.flatMap(i => (ARRIVALS.get(i) || [undefined]).map(to => [i, to]))) {
     const colour = colourOf(wordOf(i)), from = EVENTS[i][1], there = peerOf(i);
     const x1 = xs[i], y1 = laneY(from), lost = to === undefined;

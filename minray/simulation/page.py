@@ -72,13 +72,15 @@ def page(trace: Trace, head: str) -> str:
     )
 
 
-def page_data(trace: Trace) -> dict[str, Any]:
-    """Return the data for the script.
+def page_data(trace: Trace, most: int | None = None) -> dict[str, Any]:
+    """Return the data for the script: all events, or the first ``most``.
 
-    ``lanes``: [process, node]. ``events``: [ticks, lane, kind, details] of all events, in order. ``messages``: pairs of
-    event numbers, SEND and RECEIVE; a SEND without a pair was lost. ``bars``: see ``bars_of``. ``task_mark``: the beginning
-    of the lines in which a worker says for which task it prints.
+    ``lanes``: [process, node]. ``events``: [ticks, lane, kind, details] of these events, in order. ``messages``: pairs of
+    event numbers, SEND and RECEIVE. ``under_way``: numbers of the SENDs whose RECEIVE comes after these events. Any other
+    SEND without a pair was lost. ``bars``: see ``bars_of``. ``task_mark``: the beginning of the lines in which a worker says
+    for which task it prints.
     """
+    count = len(trace.events[:most])
     nodes = trace.nodes()
     order = list(dict.fromkeys(nodes.values()))
 
@@ -96,9 +98,10 @@ def page_data(trace: Trace) -> dict[str, Any]:
     return {
         "ticks_per_second": TICKS_PER_SECOND,
         "lanes": [[process, nodes.get(process, "")] for process in lanes],
-        "events": [[event.ticks, numbers[event.process], event.kind, event.details] for event in trace.events],
-        "messages": sorted([sent, received] for received, sent in trace.senders.items()),
-        "bars": bars_of(trace),
+        "events": [[event.ticks, numbers[event.process], event.kind, event.details] for event in trace.events[:count]],
+        "messages": sorted([sent, received] for received, sent in trace.senders.items() if received < count),
+        "under_way": sorted({sent for received, sent in trace.senders.items() if sent < count <= received}),
+        "bars": [bar for bar in bars_of(trace) if bar[0] < count],
         "task_mark": TASK_NAME_MARK,
     }
 

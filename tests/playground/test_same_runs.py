@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,11 @@ from minray.simulation.browser.answers import PageQuestion, explained
 from minray.simulation.script import Aim, Performance, Script, Stage
 from minray.simulation.trace import SEND
 from tests.dashboard.browser.visitor import Visitor
+from tests.spec.strategies import scenario_of
+from tests.spec.test_filled import PADDED
+from tests.spec.trial import run
+from tests.zoo.bugs import BUGS, Bug
+from tests.zoo.in_a_page import show
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -72,8 +78,11 @@ BARE = "site.json"
 ASK = """
 async ([what, question]) => {
   const { Cluster } = await import("./cluster.js");
-  window.asked ??= new Cluster(() => {});
-  return await window.asked.ask(what, question);
+  window.states ??= [];
+  window.asked ??= new Cluster((text) => window.states.push(text));
+  const told = () => `no answer in four minutes; the worker: ${window.states.join("; ")}`;
+  const late = new Promise((_, reject) => setTimeout(() => reject(new Error(told())), 240_000));
+  return await Promise.race([window.asked.ask(what, question), late]);
 }
 """
 COUNT = """
@@ -145,6 +154,20 @@ def test_an_explanation_says_the_same(visitor: Visitor) -> None:
     found = [[process, lines] for process, lines in here(lambda: explained(question))]
     assert len(found) == 8 and "waits for a worker" in str(found)
     assert asked(visitor, question, "explain") == found
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_breaks_the_same_guarantee(visitor: Visitor, bug: Bug) -> None:
+    wish = {"name": bug.name, "planted": True}
+    done, there = json.loads(here(lambda: show(json.dumps(wish)))), visitor.page.evaluate(ASK, ["bug", wish])
+    assert there["outcome"] == done["outcome"] == "a guarantee is broken"
+    assert (there["digest"], there["events"]) == (done["digest"], done["events"])
+
+
+@pytest.mark.parametrize("seed", PADDED)
+def test_a_scenario_with_arrays_needs_no_numpy(visitor: Visitor, seed: int) -> None:
+    scenario = scenario_of(seed)
+    assert visitor.page.evaluate(ASK, ["scenario", scenario.to_json()])["digest"] == here(lambda: run(scenario)).digest
 
 
 def test_a_run_leaves_nothing_for_the_next(visitor: Visitor) -> None:

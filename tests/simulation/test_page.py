@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,19 @@ def test_faults_that_last_are_bars() -> None:
     assert data["lanes"][data["events"][number][1]] == ["wire", ""]
 
 
+def test_the_first_events_of_a_long_run_lose_no_message_that_arrives_later() -> None:
+    _, worker = place_of_the_task(crashed({}))
+    trace = crashed({("long_stall", worker, "user_code", 2): 1})
+    whole = page_data(trace)
+    received, sent = next((received, sent) for received, sent in trace.senders.items() if received > sent + 1)
+    data = page_data(trace, received)
+    assert data["events"] == whole["events"][:received] and sent in data["under_way"]
+    assert data["messages"] == [pair for pair in whole["messages"] if pair[1] < received]
+    ((stalled, _),) = whole["bars"]
+    assert page_data(trace, stalled)["bars"] == [] and page_data(trace, stalled + 1)["bars"] == whole["bars"]
+    assert whole["under_way"] == [] and page_data(trace, len(trace.events) + 1) == whole
+
+
 def test_a_lost_machine_is_one_fault_in_the_lane_of_its_raylet() -> None:
     with SimCluster([{"num_cpus": 1}] * 2, 7, show_output=False) as cluster:
         cluster.world.lose_node("n1")
@@ -196,6 +210,17 @@ class TestInABrowser:
         starts = Counter(start for start, _ in ends)
         ((start, count),) = starts.most_common(1)
         assert count == 2 and len({end for each, end in ends if each == start}) == 2
+
+    def test_a_message_under_way_at_the_last_event_is_neither_drawn_nor_lost(
+        self, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        received, sent = next((received, sent) for received, sent in trace.senders.items() if received > sent + 1)
+        monkeypatch.setattr("minray.simulation.page.page_data", partial(page_data, most=received))
+        write_page(trace, tmp_path / "run.html", "A head.")
+        dom = self.dom(tmp_path / "run.html", f"all=1&event={sent}")
+        (caption,) = re.findall(r'<p id="caption"[^>]*>(.*?)</p>', dom)
+        assert " sends " in caption and "never arrives" not in caption and 'class="message lost"' not in dom
+        assert len(re.findall(r'class="message(?: reply)?"', dom)) == sum(each < received for each in trace.senders)
 
     def test_polls_are_hidden_unless_asked_for(self, trace: Trace, tmp_path: Path) -> None:
         write_page(trace, tmp_path / "run.html", "A head.")

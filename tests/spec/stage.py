@@ -6,7 +6,6 @@ names of the operations that make them, and both travel inside values. So nothin
 
 from __future__ import annotations
 
-import contextlib
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minray.exceptions import ActorDiedError, LocalRayletDiedError, ObjectStoreFullError, OutOfDiskError
-
-with contextlib.suppress(ImportError):  # A browser has none: no world with padded values can be run there.
-    import numpy
+from tests.spec.filled import filled
 
 if TYPE_CHECKING:
     from tests.spec.programs import Body, Operation
@@ -101,7 +98,7 @@ def value_of(name: str, inside: dict[str, Any], padding: int) -> tuple[Any, ...]
     """
     if not padding:
         return name, inside
-    return name, inside, (numpy.full(padding, filling_of(name)[0], numpy.uint8), name, padding)
+    return name, inside, (filled(padding, filling_of(name)[0]), name, padding)
 
 
 def filling_of(maker: str) -> bytes:

@@ -3,20 +3,20 @@
     show(b'{"name": "ray-24359", "planted": true}')      JSON in, JSON out, as the page's other answers
     show_scenario(b'{"program": ...}')                   a scenario, with the code that this process has
 
-The bug is planted into the functions of this process, and taken back after the run. Bugs whose witnesses need numpy are left
-out, since the site has none (``SHOWN``). Of a lab's scenario the page says so.
+The bug is planted into the functions of this process, and taken back after the run. Nothing here needs numpy, which the site
+does not have (``tests/spec/filled.py``).
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from minray.simulation.browser.answers import DRAWN_EVENTS
 from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.page import headline, page_data
 from tests.spec.scenario import Scenario
@@ -25,16 +25,7 @@ from tests.spec.verdict import Verdict
 from tests.zoo.bugs import BUGS
 from tests.zoo.transplant import planted
 
-PADDED = re.compile(r'"(inline_limit|store_bytes)"')
-"""Fields of a world whose values are arrays."""
-TOO_LONG = {"ray-24359", "ray-50814"}
-"""Bugs whose runs have 18,000 and 90,000 events, which a page draws too slowly."""
-SHOWN = {
-    bug.name: bug
-    for bug in BUGS
-    if bug.witness.exists() and bug.name not in TOO_LONG and not PADDED.search(bug.witness.read_text())
-}
-"""The bugs that the playground shows."""
+NAMED = {bug.name: bug for bug in BUGS}
 GUARANTEES = re.compile(r"^\| ([A-Z]+\d+) \| ([^|]+) \|", re.M)
 """Matches the number and the sentence of a guarantee in a table of the documentation."""
 
@@ -57,7 +48,7 @@ def menu(pages: list[Path]) -> list[dict[str, Any]]:
             "guarantee": f"{bug.prop}: {sentences.get(bug.prop, 'an exception that nobody caught')}",
             "program": readable(Scenario.from_json(bug.witness.read_text())),
         }
-        for bug in SHOWN.values()
+        for bug in BUGS
     ]
 
 
@@ -70,7 +61,7 @@ def readable(scenario: Scenario) -> str:
 def show(question: str) -> bytes:
     """Run the witness of a bug; return what the page shows of it."""
     wish = msgspec.json.decode(question, type=Wish)
-    bug = SHOWN[wish.name]
+    bug = NAMED[wish.name]
     scenario = Scenario.from_json(bug.witness.read_text())
     with planted(bug.mutations) if wish.planted else nullcontext():
         verdict = run(scenario)
@@ -78,9 +69,7 @@ def show(question: str) -> bytes:
 
 
 def show_scenario(text: str) -> bytes:
-    """Run a scenario in JSON; return what the page shows of it. Raises ValueError if it needs numpy in a browser."""
-    if sys.platform == "emscripten" and PADDED.search(text):
-        raise ValueError("This scenario has arrays, and the playground has no numpy. Run it on your machine.")
+    """Run a scenario in JSON; return what the page shows of it."""
     scenario = Scenario.from_json(text)
     return _answer(scenario, run(scenario))
 
@@ -98,6 +87,7 @@ def _answer(scenario: Scenario, verdict: Verdict) -> bytes:
         "output": [],
         "answers": list(verdict.answers.items()),
         "missed": [],
-        "page": page_data(verdict.trace),
+        "events": len(events),
+        "page": page_data(verdict.trace, DRAWN_EVENTS),
     }
     return msgspec.json.encode(answer)

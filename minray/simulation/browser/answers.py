@@ -26,6 +26,8 @@ from minray.simulation.trace import OUTPUT
 
 EXPLAIN_S = 30.0
 """Virtual seconds that processes have to explain what waits."""
+DRAWN_EVENTS = 10_000
+"""Number of events that the page draws of a run. A browser draws so many in about a second."""
 
 
 class PageQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +53,8 @@ def answer_of(script: Script, done: Performance) -> dict[str, Any]:
         "output": [event.details[1] for event in events if event.kind == OUTPUT and event.process.startswith("driver")],
         "answers": list(cluster.oracle.answers.items()),
         "missed": list(cluster.missed.items()),
-        "page": page_data(cluster.trace),
+        "events": len(events),
+        "page": page_data(cluster.trace, DRAWN_EVENTS),
     }
 
 

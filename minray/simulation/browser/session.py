@@ -18,7 +18,7 @@ import msgspec
 from js import performance
 from pyodide.ffi import to_js
 
-from minray.simulation.browser.answers import PageQuestion, answer_of, explained
+from minray.simulation.browser.answers import DRAWN_EVENTS, PageQuestion, answer_of, explained
 from minray.simulation.browser.stacks import put_away
 from minray.simulation.cluster import SimCluster
 from minray.simulation.loop import TICKS_PER_SECOND
@@ -61,7 +61,8 @@ class Session:
     def _on_event(self, cluster: SimCluster) -> None:
         trace = cluster.trace
         if len(trace.events) % EVENTS_BETWEEN_LOOKS == 0 and performance.now() - self._posted_at > POST_MS:
-            self._post(_write({"seconds": trace.events[-1].ticks / TICKS_PER_SECOND, "page": page_data(trace)}))
+            seconds = trace.events[-1].ticks / TICKS_PER_SECOND
+            self._post(_write({"seconds": seconds, "page": page_data(trace, DRAWN_EVENTS)}))
             self._posted_at = performance.now()
 
 
