@@ -48,7 +48,13 @@ export class Cluster {
 
   onBroken(cause) {
     if (this.isReady) this.stop(`Python in this page has failed (${cause}). It starts again, and then you can run another program.`);
-    else this.onState(`The worker has failed: ${cause}`, false);
+    else this.onFailed(`The worker has failed: ${cause}`);
+  }
+
+  /** Tell that the worker will never be ready, also those who have asked it already. */
+  onFailed(reason) {
+    this.onState(reason, false);
+    this.rejectAll(reason);
   }
 
   rejectAll(reason) {
@@ -62,10 +68,7 @@ export class Cluster {
       return;
     }
     if (stage) this.onState(`${stage} …`, false);
-    if (failed) {
-      this.onState(`Loading has failed: ${failed}`, false);
-      this.rejectAll(`loading has failed: ${failed}`);
-    }
+    if (failed) this.onFailed(`Loading has failed: ${failed}`);
     if (ready) {
       this.isReady = true;
       this.onState(`Ready: Python ${ready.python}, loaded in ${ready.seconds.toFixed(1)} s`, true);
@@ -77,7 +80,13 @@ export class Cluster {
       return;
     }
     this.open.delete(id);
-    if (error === undefined) asked.resolve(read(answer));
-    else asked.reject(new Error(error));
+    if (error !== undefined) asked.reject(new Error(error));
+    else {
+      try {
+        asked.resolve(read(answer));
+      } catch {
+        asked.reject(new Error("The answer of the run is damaged."));
+      }
+    }
   }
 }

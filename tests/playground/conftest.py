@@ -19,6 +19,7 @@ from tests.served import served
 if TYPE_CHECKING:
     from tests.dashboard.browser.visitor import Visitor
 
+pytest.register_assert_rewrite("tests.dashboard.browser.visitor")  # It tells what went wrong on a page.
 ASKED = "MINRAY_TEST_PLAYGROUND"
 """Environment variable with the folder of the site; without it the tests are skipped."""
 READY_MS = 120_000

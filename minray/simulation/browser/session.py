@@ -19,7 +19,7 @@ from js import performance
 from pyodide.ffi import to_js
 
 from minray.simulation.browser.answers import DRAWN_EVENTS, PageQuestion, answer_of, explained
-from minray.simulation.browser.stacks import put_away
+from minray.simulation.browser.stacks import put_away, steady_tracing
 from minray.simulation.cluster import SimCluster
 from minray.simulation.loop import TICKS_PER_SECOND
 from minray.simulation.page import page_data
@@ -54,8 +54,8 @@ class Session:
             return _write(explained(asked))
 
     def call(self, answer: Callable[[str], bytes], question: str) -> Any:
-        """Call a function that runs a simulation of its own, and return its answer."""
-        with put_away():
+        """Call a function that runs a simulation of its own, whose threads may be traced; return its answer."""
+        with put_away(), steady_tracing():
             return to_js(answer(question))
 
     def _on_event(self, cluster: SimCluster) -> None:
