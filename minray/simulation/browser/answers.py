@@ -27,7 +27,7 @@ from minray.simulation.trace import OUTPUT
 EXPLAIN_S = 30.0
 """Virtual seconds that processes have to explain what waits."""
 DRAWN_EVENTS = 10_000
-"""Number of events that the page draws of a run. A browser draws so many in about a second."""
+"""Number of events that the page draws of a run, which takes a browser about a second."""
 
 
 class PageQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
