@@ -75,18 +75,19 @@ export class Cluster {
     }
     const asked = this.open.get(id);
     if (!asked) return;
+    let told;
+    try {
+      told = error === undefined ? read(partial ?? answer) : null;
+    } catch {  // It happens rarely, and never in a new worker. What else is damaged there cannot be known.
+      this.onBroken("its memory is damaged");
+      return;
+    }
     if (partial !== undefined) {
-      asked.onPartial(read(partial));
+      asked.onPartial(told);
       return;
     }
     this.open.delete(id);
-    if (error !== undefined) asked.reject(new Error(error));
-    else {
-      try {
-        asked.resolve(read(answer));
-      } catch {
-        asked.reject(new Error("The answer of the run is damaged."));
-      }
-    }
+    if (error === undefined) asked.resolve(told);
+    else asked.reject(new Error(error));
   }
 }
