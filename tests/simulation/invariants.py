@@ -48,7 +48,10 @@ from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
 from tests.simulation.news import News
 from tests.simulation.objects import Objects
+from tests.simulation.progress import Progress
 from tests.simulation.repeats import Repeats
+from tests.simulation.unanswered import watch_calls
+from tests.simulation.victims import Victims
 
 MOST_MESSAGES = 30_000
 """Three times what the largest scenario of a campaign sends."""
@@ -95,6 +98,9 @@ class Watch:
         self.news = News(self.on_broken)
         self.deaths = Deaths(self.on_broken, cluster.world.loop)
         self.repeats = Repeats(self.on_broken)
+        self.victims = Victims(self.on_broken, cluster.world.loop)
+        self.progress = Progress(cluster, self.on_broken)
+        watch_calls(cluster.world.loop, self.on_broken)
         cluster.raylets = Raylets(cluster.raylets, self._on_raylet)
         for name, raylet in cluster.raylets.items():
             self._on_raylet(name, raylet)
@@ -123,6 +129,7 @@ class Watch:
         self.news.add_raylet(name, raylet)
         self.deaths.add_raylet(name, raylet)
         self.repeats.add_raylet(name, raylet)
+        self.victims.add_raylet(name, raylet)
         self._watch_resources(name, raylet._broker.local.resources)
 
     def on_broken(self, prop: str, text: str) -> None:
@@ -171,6 +178,7 @@ class Watch:
         self.holders.add(process, core)
         self.actors.add(core)
         self.news.add_core(core)
+        self.victims.add_core(core)
         cancel = core.submission.outcomes.cancel_task
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
@@ -230,6 +238,7 @@ class Watch:
             self.deaths.add_gcs(self._gcs)
         self.deaths.on_send(self.cluster.cores.get(end.pipe.source.name), message, word)
         self.repeats.on_send(end, message, self.cluster.world.loop.ticks)
+        self.victims.on_send(end, message, word, self._gcs_actors)
         if self.messages == self._most_messages:
             storm = f"{self.messages} messages; the last one is {word}"
             self.on_broken("L5", storm)

@@ -8,6 +8,7 @@ no outcome. It is seen here, because its messages are counted.
 | L5 | a request of ``ONCE`` is sent | it was not just sent on the same channel, which loses nothing unless it breaks |
 | L5 | any request is sent | its receiver was not sent the same one more than ``MOST_A_SECOND`` times in the last second |
 | L5 | a copy is written to disk | it is not there already |
+| G112 | a request is sent again | it has the same buffers |
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Repeats:
         self._on_broken = on_broken
         self._sent: dict[tuple[Any, str, bytes], int] = {}
         """Time at which each request of ``ONCE`` was sent last, by the channel's end, method and record."""
+        self._buffers: dict[tuple[str, str, str, bytes], tuple[int, ...]] = {}
+        """Sizes of the buffers of each request that has had some, by sender, receiver, method and record."""
+        self._with_buffers: set[str] = set()
+        """Methods of these requests."""
         self._times: dict[tuple[str, str, str, bytes], deque[int]] = {}
         """Times in the last second at which a process has sent the same request to another one."""
 
@@ -53,6 +58,8 @@ class Repeats:
         if message.kind != CALL:
             return
         name, source = message.method, end.pipe.source.name
+        if message.buffers or name in self._with_buffers:
+            self._expect_same_buffers(source, end.pipe.target.name, message)
         if name in ONCE and (source, name) != (GCS, "ReturnWorkerLease"):
             key = end, name, bytes(message.payload)
             if ticks < self._sent.get(key, -TWICE_TICKS) + TWICE_TICKS:
@@ -68,6 +75,14 @@ class Repeats:
             times.popleft()
         if len(times) == MOST_A_SECOND:
             self._on_broken("L5", f"{source} has sent {target} the same {name} {MOST_A_SECOND} times in a second")
+
+    def _expect_same_buffers(self, source: str, target: str, message: Any) -> None:
+        key = source, target, message.method, bytes(message.payload)
+        sizes = tuple(buffer.nbytes for buffer in message.buffers)
+        self._with_buffers.add(message.method)
+        if self._buffers.setdefault(key, sizes) != sizes:
+            before = self._buffers[key]
+            self._on_broken("G112", f"{source} repeats a {message.method} with buffers of {sizes} bytes, not {before}")
 
     def add_raylet(self, name: str, raylet: Any) -> None:
         """Look at what a node writes to disk."""

@@ -237,7 +237,7 @@ class ActorClient:
         self.submitted = 0
         """Number of calls made, for ``max_pending_calls``; written by user threads."""
         self.ended = 0
-        """Number of calls that are over; written by the loop."""
+        """Number of calls that are over, without those that run again; written by the loop."""
 
     @property
     def state(self) -> str:

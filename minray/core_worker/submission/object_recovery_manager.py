@@ -172,6 +172,8 @@ class ObjectRecoveryManager:
             self._keep_actor(task)
         else:
             task.handle_id = b""
+        if task.prepared.client is not None:
+            task.prepared.client.ended -= 1  # it is one of the pending calls again
         if task.stream is not None:  # noted now, because the task may fail before it is pushed
             task.items_lost = dict.fromkeys(self._lost_items(task))
         self._tasks.begin_again(task, needs)
