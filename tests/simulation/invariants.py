@@ -48,6 +48,7 @@ from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
 from tests.simulation.news import News
 from tests.simulation.objects import Objects
+from tests.simulation.order import Order
 from tests.simulation.progress import Progress
 from tests.simulation.repeats import Repeats
 from tests.simulation.unanswered import watch_calls
@@ -98,6 +99,7 @@ class Watch:
         self.news = News(self.on_broken)
         self.deaths = Deaths(self.on_broken, cluster.world.loop)
         self.repeats = Repeats(self.on_broken)
+        self.order = Order(self.on_broken)
         self.victims = Victims(self.on_broken, cluster.world.loop)
         self.progress = Progress(cluster, self.on_broken)
         watch_calls(cluster.world.loop, self.on_broken)
@@ -130,6 +132,7 @@ class Watch:
         self.deaths.add_raylet(name, raylet)
         self.repeats.add_raylet(name, raylet)
         self.victims.add_raylet(name, raylet)
+        self.order.add_raylet(name, raylet)
         self._watch_resources(name, raylet._broker.local.resources)
 
     def on_broken(self, prop: str, text: str) -> None:
@@ -179,6 +182,7 @@ class Watch:
         self.actors.add(core)
         self.news.add_core(core)
         self.victims.add_core(core)
+        self.order.add_core(core)
         cancel = core.submission.outcomes.cancel_task
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
@@ -236,6 +240,7 @@ class Watch:
             self._gcs = self.cluster.gcs
             self.news.add_gcs(self._gcs)
             self.deaths.add_gcs(self._gcs)
+            self.order.add_gcs(self._gcs)
         self.deaths.on_send(self.cluster.cores.get(end.pipe.source.name), message, word)
         self.repeats.on_send(end, message, self.cluster.world.loop.ticks)
         self.victims.on_send(end, message, word, self._gcs_actors)

@@ -40,6 +40,9 @@ class Bundles(Story, frozen=True):
     is_labelled: bool = False
     """Whether its bundles ask for any node that lacks a label."""
 
+    has_room_for_sure = True
+    """Whether nothing else takes what its bundles consist of."""
+
     def events(self) -> set[str]:
         return {"used", "dropped", "obtained again"}
 
@@ -51,18 +54,26 @@ class Bundles(Story, frozen=True):
         """Make the group, run a task in each bundle, and remove it."""
         labels = [{ZONE: f"!{NO_ZONE}"}] * self.bundles if self.is_labelled else None
         group = placement_group(
-            [{BERTH: 1}] * self.bundles,
+            [self.bundle()] * self.bundles,
             self.strategy,
             bundle_label_selector=labels,
         )
         try:
-            if not group.wait(PATIENCE_S if self.is_possible(count_nodes()) else self.pause_s):
+            if not self.waits_for(group):
                 return [("value", "late")]
             refs = [self._visit(group, index) for index in range(self.bundles)]
             looks = [look_at(ref, PATIENCE_S) for ref in refs]
             return [("value", group.id.hex()), *looks]
         finally:
             remove_placement_group(group)
+
+    def bundle(self) -> dict[str, float]:
+        """Resources of each bundle."""
+        return {BERTH: 1}
+
+    def waits_for(self, group: Any) -> bool:
+        """Wait for the group as long as it may take, and return whether it is ready."""
+        return bool(group.wait(PATIENCE_S if self.is_possible(count_nodes()) else self.pause_s))
 
     def _visit(self, group: Any, index: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(group, index, self.captures)
@@ -87,7 +98,7 @@ class Bundles(Story, frozen=True):
         losses = reading.model.losses
         (_, group), *looks = outcome["looks"]
         is_certain = not (losses.may_move_bundles() or outcome["has_changed"])
-        if is_certain and (group != "late") != self.is_possible(outcome["nodes"]):
+        if is_certain and self.has_room_for_sure and (group != "late") != self.is_possible(outcome["nodes"]):
             yield f"G104: {self.name} with {self.strategy} on {outcome['nodes']} nodes: {group}"
         for kind, shown in looks:
             if kind == "error" and shown not in self.errors(losses):
@@ -101,15 +112,39 @@ class Bundles(Story, frozen=True):
             yield f"G105: bundles of {self.name} are on several nodes: {places}"
 
 
+class Benches(Bundles, frozen=True):
+    """A placement group whose bundles have a CPU each. A task in a bundle waits for its child, which may need that CPU, too.
+
+    Two waits for the group end at different times, and one of them is given up.
+    """
+
+    impatience_s: float = 0.01
+    """Seconds after which the first wait for the group is given up."""
+
+    has_room_for_sure = False
+
+    def bundle(self) -> dict[str, float]:
+        return {BERTH: 1, "CPU": 1}
+
+    def waits_for(self, group: Any) -> bool:
+        ready = group.ready()
+        is_ready = bool(group.wait(self.impatience_s)) or bool(group.wait(10.0))
+        return look_at(ready, PATIENCE_S)[0] == "value" if is_ready else False
+
+    def _visit(self, group: Any, index: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(group, index, self.captures)
+        return visit.options(num_cpus=1, scheduling_strategy=strategy, max_retries=-1).remote(int(self.captures))
+
+
 def count_nodes() -> int:
     return sum(node["Alive"] for node in minray.nodes())
 
 
 @minray.remote
-def visit() -> list[str]:
+def visit(cpus_of_child: int = 0) -> list[str]:
     """Say the node, the placement group, and the group of a child task."""
     own = minray.util.get_current_placement_group()
-    child = minray.get(find_group.options(num_cpus=0, max_retries=-1).remote())
+    child = minray.get(find_group.options(num_cpus=cpus_of_child, max_retries=-1).remote())
     return [minray.get_runtime_context().get_node_id(), "" if own is None else own.id.hex(), child]
 
 

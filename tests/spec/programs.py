@@ -43,7 +43,7 @@ from minray.util.scheduling_strategies import (
 from tests.spec.abandoned import Abandon
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, Settle, away
 from tests.spec.awkward import Awkward
-from tests.spec.bundles import Bundles
+from tests.spec.bundles import Benches, Bundles
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
@@ -56,6 +56,7 @@ from tests.spec.grumblers import Grumbling
 from tests.spec.homecomers import Homecoming
 from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
+from tests.spec.lines import Line
 from tests.spec.looks import Look
 from tests.spec.luggage import Luggage
 from tests.spec.residents import Seating
@@ -728,6 +729,7 @@ Operation = (
     | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
+    | Benches | Line
 )
 
 

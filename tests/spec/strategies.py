@@ -83,6 +83,7 @@ from tests.spec.vocabulary import (
     with_endowments,
     with_homecomings,
     with_later_stories,
+    with_lines,
     with_new_stories,
     with_riches,
     with_setup_hooks,
@@ -272,6 +273,7 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     program, world = with_vocabulary(scenario.program, scenario.seed, has_gpus=True), scenario.world
     program = with_later_stories(program, Random(f"later stories of {scenario.seed}"))
     program = with_new_stories(program, Random(f"new stories of {scenario.seed}"))
+    program = with_lines(program, Random(f"lines of {scenario.seed}"))
     program = with_setup_hooks(program, Random(f"setup hooks of {scenario.seed}"))
     if keeps_drivers(world) and not program.leavers():
         program = with_endowments(program, Random(f"endowments of {scenario.seed}"))

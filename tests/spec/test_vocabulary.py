@@ -16,7 +16,7 @@ from tests.spec import trial
 from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
-from tests.spec.bundles import Bundles
+from tests.spec.bundles import Benches, Bundles
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
@@ -28,6 +28,7 @@ from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbler, Grumbling
 from tests.spec.job_environments import Hooked
 from tests.spec.lanes import Lanes
+from tests.spec.lines import Line
 from tests.spec.luggage import Luggage
 from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
@@ -41,6 +42,7 @@ from tests.spec.trial import _unraisable, run
 from tests.spec.vocabulary import (
     STORIES,
     with_later_stories,
+    with_lines,
     with_new_stories,
     with_riches,
     with_setup_hooks,
@@ -94,6 +96,9 @@ STORIES_TOLD = (
     Contest("whole nodes", 3, 1, 0.3, 2, "SPREAD", fills_nodes=True),
     Burdens("burdens"),
     Luggage("luggage"),
+    Benches("benches", 1, "STRICT_PACK", captures=True, impatience_s=0.0),
+    Line("slow", 6),
+    Line("waits", 6, waits=True),
 )
 
 
@@ -129,6 +134,12 @@ def test_new_stories_are_told_in_some_programs() -> None:
     programs = [with_new_stories(PLAIN, Random(seed)) for seed in range(300)]
     told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
     assert {type(story) for story in told} == {Contest, Burdens, Luggage} and 15 < len(told) < 70
+
+
+def test_lines_and_benches_are_drawn_in_some_programs() -> None:
+    programs = [with_lines(PLAIN, Random(seed)) for seed in range(300)]
+    told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
+    assert {type(story) for story in told} == {Benches, Line} and 15 < len(told) < 70
 
 
 def test_g104_a_contest_makes_nodes_refuse_bundles_beside_others_that_they_have_reserved() -> None:
@@ -237,6 +248,9 @@ LATER = (["a", "b"], [1, 2, 3], ["again"])
         (Tool("s"), looks([0, 2, 4, 6]), Losses(), {"G1"}),
         (Tool("s"), looks([0, 2, 4, 6]), CRASH, set()),
         (Awkward("s", "put"), looks(None), Losses(), {"G1"}),
+        (Line("s", 2), looks(0, 1, 2, 0, 0), Losses(), {"G1"}),
+        (Line("s", 2), looks(0, 1, 2, 0, 1), Losses(), set()),
+        (Line("s", 1, max_retries=0), looks(0, 1, 2, "WorkerCrashedError"), CRASH, set()),
         (Awkward("s", "put"), looks("ValueError"), Losses(), set()),
     ],
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.spec.awkward import PLACES, Awkward
-from tests.spec.bundles import Bundles
+from tests.spec.bundles import Benches, Bundles
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
@@ -26,6 +26,7 @@ from tests.spec.grumblers import Grumbling
 from tests.spec.homecomers import Homecoming
 from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
+from tests.spec.lines import Line
 from tests.spec.luggage import Luggage
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
@@ -163,6 +164,13 @@ def with_new_stories(program: Program, random: Random) -> Program:
     return _with_story(program, random, lambda number: random.choice(NEW_STORIES)(f"new{number}", random))
 
 
+def with_lines(program: Program, random: Random) -> Program:
+    """In an eighth of the programs, let a driver use CPUs of bundles, or a line of short tasks; for the simulation only."""
+    if random.random() >= 0.125:
+        return program
+    return _with_story(program, random, lambda number: random.choice((_benches, _line))(f"line{number}", random))
+
+
 def with_setup_hooks(program: Program, random: Random) -> Program:
     """In a twentieth of the programs, let a driver have a setup hook, and a story about it; for the simulation only."""
     if random.random() >= 0.05:
@@ -270,6 +278,17 @@ def _burdens(name: str, random: Random) -> Story:
 
 def _luggage(name: str, random: Random) -> Story:
     return Luggage(name, random.choice((0, 3)))
+
+
+def _benches(name: str, random: Random) -> Story:
+    strategy = random.choice(("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"))
+    bundles, captures, impatience_s = random.randint(1, 2), random.random() < 0.7, random.choice((0.0, 0.01, 0.3))
+    return Benches(name, bundles, strategy, captures, impatience_s=impatience_s)
+
+
+def _line(name: str, random: Random) -> Story:
+    tasks, retries = random.randint(4, 14), random.choice((0, 3, -1))
+    return Line(name, tasks, random.randrange(tasks), random.choice((0.05, 0.5, 5.0)), random.random() < 0.4, retries)
 
 
 NEW_STORIES: tuple[Callable[[str, Random], Story], ...] = (_contest, _contest, _burdens, _luggage)
