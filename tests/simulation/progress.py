@@ -23,6 +23,8 @@ APART_TICKS = TICKS_PER_SECOND // 200
 LOOKS_EACH = 100
 ALL_EACH = 20
 """Number of looks of which one is at all processes. The others are at those that have run since the last look."""
+SUMS_EACH = 4
+"""Number of looks of which one compares counts, too, which takes as long as all the rest."""
 
 Rule = Callable[[Any, float], Iterator[str]]
 """Gets a core worker, raylet or gcs, and the time on its clock; says what waits there without need."""
@@ -61,12 +63,12 @@ class Progress:
         for process in processes:
             if not process.can_run or process.ready:
                 continue
-            for prop, rules, one in self._rules_of(process):
+            for prop, rules, one in self._rules_of(process, self._looks % SUMS_EACH == 0):
                 for rule in rules:
                     for text in rule(one, process.time()):
                         self._on_broken(prop, f"{process.name} {text}")
 
-    def _rules_of(self, process: SimProcess) -> Iterator[tuple[str, tuple[Rule, ...], Any]]:
+    def _rules_of(self, process: SimProcess, counts: bool) -> Iterator[tuple[str, tuple[Rule, ...], Any]]:
         cluster, name = self._cluster, process.name
         if name == GCS:
             if cluster.gcs is not None and hasattr(cluster.gcs, "_group_scheduler"):
@@ -75,9 +77,9 @@ class Progress:
             raylet = cluster.raylets.get(process.node)
             if raylet is not None and raylet._closing is None and not raylet._broker.scheduler._is_closed:
                 yield "L1", progress_of_nodes.RULES, raylet
-                yield "S1", sums.OF_NODES, raylet
+                yield "S1", sums.OF_NODES if counts else (), raylet
         elif name in cluster.cores:
             core = cluster.cores[name]
             if core.gcs.death is None and core.raylet.death is None and not core.process.is_exiting:
                 yield "L1", progress_of_work.RULES, core
-                yield "S1", sums.OF_CORES, core
+                yield "S1", sums.OF_CORES if counts else (), core

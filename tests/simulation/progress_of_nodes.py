@@ -109,7 +109,7 @@ def requests_for_memory(raylet: Any, now: float) -> Iterator[str]:
     is_short = wanted or table.unspilled_bytes - manager._writing_bytes > manager._threshold_bytes
     has_enough = not manager.writing or table.spillable_bytes >= manager._config.min_spilling_size
     if is_short and has_enough and table.spillable_count() and manager.writing < manager._config.max_io_workers:
-        if manager.can_write(now) and not raylet.io_workers._is_closed:
+        if manager.can_write(now) and not manager._pauses and not raylet.io_workers._is_closed:
             yield f"is short of memory, and does not write the {table.spillable_count()} copies that it could"
 
 

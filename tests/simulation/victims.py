@@ -4,7 +4,7 @@
 |---|---|---|
 | G89 | a raylet kills a worker for memory | idle workers come first, then those that can be retried, then the newest lease |
 | G89 | a lease is requested | it says truly whether what it is for can be retried |
-| state | a node tells its resources or figures | none is below zero, and none is free that is not there |
+| state | a node tells its figures | none is below zero |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minray.raylet.worker_pool import IDLE, LEASED
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimLoop
 
-FIGURES = frozenset({"GetNodeStats reply", "GetNodeMetrics reply", "ReportResources"})
+FIGURES = frozenset({"GetNodeStats reply", "GetNodeMetrics reply"})
 """Messages whose numbers are amounts, so that none is negative."""
 
 
