@@ -35,6 +35,7 @@ from minray.simulation.trace import LIFE
 from tests.simulation.census import unfinished
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import LIMIT_S, SETTLE_S, Account, leftovers, printed
+from tests.simulation.residue import norm, residue
 from tests.simulation.rest import is_held_up, unrest
 from tests.simulation.views import stale_views
 from tests.spec.answers import ask_again
@@ -90,6 +91,7 @@ def run(scenario: Scenario, on_chance: Callable[[Key], None] | None = None, limi
     A program that takes longer than ``limit_s`` virtual seconds, beside its sleeps, counts as one that never ends.
     """
     scenario = Scenario.from_json(scenario.to_json())
+    norm()  # which needs a world of its own, the first time
     overrides = None if scenario.overrides is None else dict(scenario.overrides)
     store = {"object_store_memory": scenario.world.store_bytes} if scenario.world.store_bytes else {}
     nodes: list[dict[str, Any]] = [node.described() | store for node in scenario.world.nodes]
@@ -228,6 +230,7 @@ def _drive(
     for number, driver in enumerate(drivers):
         if driver.done() and number not in gone and (number not in program.leavers() or not has_left(driver)):
             found.append(f"L1: a driver ended with {driver.exception()!r}")
+    found += residue(cluster, ("driver", "worker"), lost)
     found += [*unfinished(cluster, frozenset(lost)), *unheard(cluster, program, gone | program.leavers(), blows)]
     found += ask_again(cluster, program, lost)
     verdict_is_in = True
@@ -240,7 +243,7 @@ def _drive(
     if len(histories.keys() | gone) == len(drivers):
         told = [None if number in gone else histories[number] for number in range(len(drivers))]
         found += problems(program, losses, told, reports(cluster), _facts(cluster, farewells))
-    found += watch.problems + traffic.stayed()
+    found += watch.problems + traffic.stayed() + residue(cluster, ("raylet", "gcs"))
     return found + [f"L2: after the drivers' end: {problem}" for problem in leftovers(cluster)]
 
 
