@@ -52,6 +52,7 @@ from tests.simulation.order import Order
 from tests.simulation.progress import Progress
 from tests.simulation.repeats import Repeats
 from tests.simulation.unanswered import watch_calls
+from tests.simulation.unseen import Unseen
 from tests.simulation.victims import Victims
 
 MOST_MESSAGES = 30_000
@@ -100,6 +101,7 @@ class Watch:
         self.deaths = Deaths(self.on_broken, cluster.world.loop)
         self.repeats = Repeats(self.on_broken)
         self.order = Order(self.on_broken)
+        self.unseen = Unseen()
         self.victims = Victims(self.on_broken, cluster.world.loop)
         self.progress = Progress(cluster, self.on_broken)
         watch_calls(cluster.world.loop, self.on_broken)
@@ -166,6 +168,11 @@ class Watch:
             if info.death.kind == JOB_FINISHED and is_known and not gcs.job_is_over(job_of_actor(info.actor_id)):
                 self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its job, which is not over")
 
+    def unreported(self) -> list[str]:
+        """Return the errors that nobody has seen or heard of, in a cluster at rest whose references are gone."""
+        cores, alive = self.cluster.cores, self.cluster.alive()
+        return list(self.unseen.unreported({core.config.worker_id.hex() for name, core in cores.items() if name in alive}))
+
     def _on_core(self, core: Any) -> None:
         self._connect(core)
         process = current_process.get()
@@ -183,6 +190,7 @@ class Watch:
         self.news.add_core(core)
         self.victims.add_core(core)
         self.order.add_core(core)
+        self.unseen.add_core(core)
         cancel = core.submission.outcomes.cancel_task
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:

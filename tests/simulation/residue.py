@@ -41,11 +41,14 @@ REASONS: dict[str, str] = {
         StartFailures.in_all StartFailures.reason StartFailures.timed_out StartFailures.in_a_row
         TaskExecutor._call_counts TaskManager.recent TaskManager.submitted_count TaskProfile._labels
         TaskProfile._templates TaskProfile._phases WorkerDeaths.evictions WorkerDeaths.failures _Method.nanoseconds
+        _Outbox.dropped _Outbox.dropped_of _WorkerStream.kept_mark _WorkerStream.mark _WorkerStream.task_id
+        _WorkerStream.task_name
         _Outbox.warnings _Outbox.lines OutputNames.is_named KeptMetrics.series KeptMetrics.size KeptMetrics._ended
         KeptMetrics._living
     """,
     "ids of what is over, which only refuse late messages": """
-        ActorTaskReceiver._dead EndedLeases._ends GcsActorManager._forgotten GcsActorManager._kills
+        ActorTaskReceiver._dead ActorTaskReceiver._over ClusterLeaseManager._confirmed _Topic.complete_since
+        EndedLeases._ends GcsActorManager._forgotten GcsActorManager._kills
         GcsActorManager._outbid LeaseTable.ended ObjectDirectory._dead_nodes ObjectDirectory._heard
         ObjectDirectory._over ObjectTable._aborted ObjectTable._freed ObjectTable._spent
         PlacementGroupManager._forgotten PlacementGroupManager._refused PlacementGroupResourceManager._over

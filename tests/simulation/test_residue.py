@@ -1,4 +1,4 @@
-"""What a process at rest shows that a new one does not: a planted rest is seen, and the exceptions are attributes of today."""
+"""What a process at rest shows and a new one does not: what is planted is seen, and the exceptions exist."""
 
 from __future__ import annotations
 
