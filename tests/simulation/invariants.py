@@ -44,6 +44,7 @@ from minray.simulation.cluster import GCS
 from minray.simulation.loop import SimProcess, current_process
 from tests.simulation.actor_watch import ActorWatch
 from tests.simulation.deaths import Deaths
+from tests.simulation.figures import Figures
 from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
 from tests.simulation.news import News
@@ -101,7 +102,7 @@ class Watch:
         self.deaths = Deaths(self.on_broken, cluster.world.loop)
         self.repeats = Repeats(self.on_broken)
         self.order = Order(self.on_broken)
-        self.unseen = Unseen()
+        self.unseen, self.figures = Unseen(), Figures()
         self.victims = Victims(self.on_broken, cluster.world.loop)
         self.progress = Progress(cluster, self.on_broken)
         watch_calls(cluster.world.loop, self.on_broken)
@@ -135,6 +136,7 @@ class Watch:
         self.repeats.add_raylet(name, raylet)
         self.victims.add_raylet(name, raylet)
         self.order.add_raylet(name, raylet)
+        self.figures.add_raylet(name, raylet)
         self._watch_resources(name, raylet._broker.local.resources)
 
     def on_broken(self, prop: str, text: str) -> None:
@@ -168,10 +170,11 @@ class Watch:
             if info.death.kind == JOB_FINISHED and is_known and not gcs.job_is_over(job_of_actor(info.actor_id)):
                 self.on_broken("G25", f"the gcs says that {describe(info)} has ended with its job, which is not over")
 
-    def unreported(self) -> list[str]:
-        """Return the errors that nobody has seen or heard of, in a cluster at rest whose references are gone."""
+    def look_at_rest(self) -> list[str]:
+        """Return the errors that nobody has seen or heard of, and wrong figures, in a cluster at rest."""
         cores, alive = self.cluster.cores, self.cluster.alive()
-        return list(self.unseen.unreported({core.config.worker_id.hex() for name, core in cores.items() if name in alive}))
+        living = alive | {core.config.worker_id.hex() for name, core in cores.items() if name in alive}
+        return [*self.unseen.unreported(living), *self.figures.wrong(living)]
 
     def _on_core(self, core: Any) -> None:
         self._connect(core)
@@ -191,6 +194,7 @@ class Watch:
         self.victims.add_core(core)
         self.order.add_core(core)
         self.unseen.add_core(core)
+        self.figures.add_core(core)
         cancel = core.submission.outcomes.cancel_task
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:

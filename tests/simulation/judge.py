@@ -74,7 +74,7 @@ def drive(
         driver.result()
     cluster.settle(settle_s)
     watched.look_at_gcs()
-    problems = watched.problems + leftovers(cluster) + unrest(cluster) + watched.unreported()
+    problems = watched.problems + leftovers(cluster) + unrest(cluster) + watched.look_at_rest()
     verdict_is_in = True
     assert not problems, "\n".join(problems)
     cluster.wait_for(driver)

@@ -152,6 +152,16 @@ def _fits_next(pushes: Any) -> bool:
     return bool(pushes.bytes_in_flight + pushes._waiting[0][0] <= pushes._limit_bytes)
 
 
+def idle_workers(raylet: Any, now: float) -> Iterator[str]:
+    """Workers of a job that is over are idle only until they are asked to end."""
+    scheduler, pool = raylet._broker.scheduler, raylet._broker.pool
+    late_s = 2 * scheduler._system.kill_idle_workers_interval_ms / 1000 + 1.0
+    for worker in pool._idle.values():
+        if worker.binding is not None and pool.is_over(worker.binding.job_id) and now - worker.idle_since > late_s:
+            yield f"keeps the worker {short(worker.worker_id)} of a job that is over"
+
+
 RULES: tuple[Callable[[Any, float], Iterator[str]], ...] = (
     leases_that_fit, leases_that_fit_elsewhere, leases_without_workers, requests_for_memory, requests_for_copies, transfers,
+    idle_workers,
 )  # fmt: skip

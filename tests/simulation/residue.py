@@ -72,6 +72,9 @@ REASONS: dict[str, str] = {
         Allocator._ends Allocator._holes Allocator._touched CreateRequestQueue._free_bytes
         CreateRequestQueue._is_stuck CreateRequestQueue._spillable_bytes
     """,
+    "a memory of trouble, which only delays the next attempt": """
+        LocalObjectManager._pauses StartFailures.again_at WorkerPool._failures_before WorkerPool._first_tasks
+    """,
     "what the world is": """
         MemoryMonitor._period_s MemoryMonitor._task NodeView.death_cause NodeView.draining NodeView.waiting
         ClusterResourceScheduler._last_spread ActorProcess.actor_id

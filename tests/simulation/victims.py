@@ -3,6 +3,7 @@
 | | looked at when | |
 |---|---|---|
 | G89 | a raylet kills a worker for memory | idle workers come first, then those that can be retried, then the newest lease |
+| L5 | a raylet ends idle workers | they are idle for long, and more are idle than CPUs are free |
 | G89 | a lease is requested | it says truly whether what it is for can be retried |
 | state | a node tells its figures | none is below zero |
 """
@@ -49,7 +50,19 @@ class Victims:
             self._expect_right_one(name, raylet._broker, victim.worker_id)
             kill(victim, *args)
 
-        scheduler._grant, workers.kill = watched_grant, watched_kill
+        reap, pool = raylet._broker.pool.reap, raylet._broker.pool
+
+        def watched_reap(now: float, free_cpus: int, threshold_s: float) -> Any:
+            idle = dict(pool._idle)
+            reaped = reap(now, free_cpus, threshold_s)
+            is_needed = [one for one, force in reaped if not force and one.worker_id in idle]
+            left = len(idle) - len(reaped)
+            early = [one for one in is_needed if now - one.idle_since <= threshold_s]
+            if early or (is_needed and left < min(free_cpus, len(idle) - len(reaped) + len(is_needed))):
+                self._on_broken("L5", f"{name} ends {len(is_needed)} idle workers that it should keep")
+            return reaped
+
+        scheduler._grant, workers.kill, pool.reap = watched_grant, watched_kill, watched_reap
 
     def _expect_right_one(self, name: str, broker: Any, victim: bytes) -> None:
         pool = broker.pool

@@ -230,7 +230,7 @@ def _drive(
     for number, driver in enumerate(drivers):
         if driver.done() and number not in gone and (number not in program.leavers() or not has_left(driver)):
             found.append(f"L1: a driver ended with {driver.exception()!r}")
-    found += [*residue(cluster, ("driver", "worker"), lost), *watch.unreported()]
+    found += [*residue(cluster, ("driver", "worker"), lost), *watch.look_at_rest()]
     found += [*unfinished(cluster, frozenset(lost)), *unheard(cluster, program, gone | program.leavers(), blows)]
     found += ask_again(cluster, program, lost)
     verdict_is_in = True
