@@ -52,6 +52,7 @@ from tests.simulation.objects import Objects
 from tests.simulation.order import Order
 from tests.simulation.progress import Progress
 from tests.simulation.repeats import Repeats
+from tests.simulation.told import Told
 from tests.simulation.unanswered import watch_calls
 from tests.simulation.unseen import Unseen
 from tests.simulation.victims import Victims
@@ -102,7 +103,7 @@ class Watch:
         self.deaths = Deaths(self.on_broken, cluster.world.loop)
         self.repeats = Repeats(self.on_broken)
         self.order = Order(self.on_broken)
-        self.unseen, self.figures = Unseen(), Figures()
+        self.unseen, self.figures, self.told = Unseen(), Figures(), Told(self.on_broken)
         self.victims = Victims(self.on_broken, cluster.world.loop)
         self.progress = Progress(cluster, self.on_broken)
         watch_calls(cluster.world.loop, self.on_broken)
@@ -195,6 +196,7 @@ class Watch:
         self.order.add_core(core)
         self.unseen.add_core(core)
         self.figures.add_core(core)
+        self.told.add(core)
         cancel = core.submission.outcomes.cancel_task
 
         def watched_cancel(task: Any, force: bool, recursive: bool) -> None:
