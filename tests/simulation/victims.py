@@ -56,9 +56,9 @@ class Victims:
             idle = dict(pool._idle)
             reaped = reap(now, free_cpus, threshold_s)
             is_needed = [one for one, force in reaped if not force and one.worker_id in idle]
-            left = len(idle) - len(reaped)
+            left = len(idle) - sum(one.worker_id in idle for one, _ in reaped)
             early = [one for one in is_needed if now - one.idle_since <= threshold_s]
-            if early or (is_needed and left < min(free_cpus, len(idle) - len(reaped) + len(is_needed))):
+            if early or (is_needed and left < free_cpus):
                 self._on_broken("L5", f"{name} ends {len(is_needed)} idle workers that it should keep")
             return reaped
 
