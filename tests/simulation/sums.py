@@ -46,6 +46,19 @@ def leases(raylet: Any, _now: float) -> Iterator[str]:
     })  # fmt: skip
 
 
+def gpus(raylet: Any, _now: float) -> Iterator[str]:
+    """What a pool of GPUs has given away is what leases and bundles have of it."""
+    local = raylet._broker.local
+    holders = [*(lease.gpus for lease in local.leases.values()), *(one.gpus for one in raylet.groups.bundles.all())]
+    for name, pools in local.resources._gpus.items():
+        for pool in pools:
+            taken: Counter[int] = Counter()
+            for held in holders:
+                taken.update(held.taken if held.source is pool else {})
+            given = {index: pool._whole[index] - free for index, free in pool._free.items() if pool._whole[index] != free}
+            yield from _differing({f"shares of {name}": (given, dict(taken))})
+
+
 def copies(raylet: Any, _now: float) -> Iterator[str]:
     table, queue, spilling = raylet.store.table, raylet.store._queue, raylet.io_workers._manager
     there = list(table._entries.values())
@@ -116,5 +129,5 @@ def actors(core: Any, _now: float) -> Iterator[str]:
             yield f"counts {client.submitted - client.ended} calls of an actor, and there are {counted}"
 
 
-OF_NODES: tuple[Callable[[Any, float], Iterator[str]], ...] = (leases, copies, transfers)
+OF_NODES: tuple[Callable[[Any, float], Iterator[str]], ...] = (leases, gpus, copies, transfers)
 OF_CORES: tuple[Callable[[Any, float], Iterator[str]], ...] = (tasks, actors)

@@ -12,6 +12,7 @@ import numpy
 import pytest
 
 import minray
+from minray.common.resources import add
 from minray.core_worker.execution.actor_process import ConcurrencyGroup
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
@@ -27,13 +28,14 @@ from minray.rpc.batch import Batch
 from minray.scheduling import local_lease_manager
 from minray.scheduling.cluster_resource_scheduler import ClusterResourceScheduler
 from minray.scheduling.local_lease_manager import LocalLeaseManager
+from minray.scheduling.local_resource_manager import LocalResourceManager
 from minray.simulation import Deadlock, SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
 from tests.simulation import progress_of_gcs
 from tests.simulation.invariants import Watch
 
 MEGABYTE = 1 << 20
-NODES = [{"num_cpus": 2, "object_store_memory": 8 * MEGABYTE}, {"num_cpus": 2, "resources": {"other": 2}}]
+NODES = [{"num_cpus": 2, "num_gpus": 2, "object_store_memory": 8 * MEGABYTE}, {"num_cpus": 2, "resources": {"other": 2}}]
 
 
 @minray.remote
@@ -64,6 +66,11 @@ def work() -> None:
     for _ in range(2):
         minray.get([rest.remote(0.2) for _ in range(6)])
         time.sleep(0.5)
+
+
+def use_gpus() -> None:
+    minray.get([rest.options(num_gpus=0.5, max_calls=1).remote(0.2) for _ in range(3)])
+    time.sleep(1)
 
 
 def read_from_afar() -> None:
@@ -141,6 +148,10 @@ def end_only(self: Any, task: Any) -> None:
     self._on_over(task)
 
 
+def free_sums_only(self: Any, demand: Any, _gpus: Any) -> None:
+    add(self.available, demand)
+
+
 def put_silently(self: Any, object_id: bytes, stored: Any) -> None:
     self.objects.setdefault(object_id, stored)
 
@@ -170,6 +181,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], None], str]] = {
     "silent value": (MemoryStore, "put", put_silently, call, "lets 1 wait for .*, which is here"),
     "words kept": (Batch, "add", keep, drop_many, "lets . words for .* wait"),
     "leases by owner": (local_lease_manager, "_decrease", nothing, work, "wrong count of requests by use"),
+    "shares of GPUs": (LocalResourceManager, "free", free_sums_only, use_gpus, "wrong count of shares of GPU"),
     "objects in files": (LocalObjectManager, "release", lambda *_: False, fill_the_store, "wrong count of objects in files"),
 }  # fmt: skip
 
