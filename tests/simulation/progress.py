@@ -10,6 +10,7 @@ those in ``sums`` compare each count with the table that it counts.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,9 +19,9 @@ from minray.simulation.cluster import GCS
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 from tests.simulation import progress_of_gcs, progress_of_nodes, progress_of_work, sums
 
-APART_TICKS = TICKS_PER_SECOND // 200
+APART_TICKS = TICKS_PER_SECOND // 100
 """Virtual time from one look to the next, at least; it doubles after each ``LOOKS_EACH`` looks."""
-LOOKS_EACH = 100
+LOOKS_EACH = 50
 ALL_EACH = 20
 """Number of looks of which one is at all processes. The others are at those that have run since the last look."""
 SUMS_EACH = 4
@@ -28,6 +29,9 @@ SUMS_EACH = 4
 
 Rule = Callable[[Any, float], Iterator[str]]
 """Gets a core worker, raylet or gcs, and the time on its clock; says what waits there without need."""
+
+Judged = tuple[str, tuple[Rule, ...], Any]
+"""Number of the invariant, its rules, and what they judge."""
 
 
 class Progress:
@@ -37,18 +41,27 @@ class Progress:
         self._cluster = cluster
         self._on_broken = on_broken
         self._next = 0
-        """Tick of the next look."""
+        """Tick that time must reach before the next look."""
         self._looks = 0
         self._ran: dict[SimProcess, None] = {}
         """Processes that have run since the last look."""
+        self._uncounted: dict[SimProcess, None] = {}
+        """Processes that have run since their counts were compared last."""
         self._loop = loop = cluster.world.loop
         advance, run_turn = loop._advance, loop._run_turn
 
         def watched_advance() -> None:
-            if loop.ticks >= self._next:
-                self._next = loop.ticks + (APART_TICKS << (self._looks // LOOKS_EACH))
+            timers = loop._timers
+            while timers and loop._is_void(timers[0][2]):  # as the loop itself is about to do
+                heapq.heappop(timers)
+            if timers and timers[0][0] >= self._next:
+                self._next = timers[0][0] + (APART_TICKS << (self._looks // LOOKS_EACH))
                 ran, self._ran = self._ran, {}
-                self.look(loop.processes if self._looks % ALL_EACH == 0 else ran)
+                self._uncounted |= ran
+                self._look(loop.processes if self._looks % ALL_EACH == 0 else ran, self._rules_of)
+                if self._looks % SUMS_EACH == 0:
+                    uncounted, self._uncounted = self._uncounted, {}
+                    self._look(uncounted, self._sums_of)
                 self._looks += 1
             advance()
 
@@ -58,28 +71,41 @@ class Progress:
 
         loop._advance, loop._run_turn = watched_advance, watched_turn  # type: ignore[method-assign]
 
-    def look(self, processes: Iterable[SimProcess]) -> None:
+    def _look(self, processes: Iterable[SimProcess], rules_of: Callable[[SimProcess], Judged]) -> None:
         """Look at these processes, as far as they live and do not stand still; nothing is ready in any of them."""
         for process in processes:
-            if not process.can_run or process.ready:
-                continue
-            for prop, rules, one in self._rules_of(process, self._looks % SUMS_EACH == 0):
+            if process.can_run and not process.ready:
+                prop, rules, one = rules_of(process)
                 for rule in rules:
                     for text in rule(one, process.time()):
                         self._on_broken(prop, f"{process.name} {text}")
 
-    def _rules_of(self, process: SimProcess, counts: bool) -> Iterator[tuple[str, tuple[Rule, ...], Any]]:
-        cluster, name = self._cluster, process.name
-        if name == GCS:
-            if cluster.gcs is not None and hasattr(cluster.gcs, "_group_scheduler"):
-                yield "L1", progress_of_gcs.RULES, cluster.gcs
-        elif name.startswith("raylet/"):
-            raylet = cluster.raylets.get(process.node)
-            if raylet is not None and raylet._closing is None and not raylet._broker.scheduler._is_closed:
-                yield "L1", progress_of_nodes.RULES, raylet
-                yield "S1", sums.OF_NODES if counts else (), raylet
-        elif name in cluster.cores:
-            core = cluster.cores[name]
-            if core.gcs.death is None and core.raylet.death is None and not core.process.is_exiting:
-                yield "L1", progress_of_work.RULES, core
-                yield "S1", sums.OF_CORES if counts else (), core
+    def _rules_of(self, process: SimProcess) -> Judged:
+        gcs: Any = self._cluster.gcs
+        if process.name == GCS:
+            return "L1", progress_of_gcs.RULES if hasattr(gcs, "_group_scheduler") else (), gcs
+        if process.name.startswith("raylet/"):
+            return "L1", *_if_there(progress_of_nodes.RULES, self._raylet_of(process))
+        return "L1", *_if_there(progress_of_work.RULES, self._core_of(process))
+
+    def _sums_of(self, process: SimProcess) -> Judged:
+        if process.name.startswith("raylet/"):
+            return "S1", *_if_there(sums.OF_NODES, self._raylet_of(process))
+        return "S1", *_if_there(sums.OF_CORES, self._core_of(process))
+
+    def _raylet_of(self, process: SimProcess) -> Any:
+        """Return the raylet of a process, unless it ends."""
+        raylet: Any = self._cluster.raylets.get(process.node)
+        is_there = raylet is not None and raylet._closing is None and not raylet._broker.scheduler._is_closed
+        return raylet if is_there else None
+
+    def _core_of(self, process: SimProcess) -> Any:
+        """Return the core worker of a process, unless it ends or has lost its cluster."""
+        core = self._cluster.cores.get(process.name)
+        if core is None or core.gcs.death is not None or core.raylet.death is not None or core.process.is_exiting:
+            return None
+        return core
+
+
+def _if_there(rules: tuple[Rule, ...], one: Any) -> tuple[tuple[Rule, ...], Any]:
+    return ((), None) if one is None else (rules, one)

@@ -42,18 +42,17 @@ REASONS: dict[str, str] = {
         TaskExecutor._call_counts TaskManager.recent TaskManager.submitted_count TaskProfile._labels
         TaskProfile._templates TaskProfile._phases WorkerDeaths.evictions WorkerDeaths.failures _Method.nanoseconds
         _Outbox.dropped _Outbox.dropped_of _WorkerStream.kept_mark _WorkerStream.mark _WorkerStream.task_id
-        _WorkerStream.task_name
-        _Outbox.warnings _Outbox.lines OutputNames.is_named KeptMetrics.series KeptMetrics.size KeptMetrics._ended
-        KeptMetrics._living
+        _WorkerStream.task_name _Outbox.warnings _Outbox.lines OutputNames.is_named KeptMetrics.series
+        KeptMetrics.size KeptMetrics._ended KeptMetrics._living
     """,
     "ids of what is over, which only refuse late messages": """
         ActorTaskReceiver._dead ActorTaskReceiver._over ClusterLeaseManager._confirmed _Topic.complete_since
-        EndedLeases._ends GcsActorManager._forgotten GcsActorManager._kills
-        GcsActorManager._outbid LeaseTable.ended ObjectDirectory._dead_nodes ObjectDirectory._heard
-        ObjectDirectory._over ObjectTable._aborted ObjectTable._freed ObjectTable._spent
-        PlacementGroupManager._forgotten PlacementGroupManager._refused PlacementGroupResourceManager._over
-        ReferenceCounter._dead ReferenceCounter._replaced ReferenceCounter._spent Refusals._removed_groups
-        TaskReceiver._past_leases NormalTaskSubmitter._leaving
+        EndedLeases._ends GcsActorManager._forgotten GcsActorManager._kills GcsActorManager._outbid
+        LeaseTable.ended ObjectDirectory._dead_nodes ObjectDirectory._heard ObjectDirectory._over
+        ObjectTable._aborted ObjectTable._freed ObjectTable._spent PlacementGroupManager._forgotten
+        PlacementGroupManager._refused PlacementGroupResourceManager._over ReferenceCounter._dead
+        ReferenceCounter._replaced ReferenceCounter._spent Refusals._removed_groups TaskReceiver._past_leases
+        NormalTaskSubmitter._leaving
     """,
     "rows of what is over, which users may ask for": """
         GcsActorManager._dead GcsActorManager._rows GcsActorManager._states PlacementGroupManager._groups
@@ -76,8 +75,8 @@ REASONS: dict[str, str] = {
         LocalObjectManager._pauses StartFailures.again_at WorkerPool._failures_before WorkerPool._first_tasks
     """,
     "what the world is": """
-        MemoryMonitor._period_s MemoryMonitor._task NodeView.death_cause NodeView.draining NodeView.waiting
-        ClusterResourceScheduler._last_spread ActorProcess.actor_id
+        PlacementGroupScheduler._leaving MemoryMonitor._period_s MemoryMonitor._task NodeView.death_cause
+        NodeView.draining NodeView.waiting ClusterResourceScheduler._last_spread ActorProcess.actor_id
     """,
     "work that lasts; tables of it are judged elsewhere (census, judge)": """
         ActorCreator._creations ActorTaskReceiver._streams MemoryStore.objects ObjectDirectory._objects

@@ -69,7 +69,7 @@ def work() -> None:
 
 
 def use_gpus() -> None:
-    minray.get([rest.options(num_gpus=0.5, max_calls=1).remote(0.2) for _ in range(3)])
+    minray.get([rest.options(num_gpus=0.5).remote(0.2) for _ in range(3)])
     time.sleep(1)
 
 
