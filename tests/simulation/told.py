@@ -43,7 +43,7 @@ class Told:
             attempt, worker = task.attempt, task.worker
             await ask(task, force, recursive)
             is_same = task.state is PUSHED and task.worker is worker and task.attempt == attempt
-            if is_same and (task.task_id, attempt) not in self._heard:
+            if worker is not None and is_same and (task.task_id, attempt) not in self._heard:
                 self._on_broken("G41", f"task {short(task.task_id)} was cancelled, and its worker is not told any more")
 
         receiver.handle_CancelTask, actor_receiver.cancel = watched_handle, watched_cancel
