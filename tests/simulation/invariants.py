@@ -62,6 +62,7 @@ MOST_MESSAGES = 30_000
 MESSAGES_EACH = 500
 """Messages for each task and call, if that is more."""
 MOST_PROBLEMS = 5
+"""Number of problems noted of each invariant."""
 
 
 class Broken(Deadlock):
@@ -142,7 +143,7 @@ class Watch:
 
     def on_broken(self, prop: str, text: str) -> None:
         """A property does not hold."""
-        if len(self.problems) < MOST_PROBLEMS:
+        if sum(problem.startswith(f"{prop}:") for problem in self.problems) < MOST_PROBLEMS:
             self.problems.append(f"{prop}: {text}")
 
     def stop(self, prop: str, text: str) -> None:
