@@ -1,4 +1,4 @@
-"""What the gcs may let wait, and what it may not: rules of ``Progress``, which looks between two instants."""
+"""The gcs lets wait only what lacks something: rules of ``Progress``, which looks between two instants."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def promises_of_attempts(gcs: Any, _now: float) -> Iterator[str]:
 
 
 def waiters_for_groups(gcs: Any, _now: float) -> Iterator[str]:
-    """Nobody waits for a placement group that is ready or removed."""
+    """No request waits for a placement group that is ready or removed."""
     for group_id, waiters in gcs._group_scheduler._waiters.items():
         group = gcs._groups.get(group_id)
         is_decided = group is None or group.state in (CREATED, REMOVED)

@@ -1,4 +1,4 @@
-"""What a raylet may let wait, and what it may not: rules of ``Progress``, which looks between two instants.
+"""A raylet lets wait only what lacks something: rules of ``Progress``, which looks between two instants.
 
 Each rule says for one queue what an entry lacks if it waits: resources, a worker, memory, a copy. It decides that from the
 tables alone, and not by the conditions of the class that owns the queue.

@@ -1,4 +1,4 @@
-"""What a driver or worker may let wait, and what it may not: rules of ``Progress``, which looks between two instants."""
+"""A driver or worker lets wait only what lacks something: rules of ``Progress``, which looks between two instants."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def calls_of_actors(core: Any, _now: float) -> Iterator[str]:
 
 
 def awaited_objects(core: Any, _now: float) -> Iterator[str]:
-    """Nobody waits for a value that is here; somebody makes, or asks for, each value that is waited for."""
+    """No thread or task waits for a value that is here; the owner is asked for each value that is borrowed."""
     store, futures, references = core.store, core.futures, core.references
     asked = futures._asking | futures._probing.keys() | futures._looking.keys()
     for object_id, waiters in store._waiters.items():
@@ -112,7 +112,7 @@ def awaited_objects(core: Any, _now: float) -> Iterator[str]:
 
 
 def batches(core: Any, _now: float) -> Iterator[str]:
-    """What is to be told is told, or waits behind a message to the same receiver."""
+    """An item of a batch is sent, or waits behind a message to the same receiver."""
     for sent in (core.borrowing._spent, core.directory._free, core.directory._promote):
         for receiver, batch in sent._batches.items():
             if not batch._is_open:

@@ -1,4 +1,4 @@
-"""What is left in a process at rest, found by one walk over all that it has: it shows nothing that a new process does not.
+"""A process at rest shows nothing that a new one does not: one walk goes over all that it has.
 
 ``census`` looks at tables of work. Here every attribute of every object counts: a number that is not zero, a flag that is
 set, a thing that is there, a container that is not empty. The norm is what processes of a cluster show that has only just
@@ -34,25 +34,28 @@ REASONS: dict[str, str] = {
         Worker.block_sequence Worker.leased_at Publisher._forgotten
     """,
     "a figure for people": """
-        GcsTaskManager._dropped GcsTaskManager._failed GcsTaskManager._workers GcsTaskManager.size_bytes
-        GcsTaskManager.tasks IoWorkers.restored_bytes IoWorkers.restored_objects IoWorkers.spilled_bytes
-        IoWorkers.spilled_objects IoWorkers.streamed_bytes IoWorkers.trouble Fallback.trouble
-        LeaseScheduler.spilled_count LocalGc.shortages ObjectManager.pushed_bytes ObjectManager.received_bytes
-        StartFailures.in_all StartFailures.reason StartFailures.timed_out StartFailures.in_a_row
-        TaskExecutor._call_counts TaskManager.recent TaskManager.submitted_count TaskProfile._labels
-        TaskProfile._templates TaskProfile._phases WorkerDeaths.evictions WorkerDeaths.failures _Method.nanoseconds
-        _Outbox.dropped _Outbox.dropped_of _WorkerStream.kept_mark _WorkerStream.mark _WorkerStream.task_id
-        _WorkerStream.task_name _Outbox.warnings _Outbox.lines OutputNames.is_named KeptMetrics.series
-        KeptMetrics.size KeptMetrics._ended KeptMetrics._living
+        _Method.failed UsageMeter._last GcsMetricsService._last _Outbox.is_scheduled _Outbox.unacknowledged
+        _WorkerStream.early LogMonitor._unkept KeptMetrics._refused KeptMetrics._sums KeptMetrics._summed
+        OutputNames.actor_words MetricReporter._number TaskEventBuffer._left_out GcsTaskManager._dropped
+        GcsTaskManager._failed GcsTaskManager._workers GcsTaskManager.size_bytes GcsTaskManager.tasks
+        IoWorkers.restored_bytes IoWorkers.restored_objects IoWorkers.spilled_bytes IoWorkers.spilled_objects
+        IoWorkers.streamed_bytes IoWorkers.trouble Fallback.trouble LeaseScheduler.spilled_count LocalGc.shortages
+        ObjectManager.pushed_bytes ObjectManager.received_bytes StartFailures.in_all StartFailures.reason
+        StartFailures.timed_out StartFailures.in_a_row TaskExecutor._call_counts TaskManager.recent
+        TaskManager.submitted_count TaskProfile._labels TaskProfile._templates TaskProfile._phases
+        WorkerDeaths.evictions WorkerDeaths.failures _Method.nanoseconds _Outbox.dropped _Outbox.dropped_of
+        _WorkerStream.kept_mark _WorkerStream.mark _WorkerStream.task_id _WorkerStream.task_name _Outbox.warnings
+        _Outbox.lines OutputNames.is_named KeptMetrics.series KeptMetrics.size KeptMetrics._ended
+        KeptMetrics._living
     """,
     "ids of what is over, which only refuse late messages": """
-        ActorTaskReceiver._dead ActorTaskReceiver._over ClusterLeaseManager._confirmed _Topic.complete_since
-        EndedLeases._ends GcsActorManager._forgotten GcsActorManager._kills GcsActorManager._outbid
-        LeaseTable.ended ObjectDirectory._dead_nodes ObjectDirectory._heard ObjectDirectory._over
-        ObjectTable._aborted ObjectTable._freed ObjectTable._spent PlacementGroupManager._forgotten
-        PlacementGroupManager._refused PlacementGroupResourceManager._over ReferenceCounter._dead
-        ReferenceCounter._replaced ReferenceCounter._spent Refusals._removed_groups TaskReceiver._past_leases
-        NormalTaskSubmitter._leaving
+        WorkerProcesses._doomed ActorTaskReceiver._dead ActorTaskReceiver._over ClusterLeaseManager._confirmed
+        _Topic.complete_since EndedLeases._ends GcsActorManager._forgotten GcsActorManager._kills
+        GcsActorManager._outbid LeaseTable.ended ObjectDirectory._dead_nodes ObjectDirectory._heard
+        ObjectDirectory._over ObjectTable._aborted ObjectTable._freed ObjectTable._spent
+        PlacementGroupManager._forgotten PlacementGroupManager._refused PlacementGroupResourceManager._over
+        ReferenceCounter._dead ReferenceCounter._replaced ReferenceCounter._spent Refusals._removed_groups
+        TaskReceiver._past_leases NormalTaskSubmitter._leaving
     """,
     "rows of what is over, which users may ask for": """
         GcsActorManager._dead GcsActorManager._rows GcsActorManager._states PlacementGroupManager._groups
@@ -72,16 +75,19 @@ REASONS: dict[str, str] = {
         CreateRequestQueue._is_stuck CreateRequestQueue._spillable_bytes
     """,
     "a memory of trouble, which only delays the next attempt": """
-        LocalObjectManager._pauses StartFailures.again_at WorkerPool._failures_before WorkerPool._first_tasks
+        Peer.death Peer._connecting _Watch.silences LocalObjectManager._pauses StartFailures.again_at
+        WorkerPool._failures_before WorkerPool._first_tasks
     """,
     "what the world is": """
         PlacementGroupScheduler._leaving MemoryMonitor._period_s MemoryMonitor._task NodeView.death_cause
         NodeView.draining NodeView.waiting ClusterResourceScheduler._last_spread ActorProcess.actor_id
     """,
     "work that lasts; tables of it are judged elsewhere (census, judge)": """
-        ActorCreator._creations ActorTaskReceiver._streams MemoryStore.objects ObjectDirectory._objects
-        PushedTasks.tasks ReferenceCounter._references TaskManager.tasks _Topic.waiters WorkerProcesses._asking
-        Peer._waiting PullManager._waiting
+        Lineage._tasks Lineage.bytes KvManager._namespaces Worker.retired LeaseScheduler._reap_timer
+        TaskExecutor._leaving ActorCreator._handles Departure.drain Departure._deadline Departure._leaving
+        Departure._move_count LeaseBroker.leaving ActorCreator._creations ActorTaskReceiver._streams
+        MemoryStore.objects ObjectDirectory._objects PushedTasks.tasks ReferenceCounter._references
+        TaskManager.tasks _Topic.waiters WorkerProcesses._asking Peer._waiting PullManager._waiting
     """,
 }
 """Why a process at rest shows more than a new one -> these attributes."""

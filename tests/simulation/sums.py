@@ -47,7 +47,7 @@ def leases(raylet: Any, _now: float) -> Iterator[str]:
 
 
 def gpus(raylet: Any, _now: float) -> Iterator[str]:
-    """What a pool of GPUs has given away is what leases and bundles have of it."""
+    """The leases and bundles have all that a pool of GPUs has given away."""
     local = raylet._broker.local
     holders = [*(lease.gpus for lease in local.leases.values()), *(one.gpus for one in raylet.groups.bundles.all())]
     for name, pools in local.resources._gpus.items():

@@ -1,4 +1,4 @@
-"""What a process at rest shows and a new one does not: what is planted is seen, and the exceptions exist."""
+"""The walk over a process at rest sees what is planted there, and its exceptions are attributes that exist."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def leave_a_count(raylet: Any) -> None:
     manager.writing = 1
 
 
-def leave_an_object(raylet: Any) -> None:
-    raylet._broker.leaving = raylet
+def leave_a_reason(raylet: Any) -> None:
+    raylet._broker._why_closed = "no reason"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def leave_an_object(raylet: Any) -> None:
         (leave_bytes_in_flight, "PushManager.bytes_in_flight"),
         (leave_a_flag, "ClusterResourceScheduler.must_retry_infeasible"),
         (leave_a_count, "LocalObjectManager.writing"),
-        (leave_an_object, "LeaseBroker.leaving"),
+        (leave_a_reason, "LeaseBroker._why_closed"),
     ],
 )
 def test_l2_what_a_process_keeps_is_seen(spoil: Callable[[Any], None], name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,6 +14,51 @@ from minray.core_worker.submission.outcomes import TaskOutcomes
 from minray.simulation import Deadlock, SimCluster
 from tests.simulation.invariants import Watch
 from tests.simulation.told import Told
+
+
+@dataclass
+class Caller:
+    """The process that makes calls."""
+
+    worker_id: bytes = b"caller"
+
+
+@dataclass
+class Header:
+    """The part of calls that all calls of a method share."""
+
+    owner: Caller = field(default_factory=Caller)
+
+
+@dataclass
+class Stream:
+    """The calls of one caller."""
+
+    number: int = 1
+
+
+@dataclass
+class Request:
+    """A call, or the news that the calls of a stream are given up."""
+
+    stream: int = 1
+    header: bytes = b"header"
+    task_id: bytes = b"t" * 24
+    caller: Caller = field(default_factory=Caller)
+
+
+class Receiver:
+    """An actor's receiver that takes every call."""
+
+    def __init__(self) -> None:
+        self._headers = {b"header": Header()}
+        self._streams = {b"caller": Stream()}
+
+    def handle_GiveUpCalls(self, request: Request) -> None:
+        """Take no note."""
+
+    def handle_PushActorTask(self, request: Request, call: None) -> None:
+        """Take the call."""
 
 
 @minray.remote
@@ -47,20 +92,13 @@ def test_g41_a_cancellation_that_does_not_arrive_is_seen(monkeypatch: pytest.Mon
 def test_g39b_a_call_of_a_stream_that_was_given_up_is_seen() -> None:
     said: list[str] = []
     told = Told(lambda number, _: said.append(number))
-    caller = SimpleNamespace(worker_id=b"caller")
-    receiver: Any = SimpleNamespace(
-        handle_GiveUpCalls=lambda request: None,
-        handle_PushActorTask=lambda request, call: None,
-        _headers={b"header": SimpleNamespace(owner=caller)},
-        _streams={b"caller": SimpleNamespace(number=1)},
-    )
+    receiver: Any = Receiver()
     told._watch_streams(receiver)
-    call = SimpleNamespace(header=b"header", stream=1, task_id=b"t" * 24)
-    receiver.handle_PushActorTask(call, None)
+    receiver.handle_PushActorTask(Request(), None)
     assert said == []
-    receiver.handle_GiveUpCalls(SimpleNamespace(caller=caller, stream=1))
-    receiver.handle_PushActorTask(call, None)
+    receiver.handle_GiveUpCalls(Request())
+    receiver.handle_PushActorTask(Request(), None)
     assert said == ["G39b"]
     receiver._streams[b"caller"].number = 2
-    receiver.handle_PushActorTask(call, None)
+    receiver.handle_PushActorTask(Request(), None)
     assert said == ["G39b"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,6 +18,52 @@ from minray.simulation import Deadlock, SimCluster
 from tests.simulation.invariants import Watch
 from tests.simulation.repeats import Repeats
 from tests.simulation.victims import Victims
+
+
+@dataclass
+class Named:
+    """A process, as far as rules ask for it."""
+
+    name: str
+
+
+@dataclass
+class Way:
+    """The pipe of a channel's end."""
+
+    source: Named
+    target: Named = field(default_factory=lambda: Named("driver"))
+
+
+@dataclass(eq=False)
+class ChannelEnd:
+    """The sender's end of a channel."""
+
+    pipe: Way
+
+
+@dataclass
+class Sent:
+    """A message."""
+
+    payload: bytes
+    buffers: list[memoryview] = field(default_factory=list)
+    kind: str = CALL
+    method: str = "KvPut"
+
+
+@dataclass
+class Clock:
+    """A loop that stands still."""
+
+    ticks: int = 0
+
+
+class Mute:
+    """Actions of a submitter that requests nothing."""
+
+    def request_lease(self, request: Any) -> None:
+        """Request nothing."""
 
 
 @minray.remote(num_cpus=0.5)
@@ -55,7 +101,7 @@ def test_g89_a_lie_about_retries_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def lie(self: Any, key: Any, *args: Any) -> None:
         left, key.queue[0].retries_left = key.queue[0].retries_left, max(0, key.queue[0].retries_left)
-        act, self._actions = self._actions, SimpleNamespace(request_lease=lambda made: None)
+        act, self._actions = self._actions, Mute()
         request(self, key, *args)
         key.queue[0].retries_left, self._actions = left, act
         act.request_lease(next(reversed(key.requests.values())))
@@ -64,24 +110,22 @@ def test_g89_a_lie_about_retries_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("is for what can be retried, and denies that" in problem for problem in problems_without_memory())
 
 
-def message(payload: bytes, *buffers: bytes) -> Any:
-    return SimpleNamespace(kind=CALL, method="KvPut", payload=payload, buffers=[memoryview(one) for one in buffers])
+def message(payload: bytes, *buffers: bytes) -> Sent:
+    return Sent(payload, [memoryview(one) for one in buffers])
 
 
 def test_g112_a_request_that_loses_its_buffers_when_it_is_repeated_is_seen() -> None:
     said: list[str] = []
     repeats = Repeats(lambda _, text: said.append(text))
     for number, one in enumerate((message(b"a", b"large"), message(b"b"), message(b"a", b"large"), message(b"a"))):
-        end = SimpleNamespace(pipe=SimpleNamespace(source=SimpleNamespace(name="w"), target=SimpleNamespace(name="d")))
-        repeats.on_send(end, one, number << 20)
+        repeats.on_send(ChannelEnd(Way(Named("worker"))), one, number << 20)
         assert bool(said) == (number == 3)
 
 
 @pytest.mark.parametrize(("numbers", "is_seen"), [([{"CPU": 0.5}], False), ([{"CPU": -0.5}], True), ([3, [-1]], True)])
 def test_an_amount_below_zero_is_seen(numbers: Any, is_seen: bool) -> None:
     said: list[str] = []
-    end = SimpleNamespace(pipe=SimpleNamespace(source=SimpleNamespace(name="raylet/head")))
-    sent = SimpleNamespace(payload=msgspec.msgpack.encode(numbers))
-    loop: Any = SimpleNamespace(ticks=0)
+    loop: Any = Clock()
+    end, sent = ChannelEnd(Way(Named("raylet/head"))), Sent(msgspec.msgpack.encode(numbers))
     Victims(lambda _, text: said.append(text), loop).on_send(end, sent, "GetNodeStats reply", dict)
     assert bool(said) == is_seen

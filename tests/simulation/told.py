@@ -1,4 +1,4 @@
-"""What a process must have heard before others go on; a part of the ``Watch`` (see ``invariants``).
+"""Words that a process must have heard before others go on; a part of the ``Watch`` (see ``invariants``).
 
 | | looked at when | |
 |---|---|---|

@@ -1,7 +1,7 @@
 """Errors of tasks that nobody has looked at: each is reported when its last reference goes; a part of the ``Watch``.
 
-A task fails with an error that its results share. Whoever gets a result has seen it. If all results are dropped before, the
-owner has to say so. Then nothing is left to see or to report.
+A task fails with an error that its results share. A program that gets a result has seen it. If all results are dropped
+before, the owner has to say so. Then nothing is left to see or to report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is killed for memory, and whether numbers can be right; a part of the ``Watch`` (see ``invariants``).
+"""Workers that are killed or ended, and numbers that cannot be right; a part of the ``Watch`` (see ``invariants``).
 
 | | looked at when | |
 |---|---|---|
