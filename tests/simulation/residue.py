@@ -62,13 +62,14 @@ REASONS: dict[str, str] = {
         PlacementGroupManager._removed PlacementGroupManager._states
     """,
     "a copy of what never changes, or what a process is from its first work on": """
-        ActorManager._infos ActorManager._subscriptions ActorTaskReceiver._headers ActorTaskReceiver.actor
-        Borrowing._watching Bulk._addresses Bulk._listeners Bulk._remote BundleService._subscription
-        DeathWatch._subscriptions Dispatcher._handlers FunctionManager._functions FunctionManager._pickled
-        FunctionManager._wanted JobContext.job OmpThreads._set Peer._on_end Peer.target Peer.may_restart
-        PlacementGroups._known TaskExecutor.actor TaskReceiver._environment_ready TaskReceiver._headers
-        TaskReceiver._preparing TaskReceiver.lease_id TaskTitle.template NormalTaskSubmitter._keys Peers._peers
-        Worker.binding Worker.lease_id _Source.job_id _WorkerStream.sink DependencyResolver._large
+        TaskExecutor.used_up TaskExecutor.wants_exit TaskReceiver._exiting ActorManager._infos
+        ActorManager._subscriptions ActorTaskReceiver._headers ActorTaskReceiver.actor Borrowing._watching
+        Bulk._addresses Bulk._listeners Bulk._remote BundleService._subscription DeathWatch._subscriptions
+        Dispatcher._handlers FunctionManager._functions FunctionManager._pickled FunctionManager._wanted
+        JobContext.job OmpThreads._set Peer._on_end Peer.target Peer.may_restart PlacementGroups._known
+        TaskExecutor.actor TaskReceiver._environment_ready TaskReceiver._headers TaskReceiver._preparing
+        TaskReceiver.lease_id TaskTitle.template NormalTaskSubmitter._keys Peers._peers Worker.binding
+        Worker.lease_id _Source.job_id _WorkerStream.sink DependencyResolver._large
     """,
     "memory that was used before, which is free": """
         Allocator._ends Allocator._holes Allocator._touched CreateRequestQueue._free_bytes

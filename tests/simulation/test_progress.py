@@ -195,9 +195,19 @@ def test_what_waits_without_need_is_seen(monkeypatch: pytest.MonkeyPatch, name: 
     assert re.search(said, seen), seen
 
 
-def test_a_promise_without_an_attempt_is_seen() -> None:
+class Waiting:
+    """A placement group that waits for room."""
+
+    state = "PENDING"
+
+    def nodes(self) -> list[bytes]:
+        return []
+
+
+def test_a_promise_without_an_attempt_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     with SimCluster(1, 1, show_output=False) as cluster:
         gcs: Any = cluster.gcs
+        monkeypatch.setattr(gcs._groups, "get", lambda _: Waiting())
         assert list(progress_of_gcs.promises_of_attempts(gcs, 0.0)) == []
         gcs._group_scheduler._promised[gcs._nodes.living()[0].node_id] = {b"g" * 18: {"CPU": 1}}
         (problem,) = progress_of_gcs.promises_of_attempts(gcs, 0.0)
