@@ -36,8 +36,8 @@ def promises_of_attempts(gcs: Any, _now: float) -> Iterator[str]:
     for node_id, promised in scheduler._promised.items():
         for group_id in promised:
             group = manager.get(group_id)
-            is_waiting = group is not None and group.state in (PENDING, RESCHEDULING) and node_id not in group.nodes()
-            if is_waiting and group_id not in scheduler._attempts:  # the nodes of a removed one are being told
+            is_waiting = group is not None and group.state == PENDING
+            if is_waiting and group_id not in scheduler._attempts:  # others may have lost bundles since
                 yield f"counts resources as promised to placement group {short(group_id)}, which has no attempt"
 
 
