@@ -33,7 +33,7 @@ def groups_that_fit(gcs: Any, now: float) -> Iterator[str]:
 def promises_of_attempts(gcs: Any, _now: float) -> Iterator[str]:
     """Resources are promised only to attempts that are under way, and to bundles that are reserved."""
     scheduler, manager = gcs._group_scheduler, gcs._groups
-    for node_id, promised in scheduler._promised.items():
+    for promised in scheduler._promised.values():
         for group_id in promised:
             group = manager.get(group_id)
             is_waiting = group is not None and group.state == PENDING
