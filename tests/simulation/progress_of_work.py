@@ -45,17 +45,14 @@ def queued_tasks(core: Any, now: float) -> Iterator[str]:
 
 def states_of_tasks(core: Any, _now: float) -> Iterator[str]:
     """Each unfinished task is where its state says, and a cancelled one does not wait."""
-    store, resolver = core.store.objects, core.submission.resolver
+    resolver = core.submission.resolver
     for task in core.submission.tasks.tasks.values():
         what = f"task {short(task.task_id)}"
         if task.cancelled and task.state in (WAITING, QUEUED):
             yield f"lets {what} wait, which was cancelled"
         elif task.state is WAITING and task.waiting_for is not None:
-            if not task.waiting_for:
-                yield f"lets {what} wait for nothing"
-            for object_id in task.waiting_for:
-                if object_id in store or object_id in resolver._large:
-                    yield f"lets {what} wait for {short(object_id)}, which is here"
+            if not resolver.missing_of(task):
+                yield f"lets {what} wait for arguments, which are all here"
         elif task.state is PUSHED and task.worker is not None and task.prepared.template.actor is None:
             if task.worker.in_flight.get(task.sequence) is not task:
                 yield f"has pushed {what} to a process that does not have it"

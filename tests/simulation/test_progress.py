@@ -119,6 +119,7 @@ def drop_many() -> None:
         refs = [make_large.options(resources={"other": 1}).remote() for _ in range(2)]
         minray.wait(refs, num_returns=2, fetch_local=False)
         del refs
+        time.sleep(0.1)
 
 
 def problems_of(body: Callable[[], None]) -> str:
