@@ -152,7 +152,8 @@ def received_tasks(core: Any, _now: float) -> Iterator[str]:
         yield f"keeps {len(left)} tasks behind one that waits"
     for stream in actor_receiver._streams.values():
         first = stream.unbegun.get(stream.next)
-        if first is not None and (first.is_claimed() or first.fetching is None):
+        is_ending = actor_receiver.actor is not None and actor_receiver.actor.is_ending  # all of its calls are answered
+        if first is not None and not is_ending and (first.is_claimed() or first.fetching is None):
             yield f"lets {len(stream.unbegun)} calls wait, and the first can begin"
         elif stream.unbegun and first is None and stream.hole_timer is None:
             yield f"lets {len(stream.unbegun)} calls wait for one before them, and will not give it up"

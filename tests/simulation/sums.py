@@ -125,7 +125,7 @@ def actors(core: Any, _now: float) -> Iterator[str]:
     for actor_id in clients:
         client = clients.client_of(actor_id)
         counted = calls[actor_id]
-        if client is not None and client.submitted - client.ended not in (counted, max(0, counted - 1)):
+        if client is not None and client.submitted - client.ended not in (counted, counted - 1):
             yield f"counts {client.submitted - client.ended} calls of an actor, and there are {counted}"
 
 
