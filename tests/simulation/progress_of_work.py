@@ -34,8 +34,8 @@ def queued_tasks(core: Any, now: float) -> Iterator[str]:
             if open_requests := [request for request in key.requests.values() if not request.cancelled]:
                 yield f"has no task that waits, and asks for {len(open_requests)} workers"
             late = [one for one in idle if now - one.idle_since > submitter._linger_s + SLACK_S]
-            if late or (is_contended and usable):
-                yield f"keeps {len(late) or len(usable)} idle workers, and no task waits"
+            if late:  # news of other requests is heard by the keys one after the other, and meanwhile the others linger
+                yield f"keeps {len(late)} idle workers, and no task waits"
         slow = [one for one in key.workers.values() if len(one.in_flight) > 1 and not one.stalled]
         if any(now - worker.progress_at > STALL_S + CHECK_S + SLACK_S for worker in slow):
             yield "lets tasks wait behind a slow one, and does not take them back"
