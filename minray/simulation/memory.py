@@ -17,8 +17,8 @@ from minray.simulation.faults import Oracle
 from minray.simulation.loop import SimProcess
 from minray.simulation.node import SimNode
 
-MOST_DISK_BYTES = 1 << 28
-"""The largest arena on a simulated disk, in bytes: it is really in memory."""
+MOST_DISK_BYTES = 1 << 25
+"""The largest arena on a simulated disk, in bytes. In a browser each raylet really takes this memory."""
 
 
 class SimArena(ListedArena):
