@@ -4,9 +4,6 @@
 //   * One question at a time is under way; the page disables its buttons meanwhile.
 //   * A worker that was stopped or is broken cannot be asked again: a new one starts, and loads all over again from the browser's cache.
 //   * Only a worker that was ready is replaced because it broke. One that breaks while it loads would do so again and again.
-//   * After MOST_ANSWERS a successor loads in the background, and takes over when no question is open.
-
-const MOST_ANSWERS = 8;  // After some twenty runs in one worker Pyodide's memory has been found damaged, for a cause not known.
 
 /** Return whether the browser can suspend WebAssembly, without which no program can wait (JSPI). */
 export function canSuspend() {
@@ -22,46 +19,15 @@ export class Cluster {
     this.fragment = fragment;
     this.open = new Map();
     this.count = 0;
-    this.successor = null;
     this.start();
   }
 
   start() {
     this.isReady = false;
     this.onState("Loading …", false);
-    this.adopt(this.newWorker());
-  }
-
-  newWorker() {
-    return new Worker(`worker.js${this.fragment}`, { type: "module" });
-  }
-
-  /** Ask this worker from now on. */
-  adopt(worker) {
-    this.answers = 0;
-    this.worker = worker;
-    worker.onmessage = ({ data }) => this.onMessage(data);
-    worker.onerror = (event) => this.onBroken(event.message);
-  }
-
-  /** Load another worker, unless one is loading. If that fails, the present one goes on. */
-  prepareSuccessor() {
-    if (this.successor) return;
-    const worker = this.newWorker(), drop = () => { worker.terminate(); this.successor = null; };
-    this.successor = { worker, isReady: false };
-    worker.onerror = drop;
-    worker.onmessage = ({ data: { ready, failed, broken } }) => {
-      if (failed !== undefined || broken !== undefined) drop();
-      else if (ready) { this.successor.isReady = true; this.letSucceed(); }
-    };
-  }
-
-  /** Let the successor take over, if it is ready and no question is open. */
-  letSucceed() {
-    if (!this.successor?.isReady || this.open.size) return;
-    this.worker.terminate();
-    this.adopt(this.successor.worker);
-    this.successor = null;
+    this.worker = new Worker(`worker.js${this.fragment}`, { type: "module" });
+    this.worker.onmessage = ({ data }) => this.onMessage(data);
+    this.worker.onerror = (event) => this.onBroken(event.message);
   }
 
   /** Ask the worker, in JSON or by a value; resolves to its answer. `onPartial` hears of a run that goes on. */
@@ -77,8 +43,6 @@ export class Cluster {
   stop(reason = "stopped") {
     this.worker.terminate();
     this.rejectAll(reason);
-    this.successor?.worker.terminate();
-    this.successor = null;
     this.start();
   }
 
@@ -114,7 +78,7 @@ export class Cluster {
     let told;
     try {
       told = error === undefined ? read(partial ?? answer) : null;
-    } catch {  // What else is damaged there cannot be known.
+    } catch {  // It happens rarely, and never in a new worker. What else is damaged there cannot be known.
       this.onBroken("its memory is damaged");
       return;
     }
@@ -125,7 +89,5 @@ export class Cluster {
     this.open.delete(id);
     if (error === undefined) asked.resolve(told);
     else asked.reject(new Error(error));
-    if (++this.answers >= MOST_ANSWERS) this.prepareSuccessor();
-    this.letSucceed();
   }
 }

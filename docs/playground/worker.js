@@ -2,7 +2,8 @@
 //
 // Messages to it: { id, ask, question }, where `ask` is "perform" or "explain" (methods of Session), or "bug" or "scenario" (the zoo's). Messages from it: { id, answer } or
 // { id, error }, and before these { stage } while it loads, { ready } when it has, and { id, partial } while a program runs. After
-// { broken } a worker answers nothing more: WebAssembly has failed, or a stack whose promise nobody holds has ended in an error.
+// { broken } a worker answers nothing more: WebAssembly has failed, a stack whose promise nobody holds has ended in an error, or
+// Python has taken more memory than Pyodide can read.
 // A question is a JSON text; answers are JSON in arrays of bytes.
 //
 // Python is entered by callPromising, since only code that was entered like this can be suspended (JSPI).
@@ -10,10 +11,18 @@
 import { attemptIn } from "./attempt.js";
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 
-let asked = 0;
+const MOST_BYTES = 2 ** 31;  // Pyodide takes higher addresses for negative numbers, so what Python sends from there is something else.
+
+let asked = 0, memoryBytes = () => 0;
 
 const onBroken = (error) => postMessage({ broken: String(error?.message ?? error).trim().split("\n").at(-1) });  // not Python's traceback
 addEventListener("unhandledrejection", (event) => onBroken(event.reason));
+
+/** Post what a run says, unless it may come from memory that Pyodide cannot read. */
+function tell(message) {
+  if (memoryBytes() > MOST_BYTES) onBroken("it has taken more than 2 GiB of memory");
+  else postMessage(message);
+}
 
 async function fetchWheels() {
   const site = await (await fetch("site.json")).json();
@@ -26,6 +35,7 @@ async function load() {
   postMessage({ stage: "Python is starting" });
   const pyodide = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
   pyodide._api.on_fatal = onBroken;
+  memoryBytes = () => pyodide._module.HEAPU8.length;
   for (const wheel of await files) pyodide.unpackArchive(wheel, "wheel");
   const attempt = await attemptIn(location.hash);
   if (attempt) {
@@ -33,7 +43,7 @@ async function load() {
     pyodide.FS.writeFile(package_.replace("minray/__init__.py", attempt.file), attempt.text);
   }
   postMessage({ stage: "minray is being imported" });
-  pyodide.globals.set("post", (partial) => postMessage({ id: asked, partial }));
+  pyodide.globals.set("post", (partial) => tell({ id: asked, partial }));
   const session = pyodide.runPython("from minray.simulation.browser.session import Session; Session(post)");
   postMessage({ ready: { seconds: (performance.now() - began) / 1000, python: pyodide.runPython("import sys; sys.version.split()[0]") } });
   return { pyodide, session };
@@ -59,9 +69,9 @@ onmessage = ({ data: { id, ask, question } }) => {
       const isJudged = ask === "bug" || ask === "scenario";
       if (isJudged) zoo ??= await loadZoo(pyodide);
       const answer = isJudged ? session.call.callPromising(zoo[ask], question) : session[ask].callPromising(question);
-      postMessage({ id, answer: await answer });
+      tell({ id, answer: await answer });
     } catch (error) {
-      postMessage({ id, error: String(error.message ?? error) });
+      tell({ id, error: String(error.message ?? error) });
     }
   });
 };

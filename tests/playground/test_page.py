@@ -32,8 +32,9 @@ BREAKS = {
     "memory": "import ctypes\nimport minray\n\n@minray.remote\ndef read():\n    return ctypes.string_at(2**32 - 8)\n\n"
     "minray.get(read.remote())\n",
     "stack": "from minray.simulation.browser.stacks import start_new_thread\n\nstart_new_thread(lambda: 1 / 0, ())\n",
+    "room": "halves = [bytes(1 << 30) for _ in range(2)]\nprint('done')\n",
 }
-"""Program that ends Python itself: it reads outside of WebAssembly's memory, or ends a stack by an error."""
+"""Program that ends Python itself: it reads outside of WebAssembly's memory, ends a stack by an error, or takes 2 GiB."""
 MANY_TASKS = "import minray\n\n@minray.remote\ndef rest():\n    pass\n\nminray.get([rest.remote() for _ in range(300)])\n"
 """Program whose run takes seconds in a browser."""
 WITHOUT_JSPI = "delete WebAssembly.Suspending; delete WebAssembly.promising;"

@@ -98,7 +98,7 @@ async ([question, runs]) => {
   for (let run = 0; run < runs; run++) {
     await session.perform.callPromising(JSON.stringify(question));
     const count = "import gc, threading; gc.collect(); [len(gc.get_objects()), len(threading._active)]";
-    counts.push(python.runPython(count).toJs());
+    counts.push([...python.runPython(count).toJs(), python._module.HEAPU8.length]);
   }
   return counts;
 }
@@ -183,9 +183,16 @@ def test_a_run_leaves_nothing_for_the_next(visitor: Visitor) -> None:
     """Count what runs leave in the page's Python. Their time would say it too, but a busy machine decides that."""
     question = msgspec.to_builtins(PageQuestion(Script(PROGRAMS["04_an_actor_restart"], seed=7)))
     counts = visitor.page.evaluate(COUNT, [question, 4])
-    assert [threads for _, threads in counts] == [1] * 4
-    (objects, _), (at_the_end, _) = counts[1], counts[-1]
+    assert [threads for _, threads, _ in counts] == [1] * 4
+    objects, at_the_end = counts[1][0], counts[-1][0]
     assert at_the_end - objects < objects // 100, counts
+
+
+def test_the_largest_cluster_leaves_most_of_the_memory(visitor: Visitor) -> None:
+    """Pyodide reads wrong memory above 2 GiB."""
+    question = msgspec.to_builtins(PageQuestion(Script(PROGRAMS["05_spillback"], seed=7, nodes=8)))
+    ((_, _, memory_bytes),) = visitor.page.evaluate(COUNT, [question, 1])
+    assert memory_bytes < 1 << 30
 
 
 def pushed(done: Performance) -> int:
