@@ -16,8 +16,8 @@ try:
 except ImportError:
     numpy = None
 
-LIKE_NUMPY = "." * 62
-"""Text that makes the stream as long as the one of an array of numpy."""
+LIKE_NUMPY = 0
+"""Number that makes the stream as long as the one of an array of numpy."""
 
 
 def filled(size: int, byte: int) -> Any:
@@ -28,11 +28,11 @@ def filled(size: int, byte: int) -> Any:
 class Filled:
     """An array of bytes that were made here, or that a buffer of the object store shows."""
 
-    def __init__(self, buffer: Any, _like_numpy: str = LIKE_NUMPY, _shape: tuple[int, ...] = ()) -> None:
+    def __init__(self, buffer: Any, _like_numpy: int = LIKE_NUMPY, _shape: tuple[int, ...] = ()) -> None:
         self._shown = memoryview(buffer)
 
     def tobytes(self) -> bytes:
         return self._shown.tobytes()
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[type[Filled], tuple[PickleBuffer, str, tuple[int]]]:
+    def __reduce_ex__(self, protocol: Any) -> tuple[type[Filled], tuple[PickleBuffer, int, tuple[int]]]:
         return Filled, (PickleBuffer(self._shown), LIKE_NUMPY, (self._shown.nbytes,))
