@@ -111,7 +111,7 @@ def readings(root: Any) -> dict[str, set[str]]:
                     found.setdefault(f"{kind.__name__}.{name}", set()).add(shown)
                     parts.append(value)
         for part in parts:
-            if id(part) not in seen and (isinstance(part, CONTAINERS) or _is_watched(type(part))):
+            if id(part) not in seen and (isinstance(part, CONTAINERS) or _is_watched(type(part).__module__)):
                 seen.add(id(part))
                 left.append(part)
     return found
@@ -127,8 +127,9 @@ def _shown(value: Any) -> str:
 
 
 @cache
-def _is_watched(kind: type) -> bool:
-    return kind.__module__.startswith(ROOMS) and not kind.__module__.startswith(RECORDS)
+def _is_watched(module: str) -> bool:
+    """Whether the classes of a module are looked at. (A class of a program would be kept by the cache, and its world.)"""
+    return module.startswith(ROOMS) and not module.startswith(RECORDS)
 
 
 def roots_of(cluster: SimCluster, lost: Container[str] = ()) -> Iterator[tuple[str, str, Any]]:

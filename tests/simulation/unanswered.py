@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from minray.platform.transport import queued_channel
 from minray.platform.transport.queued_channel import QueuedIncoming
@@ -19,8 +18,8 @@ OnBroken = Callable[[str, str], None]
 GIVEN_UP = frozenset({"PushTask", "PushActorTask"})
 """Requests that are dropped with the lease or the stream of calls that their caller has given up."""
 
-_watched: WeakKeyDictionary[SimLoop, OnBroken] = WeakKeyDictionary()
-"""Loop of each world whose calls are watched."""
+LISTENER = "on_forgotten_call"
+"""Attribute of a world's loop: who is told. A table of loops would keep each world, to which its listener refers."""
 
 
 class WatchedIncoming(QueuedIncoming):
@@ -35,7 +34,7 @@ class WatchedIncoming(QueuedIncoming):
         loop = getattr(process, "loop", None)
         if loop is None or not process.alive or loop.is_closed():
             return
-        on_broken = _watched.get(loop)
+        on_broken: OnBroken | None = loop.__dict__.get(LISTENER)
         if on_broken is not None:
             on_broken("L1", f"{process.name} has forgotten a {self.method}, and will never answer it")
 
@@ -45,4 +44,4 @@ queued_channel.QueuedIncoming = WatchedIncoming  # type: ignore[misc]
 
 def watch_calls(loop: SimLoop, on_broken: OnBroken) -> None:
     """From now on tell of each request in this world that is forgotten."""
-    _watched[loop] = on_broken
+    loop.__dict__[LISTENER] = on_broken

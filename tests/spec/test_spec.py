@@ -165,7 +165,7 @@ def test_a_world_leaves_no_objects_in_memory(monkeypatch: pytest.MonkeyPatch) ->
     with without_garbage_collection():
         assert all(run(scenario_of(seed)).ok for seed in (9, 33, 39, 50))
         gc.collect()
-        assert [loop() for loop in loops] == [None] * 4
+        assert len(loops) >= 4 and not any(loop() for loop in loops)
 
 
 # --- The model

@@ -63,10 +63,8 @@ class DependencyResolver:
             function_id = task.prepared.template.function_id
             missing.add(function_id)
             self._for_function.setdefault(function_id, []).append(task)
-        absent: dict[bytes, Address] = {}
-        for index, (object_id, owner) in enumerate(task.slots):
-            if not self._is_available(object_id) and not task.is_inlined(index):
-                absent[object_id] = owner
+        slots = enumerate(task.slots)
+        absent = {id_: owner for index, (id_, owner) in slots if not (self._is_available(id_) or task.is_inlined(index))}
         missing.update(absent)
         task.waiting_for = missing
         if absent:
