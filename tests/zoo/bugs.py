@@ -277,7 +277,7 @@ BUGS = [
         "All IO workers were restoring objects, for which there was no memory before others were spilled: for that there was"
         " no IO worker.",
         "An object that is to be restored takes the place of a file that may be written, from the moment it is asked for.",
-        "G79",
+        "L1",
         "spills",
         (
             Mutation(
@@ -409,7 +409,7 @@ BUGS = [
         "A gcs that was restarted took the actors that a detached actor had made for dead, because their job had finished.",
         "What a detached actor makes when its job has finished ends at once; what it has made before, in a restarted gcs.",
         "G25",
-        "campaign",
+        "rare",
         (
             Mutation(
                 "minray.gcs.actor_service",

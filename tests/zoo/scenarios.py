@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.simulation.interference import break_channels, replay_requests, watch
 from tests.simulation.invariants import Broken
 from tests.simulation.judge import judged, outcome_of
 from tests.spec import trial as spec
+from tests.spec.scenario import Scenario
 from tests.spec.strategies import scenario_of
 from tests.zoo import actor_steps
 from tests.zoo.watches import StoppingWatch
@@ -375,6 +377,17 @@ def campaign(seed: int) -> Verdict:
     return Verdict(tuple(sorted(found.codes)), "\n".join(found.problems))
 
 
+RARE = ("ray-45791",)
+"""Bugs that the campaign meets in fewer than one of 500 scenarios. A small one that it has found stands for them."""
+
+
+def rare(seed: int) -> Verdict:
+    """The witness of a bug of ``RARE``, whose number is the seed."""
+    witness = Path(__file__).with_name("witnesses") / f"{RARE[seed % len(RARE)]}.json"
+    found = spec.run(Scenario.from_json(witness.read_text()))
+    return Verdict(tuple(sorted(found.codes)), "\n".join(found.problems))
+
+
 CAMPAIGN = "campaign"
 SCENARIOS: dict[str, Callable[[int], Verdict]] = {
     "mix": mix,
@@ -382,5 +395,6 @@ SCENARIOS: dict[str, Callable[[int], Verdict]] = {
     "lost_home": lost_home,
     "late_result": late_result,
     "spills": spills,
+    "rare": rare,
     CAMPAIGN: campaign,
 }
