@@ -78,7 +78,7 @@ export class Cluster {
     let told;
     try {
       told = error === undefined ? read(partial ?? answer) : null;
-    } catch {  // It happens rarely, and never in a new worker. What else is damaged there cannot be known.
+    } catch {  // The worker has sent something else than it should. What else is damaged there cannot be known.
       this.onBroken("its memory is damaged");
       return;
     }

@@ -127,8 +127,8 @@ class LeaseArguments:
             return
         del self._timers[lease_id]
         self.manager.on_late(lease_id)
-        if self._arrived.pop(lease_id, self) is None:
-            self._unpin(lease_id)
+        self._arrived.pop(lease_id, None)
+        self._unpin(lease_id)
         self._advance()
 
     def _stop_timer(self, lease_id: bytes) -> None:
