@@ -77,7 +77,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Generator[None, None, Non
     shared_memory_before = leaks.shared_memory()
     yield
     if (certificates := sys.modules.get("tests.platform.certificates")) is not None:
-        certificates.kept.cleanup()
+        certificates.kept.close()
     try:
         helpers.wait_for_condition(lambda: not leaks.describe(SESSIONS, shared_memory_before), timeout_s=2)
     except AssertionError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 from functools import cache
@@ -38,15 +39,15 @@ class Authority:
         return TlsFiles(str(cert), str(key), str(self.cert))
 
 
-kept = tempfile.TemporaryDirectory(prefix="minray-certificates-")
-"""The directory of what tests of this process share. The run removes it at its end: a worker of pytest-xdist ends too soon
-for ``TemporaryDirectory`` to do so itself."""
+kept = contextlib.ExitStack()
+"""Holds the directory of what tests of this process share, from its first use. The run closes this at its end: a worker of
+pytest-xdist ends too soon for ``TemporaryDirectory`` to remove the directory itself."""
 
 
 @cache
 def authority() -> Authority:
     """Return the authority that tests of this process share."""
-    return Authority(Path(kept.name))
+    return Authority(Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="minray-certificates-"))))
 
 
 @cache
