@@ -3,7 +3,7 @@
 | | looked at when | |
 |---|---|---|
 | S2 | a method begins | a plain actor runs one at a time |
-| S3, S10 | a method begins | the gcs knows no other incarnation, unless that is dead too |
+| S3, S10 | a method begins | the gcs knows no other incarnation, unless that is dead too, or this one's node was declared dead |
 | S3 | an answer is accepted | its caller knows of no later incarnation, nor of the actor's end |
 | S8 | a call is pushed | those that keep an order are pushed in the order in which they were made |
 | S8 | a method begins | of one caller and incarnation, in the order in which they were pushed |
@@ -24,10 +24,14 @@ OnBroken = Callable[[str, str], None]
 class ActorWatch:
     """Looks at the callers and the actors of one cluster."""
 
-    def __init__(self, on_broken: OnBroken, rows: Callable[[], dict[bytes, Any]]) -> None:
+    def __init__(
+        self, on_broken: OnBroken, rows: Callable[[], dict[bytes, Any]], is_declared_dead: Callable[[bytes], bool]
+    ) -> None:
         self._on_broken = on_broken
         self._rows = rows
         """State of each actor at the living gcs."""
+        self._is_declared_dead = is_declared_dead
+        """Whether that gcs has given up a node. If the node only stood still, it goes on until it hears of that."""
         self._begun: set[tuple[bytes, int]] = set()
         """Calls and their attempts."""
         self._running: dict[bytes, bytes] = {}
@@ -120,7 +124,7 @@ class ActorWatch:
             return  # its gcs is away
         address = row.info.address
         is_other = address is not None and address.worker_id != core.config.worker_id
-        if is_other and row.info.state != DEAD:
+        if is_other and row.info.state != DEAD and not self._is_declared_dead(core.config.node_id):
             self._on_broken("S10", f"{_name(task)} begins in {short(core.config.worker_id)}, but the actor lives elsewhere")
 
 

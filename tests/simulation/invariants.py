@@ -99,7 +99,7 @@ class Watch:
         """Sent so far."""
         self.holders = Holders(lambda text: self.on_broken("S7", text), self._gcs_actors)
         self.objects = Objects(self.on_broken)
-        self.actors = ActorWatch(self.on_broken, self._gcs_actors)
+        self.actors = ActorWatch(self.on_broken, self._gcs_actors, self._is_declared_dead)
         self.news = News(self.on_broken)
         self.deaths = Deaths(self.on_broken, cluster.world.loop)
         self.repeats = Repeats(self.on_broken)
@@ -248,6 +248,11 @@ class Watch:
         """The rows of the gcs that lives."""
         gcs: Any = self.cluster.gcs
         return gcs._actors._actors._rows if self.cluster.processes[GCS].alive else {}
+
+    def _is_declared_dead(self, node_id: bytes) -> bool:
+        gcs: Any = self.cluster.gcs
+        node = gcs._nodes.get(node_id)
+        return node is not None and not node.alive
 
     def _on_send(self, end: Any, message: Any, word: str) -> bool:
         self.messages += 1

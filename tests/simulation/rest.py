@@ -40,6 +40,8 @@ REPETITION = "SimWire._repeat"
 """The timer of a request that arrives once more."""
 IDLE_WORDS = ("Poll", "CheckAlive", "ReportResources")
 """Requests of an idle cluster."""
+MOST_ON_THE_WAY_S = 0.01
+"""Virtual seconds that no message takes unless a fault delays it."""
 WINDOW_S = 5.0
 """Virtual seconds in which nothing else was sent."""
 LATE_S = 10.0
@@ -67,9 +69,9 @@ def unrest(cluster: SimCluster) -> list[str]:
 
 
 def is_held_up(cluster: SimCluster) -> bool:
-    """Tell whether faults still hold something up: a message comes in more than a second, or a process stands still."""
+    """Tell whether faults still hold something up: a message comes later than its way takes, or a process stands still."""
     loop = cluster.world.loop
-    soon = loop.ticks + TICKS_PER_SECOND
+    soon = loop.ticks + int(MOST_ON_THE_WAY_S * TICKS_PER_SECOND)
     return any(process.alive and process.stalled_until > loop.ticks for process in loop.processes) or any(
         ticks > soon and not timer._cancelled and getattr(timer._callback, "__qualname__", "") in (MESSAGE, REPETITION)
         for ticks, _, timer in loop._timers
