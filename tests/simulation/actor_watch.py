@@ -3,7 +3,7 @@
 | | looked at when | |
 |---|---|---|
 | S2 | a method begins | a plain actor runs one at a time |
-| S3, S10 | a method begins | the gcs knows no other incarnation, unless that is dead too, or this one's node was declared dead |
+| S3, S10 | a method begins | the gcs knows no other incarnation, unless that is dead too, or its own node was given up |
 | S3 | an answer is accepted | its caller knows of no later incarnation, nor of the actor's end |
 | S8 | a call is pushed | those that keep an order are pushed in the order in which they were made |
 | S8 | a method begins | of one caller and incarnation, in the order in which they were pushed |

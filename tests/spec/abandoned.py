@@ -64,7 +64,8 @@ class Abandon(Tagged, frozen=True):
             yield f"G96: {self.name} is complete with {shown}, and should be with {wanted}"
 
     def _errors(self, losses: Losses) -> set[str]:
-        return losses.errors_with(self.max_retries) | (LOST if losses.objects or losses.files else set())
+        lost = LOST if losses.objects or losses.files else set()
+        return losses.errors_with(self.max_retries) | losses.without_room() | lost
 
 
 @minray.remote

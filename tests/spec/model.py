@@ -154,10 +154,14 @@ class Losses:
         no_memory = {NO_MEMORY} if self.memory and max_retries == 0 else set()
         return crashes | no_memory | ({UNSCHEDULABLE} if self.hopeless else set())
 
+    def without_room(self) -> set[str]:
+        """Errors of a value, or of the task that makes it, for which a store had no room."""
+        return set(map(_of_a_task, NO_ROOM)) | NO_ROOM if self.room else set()
+
     def of_any_task(self, max_retries: int, most: int = 1) -> set[str]:
         """Outcomes for a driver's task in a ``Story``, which needs its retries up to ``most`` times for each death."""
         deaths = self.deaths - self.memory
-        found = self.errors_with(max_retries) | (set(map(_of_a_task, NO_ROOM)) | NO_ROOM if self.room else set())
+        found = self.errors_with(max_retries) | self.without_room()
         if deaths and (self.files or deaths * most > max_retries >= 0):
             found |= self.errors() | (LOST if self.objects else set())
         return found | (LOST if self.files else set())
@@ -171,7 +175,7 @@ class Losses:
         crashes = bool(self.deaths or self.silence) and not is_endless
         found = self.of_unknown_actor() if crashes or self.files or self.room else set()
         found |= LOST if self.objects and not is_endless else set()
-        found |= NO_ROOM | set(map(_of_a_task, NO_ROOM)) if self.room else set()
+        found |= self.without_room()
         return found | ({NO_PLACE} if self.hopeless else set())
 
     def may_move_bundles(self) -> bool:
