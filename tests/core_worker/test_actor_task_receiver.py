@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.actor_process import ActorProcess
 from minray.core_worker.execution.actor_task_receiver import OVER_S, SILENT_S, ActorTaskReceiver
+from minray.core_worker.records.stored_object import StoredObject
 from minray.exceptions import ActorDiedError, TaskCancelledError
 from minray.protocol.actor import ExitActor, GiveUpCalls, PushActorTask
 from minray.protocol.base import Address, encode
@@ -80,6 +81,9 @@ class Actor(Worker):
         self.calls = ActorTaskReceiver(self.platform, self.executor, self.intake, myself, WAIT_S)
         self.calls.actor = ActorProcess(self.platform, self.executor, constructor, self.calls.on_executed)
         self.executor.actor = Clerk(self.log)
+
+    def on_slow_answer(self, task: Any) -> None:
+        self.calls.on_answered(task)
 
     def threads_beside(self, limit: int) -> WorkQueue:
         return self.threads
@@ -233,6 +237,35 @@ def test_a_dead_caller_is_forgotten_when_its_calls_have_run(actor: Actor) -> Non
     assert actor.log == ["owner 1", "owner 2", "other 1"]
     assert [stream.caller for stream in actor.calls._streams.values()] == [address("other")]
     assert actor.arrive(late_push).failures == ["stale-stream"] and not actor.due
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("end", ["cancelled", "fails", "is_missing"])
+def test_a_dead_caller_is_forgotten_when_its_last_call_need_not_run(actor: Actor, end: str, in_order: bool) -> None:
+    actor.call(1, in_order=in_order, arguments=[late("a")])
+    actor.act(lambda: actor.calls.on_death(address("owner").worker_id))
+    assert actor.calls._streams
+    if end == "cancelled":
+        actor.cancel_call(actor.last_call)
+    elif end == "fails":
+        actor.argument_comes(stored(packed(ValueError("lost")), is_error=True))
+    else:
+        actor.act(actor.misses.pop())
+    actor.run_all()
+    assert not actor.calls._streams and not actor.log
+
+
+def test_a_dead_caller_is_forgotten_when_an_answer_has_waited_for_owners(actor: Actor) -> None:
+    nested = [RefInfo(object_id("x"), THIRD, b"")]
+    inside = StoredObject(b"", (), False, nested)
+    clerk: Any = actor.executor.actor
+    clerk.give = lambda: actor.make_refs(inside)
+    actor.call(1, method="give")
+    actor.run_all()
+    actor.act(lambda: actor.calls.on_death(address("owner").worker_id))
+    assert actor.lending.lent == [(object_id("x"), THIRD)] and actor.calls._streams
+    actor.act(lambda: actor.lending.owners_answer.set_result(None))
+    assert not actor.calls._streams
 
 
 def test_callers_of_a_dead_node_are_forgotten_at_once_if_nothing_is_left_to_run(actor: Actor) -> None:

@@ -143,8 +143,13 @@ class Worker(WorkQueue):
         own, profile, ip = self.platform, TaskProfile(self.platform), "127.0.0.1"
         errors = TaskErrors(own, returns, "00", ip)
         self.executor = TaskExecutor(own, myself, self.make_refs, returns, errors, myself, profile)
-        self.intake = TaskIntake(own, WORKER, self.references, self.store, lending, myself, ip, self.on_last_answer)
+        self.intake = TaskIntake(
+            own, WORKER, self.references, self.store, lending, myself, ip, self.on_slow_answer, self.on_last_answer
+        )
         self.receiver = TaskReceiver(own, self.executor, myself, self.intake, myself)
+
+    def on_slow_answer(self, _task: Any) -> None:
+        """No caller is looked after."""
 
     def on_last_answer(self) -> None:
         self.receiver.begin_exit()

@@ -144,20 +144,19 @@ class ActorTaskReceiver:
             self._surroundings.refuse(task)
             return None
         stream.tasks[task.sequence] = task
-        in_order = request.in_order and request.sequence >= stream.next  # below ``next`` it fills a hole that was given up
-        task.keeps_place = in_order
+        # Below ``next`` it fills a hole that was given up.
+        in_order = task.keeps_place = request.in_order and request.sequence >= stream.next
         if request.args:
             on_ready = partial(self._on_ready, stream, task, in_order)
             self._intake.take(task, request, on_ready, partial(self._on_missing, stream, task))
-        if not in_order:
-            if task.fetching is None and not task.is_claimed():
-                self._begin(task)
-            self._pump(stream)
-        elif request.sequence == stream.next and task.fetching is None and not stream.unbegun:
+        if in_order and request.sequence == stream.next and task.fetching is None and not stream.unbegun:
             stream.next += 1  # The most frequent case of ``_pump``.
             self._begin(task)
         else:
-            stream.unbegun[task.sequence] = task
+            if in_order:
+                stream.unbegun[task.sequence] = task
+            elif task.fetching is None and not task.is_claimed():
+                self._begin(task)
             self._pump(stream)
         return None
 
@@ -232,10 +231,9 @@ class ActorTaskReceiver:
     # --- order
 
     def _on_ready(self, stream: CallerStream, task: ReceivedTask, in_order: bool) -> None:
-        if in_order:
-            self._pump(stream)
-        elif task.fetching is None and not task.is_claimed():
+        if not in_order and task.fetching is None and not task.is_claimed():
             self._begin(task)
+        self._pump(stream)
 
     def _on_missing(self, stream: CallerStream, task: ReceivedTask) -> None:
         """Give back a call that has no place in the order and whose arguments are being made again.
@@ -246,7 +244,10 @@ class ActorTaskReceiver:
         self._pump(stream)
 
     def _pump(self, stream: CallerStream) -> None:
-        """Begin the calls that can begin, in order; wait a limited time for the next sequence number if it is missing."""
+        """Begin the calls that can begin, in order; wait a limited time for the next sequence number if it is missing.
+
+        Called whenever a call need not run any more, too: a dead caller's stream is dropped with its last call.
+        """
         while stream.unbegun:
             task = stream.unbegun.get(stream.next)
             if task is not None:
@@ -264,6 +265,8 @@ class ActorTaskReceiver:
         if stream.hole_timer is not None:
             stream.hole_timer.cancel()
             stream.hole_timer = None
+        if stream.is_orphaned:
+            self._maybe_forget(stream)
 
     def _give_up_hole(self, stream: CallerStream, sequence: int) -> None:
         stream.hole_timer = None
@@ -273,8 +276,6 @@ class ActorTaskReceiver:
                 stream.next = max(stream.next, task.sequence + 1)
                 self._intake.give_back(task)
         self._pump(stream)
-        if stream.is_orphaned:
-            self._maybe_forget(stream)
 
     # --- running
 
@@ -296,6 +297,10 @@ class ActorTaskReceiver:
     def _answer(self, task: ReceivedTask, execution: Execution | None) -> None:
         if execution is not None:
             self._intake.answer_executed(task, execution)
+        self.on_answered(task)
+
+    def on_answered(self, task: ReceivedTask) -> None:
+        """Drop the stream of a dead caller if this was its last call; also called when a slow answer has been sent."""
         stream = self._streams.get(task.header.owner.worker_id)
         if stream is not None and stream.is_orphaned:
             self._maybe_forget(stream)
@@ -323,8 +328,7 @@ class ActorTaskReceiver:
     def cancel(self, request: CancelTask) -> CancelTaskReply | None:
         """Cancel a call, waiting or running; None if the call is not in this process."""
         for stream in self._streams.values():
-            task = stream.find(request)
-            if task is not None:
+            if (task := stream.find(request)) is not None:
                 return self._cancel(stream, task, request)
         return None
 

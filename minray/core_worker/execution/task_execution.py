@@ -74,8 +74,9 @@ class TaskExecution:
             platform, self.functions, objects.make_refs, returns, self.errors, self.generator_executor, self.profile
         )
         self.intake = TaskIntake(
-            platform, process.address, references, store, borrowing, fetcher, config.node_ip, self._on_last_answer
-        )
+            platform, process.address, references, store, borrowing, fetcher, config.node_ip,
+            lambda task: self.actor_receiver.on_answered(task), lambda: self.receiver.begin_exit(),
+        )  # fmt: skip
         self.receiver = TaskReceiver(platform, self.executor, self.functions, self.intake, self)
         self.host = ActorHost(process, self.executor, self.intake, blocked, cancel_children, is_through, report_last)
         self.actor_receiver = self.host.receiver
@@ -83,9 +84,6 @@ class TaskExecution:
     def is_idle(self) -> bool:
         """Whether every task and call that was pushed to this process has been answered."""
         return self.receiver.is_idle() and self.actor_receiver.is_idle() and self.intake.is_idle()
-
-    def _on_last_answer(self) -> None:
-        self.receiver.begin_exit()
 
     # --- surroundings of the task receiver
 

@@ -69,11 +69,13 @@ class TaskIntake:
         borrowing: Borrowing,
         fetcher: ValueFetcher,
         node_ip: str,
+        on_slow_answer: Callable[[ReceivedTask], None],
         on_last_answer: Callable[[], None],
     ) -> None:
         """Make the intake of one process.
 
-        ``on_last_answer`` is called when an answer was sent that says that this process takes no more tasks.
+        ``on_slow_answer`` is called when an answer was sent that had to wait for owners of references. ``on_last_answer`` is
+        called when an answer was sent that says that this process takes no more tasks.
         """
         self._platform = platform
         self._own = own
@@ -82,6 +84,7 @@ class TaskIntake:
         self._borrowing = borrowing
         self._fetcher = fetcher
         self._node_ip = node_ip
+        self._on_slow_answer = on_slow_answer
         self._on_last_answer = on_last_answer
         self._answering = TaskSet()
 
@@ -239,7 +242,8 @@ class TaskIntake:
         return pack_exception(error, task_name=name, pid=pid, node_id=self._own.node_id.hex(), ip=self._node_ip)
 
     def _begin_answer(self, task: ReceivedTask, answer: Coroutine[Any, Any, None]) -> None:
-        self._answering.begin(answer, f"answer({short(task.task_id)})")
+        answering = self._answering.begin(answer, f"answer({short(task.task_id)})")
+        answering.add_done_callback(lambda _: self._on_slow_answer(task))
 
     async def _answer_slowly(self, task: ReceivedTask, execution: Execution, exiting: bool) -> None:
         """Answer a task with references in its arguments or results, once their owners know the new borrowers.
