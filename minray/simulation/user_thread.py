@@ -184,7 +184,8 @@ class UserThread:
         finally:
             self._ended = True
             del _threads[self.ident]
-            self._back.release()
+            with contextlib.suppress(RuntimeError):  # An interrupted loop has not taken the last baton.
+                self._back.release()
 
     def _run(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
         context = self.process.context.copy()
