@@ -24,8 +24,8 @@ class Figures:
         """Worker id -> its core worker, and its ended tasks by state, whether they were tried again, and name."""
 
     def add_raylet(self, name: str, raylet: Any) -> None:
-        """Count what a raylet writes, receives, sends on and kills."""
-        counts: Counter[str] = Counter()
+        """Count what a raylet writes, receives, sends on and kills, beginning with what it has counted by now."""
+        counts = Counter(_figures_of(raylet))
         self._nodes[name] = raylet, counts
         table, store, cluster = raylet.store.table, raylet.store, raylet._broker.cluster
         end_spill, seal, assign, kill = table.end_spill, store.seal, cluster.assign, raylet._memory_monitor._workers.kill
@@ -67,15 +67,7 @@ class Figures:
     def wrong(self, living: Container[str]) -> Iterator[str]:
         """Yield the figures that are wrong; ``living``: ids of workers and names of raylets."""
         for name, (raylet, counts) in self._nodes.items():
-            stats, deaths = raylet.io_workers.stats(), raylet._broker.processes.deaths
-            figures = {
-                "spilled objects": stats.spilled_objects,
-                "spilled bytes": stats.spilled_bytes,
-                "received bytes": raylet.objects.received_bytes,
-                "requests sent on": raylet._broker.scheduler.spilled_count,
-                "workers killed for memory": sum(deaths.evictions.values()),
-            }
-            for what, figure in figures.items() if f"raylet/{name}" in living else ():
+            for what, figure in _figures_of(raylet).items() if f"raylet/{name}" in living else ():
                 if figure != counts[what]:
                     yield f"state: {name} shows {figure} {what}, and it is {counts[what]}"
         for worker_id, (core, ended) in self._cores.items():
@@ -86,3 +78,15 @@ class Figures:
                 shown = {(*key, name): count for key, table in tables.items() for name, count in table.items() if count}
                 if shown != {key: count for key, count in ended.items() if count}:
                     yield f"state: worker {worker_id[:8]} shows other ended tasks than it has had"
+
+
+def _figures_of(raylet: Any) -> dict[str, int]:
+    """Return what a raylet has counted."""
+    stats, deaths = raylet.io_workers.stats(), raylet._broker.processes.deaths
+    return {
+        "spilled objects": stats.spilled_objects,
+        "spilled bytes": stats.spilled_bytes,
+        "received bytes": raylet.objects.received_bytes,
+        "requests sent on": raylet._broker.scheduler.spilled_count,
+        "workers killed for memory": sum(deaths.evictions.values()),
+    }
