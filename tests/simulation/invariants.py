@@ -47,6 +47,7 @@ from tests.simulation.deaths import Deaths
 from tests.simulation.figures import Figures
 from tests.simulation.holders import Holders
 from tests.simulation.interference import watch_sends
+from tests.simulation.limits import Messages
 from tests.simulation.news import News
 from tests.simulation.objects import Objects
 from tests.simulation.order import Order
@@ -56,6 +57,7 @@ from tests.simulation.told import Told
 from tests.simulation.unanswered import watch_calls
 from tests.simulation.unseen import Unseen
 from tests.simulation.victims import Victims
+from tests.simulation.waits import Waits
 
 MOST_MESSAGES = 30_000
 """Three times what the largest scenario of a campaign sends."""
@@ -106,7 +108,8 @@ class Watch:
         self.order = Order(self.on_broken)
         self.unseen, self.figures, self.told = Unseen(), Figures(), Told(self.on_broken)
         self.victims = Victims(self.on_broken, cluster.world.loop)
-        self.progress = Progress(cluster, self.on_broken)
+        self.waits, self.limits = Waits(self.on_broken), Messages(self.on_broken, cluster._system_config)
+        self.progress = Progress(cluster, self.on_broken, self.waits)
         watch_calls(cluster.world.loop, self.on_broken)
         cluster.raylets = Raylets(cluster.raylets, self._on_raylet)
         for name, raylet in cluster.raylets.items():
@@ -190,6 +193,7 @@ class Watch:
 
     def _add(self, process: SimProcess, core: Any) -> None:
         self._processes[process.name] = process
+        self.waits.add(process, core)
         self.holders.add(process, core)
         self.actors.add(core)
         self.news.add_core(core)
@@ -264,6 +268,9 @@ class Watch:
         self.deaths.on_send(self.cluster.cores.get(end.pipe.source.name), message, word)
         self.repeats.on_send(end, message, self.cluster.world.loop.ticks)
         self.victims.on_send(end, message, word, self._gcs_actors)
+        self.limits.on_send(end, message, word)
+        if word == "FinishJob":
+            self.told.on_farewell(end.pipe.source.name, self.cluster.cores.get(end.pipe.source.name))
         if self.messages == self._most_messages:
             storm = f"{self.messages} messages; the last one is {word}"
             self.on_broken("L5", storm)

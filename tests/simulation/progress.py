@@ -5,7 +5,8 @@ lacks something. A wake-up that is forgotten, and a condition that is too strict
 and no fault excuses them, because each rule asks one process about its own tables only.
 
 ``Progress`` looks at all processes. The rules stand in ``progress_of_nodes``, ``progress_of_work`` and ``progress_of_gcs``;
-those in ``sums`` compare each count with the table that it counts.
+those in ``sums`` compare each count with the table that it counts, those in ``limits`` each table with its bound, and
+``waits`` looks at user threads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from minray.simulation import SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
-from tests.simulation import progress_of_gcs, progress_of_nodes, progress_of_work, sums
+from tests.simulation import limits, progress_of_gcs, progress_of_nodes, progress_of_work, sums
+from tests.simulation.waits import Waits
 
 APART_TICKS = TICKS_PER_SECOND // 100
 """Virtual time from one look to the next, at least; it doubles after each ``LOOKS_EACH`` looks."""
@@ -37,8 +39,9 @@ Judged = tuple[str, tuple[Rule, ...], Any]
 class Progress:
     """Looks at what waits in one cluster."""
 
-    def __init__(self, cluster: SimCluster, on_broken: Callable[[str, str], None]) -> None:
+    def __init__(self, cluster: SimCluster, on_broken: Callable[[str, str], None], waits: Waits) -> None:
         self._cluster = cluster
+        self._rules_of_cores: tuple[Rule, ...] = (*progress_of_work.RULES, waits.open_waits, waits.lent_cpus)
         self._on_broken = on_broken
         self._next = 0
         """Tick that time must reach before the next look."""
@@ -62,6 +65,7 @@ class Progress:
                 if self._looks % SUMS_EACH == 0:
                     uncounted, self._uncounted = self._uncounted, {}
                     self._look(uncounted, self._sums_of)
+                    self._look(uncounted, self._limits_of)
                 self._looks += 1
             advance()
 
@@ -86,12 +90,20 @@ class Progress:
             return "L1", progress_of_gcs.RULES if hasattr(gcs, "_group_scheduler") else (), gcs
         if process.name.startswith("raylet/"):
             return "L1", *_if_there(progress_of_nodes.RULES, self._raylet_of(process))
-        return "L1", *_if_there(progress_of_work.RULES, self._core_of(process))
+        return "L1", *_if_there(self._rules_of_cores, self._core_of(process))
 
     def _sums_of(self, process: SimProcess) -> Judged:
         if process.name.startswith("raylet/"):
             return "S1", *_if_there(sums.OF_NODES, self._raylet_of(process))
         return "S1", *_if_there(sums.OF_CORES, self._core_of(process))
+
+    def _limits_of(self, process: SimProcess) -> Judged:
+        gcs: Any = self._cluster.gcs
+        if process.name == GCS:
+            return "L2", limits.OF_GCS if hasattr(gcs, "_group_scheduler") else (), gcs
+        if process.name.startswith("raylet/"):
+            return "L2", *_if_there(limits.OF_NODES, self._raylet_of(process))
+        return "L2", *_if_there(limits.OF_CORES, self._core_of(process))
 
     def _raylet_of(self, process: SimProcess) -> Any:
         """Return the raylet of a process, unless it ends."""

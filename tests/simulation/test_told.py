@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray.core_worker.introspection.task_event_buffer import TaskEventBuffer
 from minray.core_worker.submission.outcomes import TaskOutcomes
 from minray.simulation import Deadlock, SimCluster
 from tests.simulation.invariants import Watch
@@ -87,6 +88,21 @@ def test_g41_a_cancellation_that_does_not_arrive_is_seen(monkeypatch: pytest.Mon
             with contextlib.suppress(Deadlock):
                 cluster.wait_until(driver.done, 10)
             assert [problem.partition(":")[0] for problem in watch.problems] == said
+
+
+async def tell_nothing(self: Any) -> None:
+    """Leave without a word."""
+
+
+def test_a_driver_that_leaves_without_telling_of_its_failures_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (0, 1):
+        if count:
+            monkeypatch.setattr(TaskEventBuffer, "hand_over", tell_nothing)
+        with SimCluster([{"num_cpus": 2}], 1, show_output=False) as cluster:
+            watch = Watch(cluster)
+            cluster.run(lambda: rest.remote() and time.sleep(0.5))
+            cluster.settle(1)
+            assert len([one for one in watch.problems if "has not told of 1 failed tasks" in one]) == count
 
 
 def test_g39b_a_call_of_a_stream_that_was_given_up_is_seen() -> None:

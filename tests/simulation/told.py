@@ -4,6 +4,7 @@
 |---|---|---|
 | G41 | an owner stops asking for a cancellation | the worker has heard of it, if it still has the task |
 | G39b | an actor takes a call | its caller has not given up the stream of that call |
+| state | a driver says that its job has finished | it has told of all tasks that have failed |
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ class Told:
         """Look at one core worker, as an owner, as a worker, and as an actor."""
         self._watch_cancellations(core.execution.receiver, core.execution.actor_receiver, core.submission.outcomes)
         self._watch_streams(core.execution.actor_receiver)
+
+    def on_farewell(self, name: str, core: Any) -> None:
+        """A driver is about to say that its job has finished."""
+        if core is not None and (core.task_events._failed or core.task_events._left_out):
+            self._on_broken("state", f"{name} leaves, and has not told of {len(core.task_events._failed)} failed tasks")
 
     def _watch_cancellations(self, receiver: Any, actor_receiver: Any, outcomes: Any) -> None:
         handle, cancel, ask = receiver.handle_CancelTask, actor_receiver.cancel, outcomes._cancel_pushed

@@ -1,0 +1,129 @@
+"""User threads that wait although they need not (L1): rules of ``Progress``, with the calls that they look at.
+
+A thread in ``get`` or ``wait`` goes on when it has what it asked for, and when its time is up. Few programs see how late
+that was. So the open calls are noted here, and looked at whenever time passes and when they end. A task lends its CPUs only
+while a thread waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+from minray.api.calls import current_process_api
+from minray.core_worker.user_threads.object_reader import MOST_PATIENCE_S
+from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
+
+SLACK_S = MOST_PATIENCE_S + 0.25
+"""Seconds by which a call may be late: it asks why a value is missing, and a slow node takes its time."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A ``get`` or ``wait`` that has not returned."""
+
+    object_ids: list[bytes]
+    most: int | None
+    """Number of ready values with which ``wait`` returns; None: this is a ``get``."""
+    fetches: bool
+    """Whether values count as ready only when they are on this node."""
+    until: float | None
+    """Time of the world at which the call is to return at the latest."""
+
+
+class Waits:
+    """Knows the open calls of one cluster's user threads."""
+
+    def __init__(self, on_broken: Callable[[str, str], None]) -> None:
+        self._on_broken = on_broken
+        self._calls: dict[bytes, dict[Call, None]] = {}
+        """Calls by worker id."""
+        self._of_thread: dict[int, Call] = {}
+        """The call in which each thread is."""
+        self._parked: Counter[bytes] = Counter()
+        """Number of threads that wait for values, by worker id."""
+
+    def add(self, process: SimProcess, core: Any) -> None:
+        """Note the calls of one process, which is connected."""
+        api = process.context.get(current_process_api)
+        if api is None:
+            return
+        reader: Any = api.reader
+        worker_id = core.config.worker_id
+        calls = self._calls.setdefault(worker_id, {})
+        get, wait, park, reach = reader.get, reader.wait, reader._wait, reader._reach
+
+        def begin(refs: Sequence[Any], most: int | None, timeout_s: float | None, fetches: bool) -> Call:
+            until = None if timeout_s is None else process.loop.ticks / TICKS_PER_SECOND + max(0.0, timeout_s)
+            call = Call([ref._id for ref in refs], most, fetches, until)
+            calls[call] = None
+            self._of_thread[get_ident()] = call
+            return call
+
+        def end(call: Call) -> None:
+            calls.pop(call, None)
+            self._of_thread.pop(get_ident(), None)
+            if call.until is not None and process.alive:
+                late_s = process.loop.ticks / TICKS_PER_SECOND - max(call.until, process.stalled_until / TICKS_PER_SECOND)
+                if late_s > SLACK_S:
+                    self._on_broken("L1", f"{process.name} lets a thread wait {late_s:.1f} s longer than its time-out")
+
+        def watched_get(refs: Sequence[Any], timeout_s: float | None) -> Any:
+            call = begin(refs, None, timeout_s, False)
+            try:
+                return get(refs, timeout_s)
+            finally:
+                end(call)
+
+        def watched_wait(refs: list[Any], most: int, timeout_s: float | None, fetch_local: bool = True) -> Any:
+            call = begin(refs, most, timeout_s, fetch_local)
+            try:
+                return wait(refs, most, timeout_s, fetch_local)
+            finally:
+                end(call)
+
+        def watched_park(refs: Sequence[Any], *args: Any) -> None:
+            self._expect_need(process, core, [ref._id for ref in refs], args[3] if len(args) > 3 else ())
+            park(refs, *args)
+
+        def parked(wait_for_values: Callable[..., Any]) -> Callable[..., Any]:
+            def watched(*args: Any) -> Any:
+                self._parked[worker_id] += 1
+                try:
+                    return wait_for_values(*args)
+                finally:
+                    self._parked[worker_id] -= 1
+
+            return watched
+
+        reader.get, reader.wait, reader._wait, reader._reach = watched_get, watched_wait, parked(watched_park), parked(reach)
+
+    def _expect_need(self, process: SimProcess, core: Any, missing: Sequence[bytes], elsewhere: Sequence[Any]) -> None:
+        """Is a thread about to wait that knows enough already? What comes at this moment is among what it waits for."""
+        if (call := self._of_thread.get(get_ident())) is None:
+            return
+        asked = {*missing, *(large.object_id for large in elsewhere)}
+        known = [core.store.objects.get(object_id) for object_id in call.object_ids if object_id not in asked]
+        if call.most is None and any(one is not None and one.is_error for one in known):
+            self._on_broken("L1", f"{process.name} lets a get wait, and one of its values is an error, which is here")
+        elif call.most is not None and sum(one is not None for one in known) >= call.most:
+            self._on_broken("L1", f"{process.name} lets a wait for {call.most} values wait, which were here")
+
+    def open_waits(self, core: Any, _now: float) -> Iterator[str]:
+        """A thread waits only for what it lacks."""
+        for call in list(self._calls.get(core.config.worker_id, ())):
+            found = [core.store.objects.get(object_id) for object_id in call.object_ids]
+            if call.most is None:
+                if None in found and any(one is not None and one.is_error for one in found):
+                    yield "lets a get wait, and one of its values is an error, which is here"
+            elif sum(one is not None and (one.place is None or not call.fetches) for one in found) >= call.most:
+                yield f"lets a wait for {call.most} values wait, which are here"
+
+    def lent_cpus(self, core: Any, _now: float) -> Iterator[str]:
+        """A process lends the CPUs of its task only while a thread waits, or a generator is held up."""
+        lent, held_up = core.blocked._blocking, core.execution.generator_executor._waiting
+        if lent and not held_up and not self._parked[core.config.worker_id]:
+            yield f"lends the CPUs of {len(lent)} waits, and no thread waits"
