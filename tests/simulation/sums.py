@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from minray.common.ids import item_id, short
 from minray.object_store.object_table import CREATED, NOWHERE
 from minray.scheduling.local_lease_manager import _use
 
@@ -129,5 +130,14 @@ def actors(core: Any, _now: float) -> Iterator[str]:
             yield f"counts {client.submitted - client.ended} calls of an actor, and there are {counted}"
 
 
+def streams(core: Any, _now: float) -> Iterator[str]:
+    """A stream knows whether one of its items is large, which may be lost."""
+    for task in core.submission.tasks.tasks.values():
+        if task.stream is not None and not task.stream.has_large:
+            items = (core.store.objects.get(item_id(task.task_id, number)) for number in task.stream.numbers())
+            if any(one is not None and one.place is not None for one in items):
+                yield f"does not know that the generator {short(task.task_id)} has large items"
+
+
 OF_NODES: tuple[Callable[[Any, float], Iterator[str]], ...] = (leases, gpus, copies, transfers)
-OF_CORES: tuple[Callable[[Any, float], Iterator[str]], ...] = (tasks, actors)
+OF_CORES: tuple[Callable[[Any, float], Iterator[str]], ...] = (tasks, actors, streams)

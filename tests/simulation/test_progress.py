@@ -62,6 +62,13 @@ def count() -> Iterator[int]:
     yield from range(6)
 
 
+@minray.remote(num_returns="streaming", resources={"other": 1})
+def count_largely() -> Iterator[Any]:
+    for _ in range(3):
+        yield numpy.zeros(MEGABYTE, numpy.uint8)
+        time.sleep(0.2)
+
+
 def work() -> None:
     for _ in range(2):
         minray.get([rest.remote(0.2) for _ in range(6)])
@@ -100,6 +107,12 @@ def read_slowly() -> None:
     for item in count.options(_generator_backpressure_num_objects=1).remote():
         minray.get(item)
         time.sleep(0.1)
+
+
+def read_large_items() -> None:
+    items = list(count_largely.remote())
+    time.sleep(1)
+    del items
 
 
 def group_twice() -> None:
@@ -157,6 +170,14 @@ def put_silently(self: Any, object_id: bytes, stored: Any) -> None:
     self.objects.setdefault(object_id, stored)
 
 
+def forget_size(self: Any, task: Any, request: Any, stored: Any) -> None:
+    ON_ITEM(self, task, request, stored)
+    task.stream.has_large = False
+
+
+ON_ITEM = Generators._on_item
+
+
 def keep(self: Any, items: Any) -> None:
     self._waiting.extend(items)
 
@@ -181,6 +202,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], None], str]] = {
     "full group": (ConcurrencyGroup, "_end", end_only, call, "lets . calls of group '' wait, and runs"),
     "silent value": (MemoryStore, "put", put_silently, call, "lets 1 wait for .*, which is here"),
     "words kept": (Batch, "add", keep, drop_many, "lets . words for .* wait"),
+    "large items": (Generators, "_on_item", forget_size, read_large_items, "does not know that the generator .* has large"),
     "leases by owner": (local_lease_manager, "_decrease", nothing, work, "wrong count of requests by use"),
     "shares of GPUs": (LocalResourceManager, "free", free_sums_only, use_gpus, "wrong count of shares of GPU"),
     "objects in files": (LocalObjectManager, "release", lambda *_: False, fill_the_store, "wrong count of objects in files"),

@@ -110,6 +110,11 @@ def test_g89_a_lie_about_retries_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("is for what can be retried, and denies that" in problem for problem in problems_without_memory())
 
 
+def test_a_wrong_reason_for_a_kill_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_monitor, "describe_choice", lambda victim, _: f"{victim.pid} is killed: it was idle")
+    assert any("and says: the node has" in problem for problem in problems_without_memory())
+
+
 def message(payload: bytes, *buffers: bytes) -> Sent:
     return Sent(payload, [memoryview(one) for one in buffers])
 

@@ -167,6 +167,17 @@ def first_copy(cluster: SimCluster) -> Any:
     return head(cluster).store.table.primaries()[0]
 
 
+class Living:
+    """A connection whose other end counts as living."""
+
+    death = None
+
+
+def dead_owner(cluster: SimCluster) -> bytes:
+    """A worker of whose death the head has heard."""
+    return next(iter(head(cluster)._broker.refusals._dead_owners))
+
+
 def without_cpu(cluster: SimCluster) -> dict[str, int]:
     return {key: amount for key, amount in other_view(cluster).available.items() if not is_cpu(key)}
 
@@ -210,6 +221,9 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a raylet has forgotten a driver": (drop_from(lambda c: head(c)._local_gc.drivers), "head's list of drivers lacks"),
     "a raylet has not heard of a death": (
         drop_from(lambda c: head(c)._broker.refusals._dead_owners), "does not know of the deaths",
+    ),
+    "a raylet would call the dead": (
+        lambda c: add_to(lambda c: head(c)._peers._peers, dead_owner(c), Living())(c), "of whose death it has heard",
     ),
     "a store has not heard of a death": (drop_from(lambda c: head(c).store.table._dead), "does not know of the deaths"),
     "a raylet does not know the driver": (drop_from(lambda c: head(c)._log_monitor._outboxes), "output of job"),

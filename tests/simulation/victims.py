@@ -3,6 +3,7 @@
 | | looked at when | |
 |---|---|---|
 | G89 | a raylet kills a worker for memory | idle workers come first, then those that can be retried, then the newest lease |
+| G89 | a raylet kills a worker for memory | it says which of these has decided |
 | L5 | a raylet ends idle workers | they are idle for long, and more are idle than CPUs are free |
 | G89 | a lease is requested | it says truly whether what it is for can be retried |
 | state | a node tells its figures | none is below zero |
@@ -25,6 +26,10 @@ from minray.simulation.loop import SimLoop
 FIGURES = frozenset({"GetNodeStats reply", "GetNodeMetrics reply"})
 """Messages whose numbers are amounts, so that none is negative."""
 
+IDLE_REASON, RERUN_REASON = "it was idle", "its task or actor can be rerun"
+LAST_REASON = "no worker was left whose task or actor can be rerun"
+"""Reasons that people are told."""
+
 
 class Victims:
     """Looks at the choices of one cluster's memory monitors."""
@@ -46,9 +51,10 @@ class Victims:
             self._grants.setdefault(entry.request.lease_id, self._loop.ticks)
             grant(entry, worker)
 
-        def watched_kill(victim: Any, *args: Any) -> None:
+        def watched_kill(victim: Any, reason: str, *args: Any) -> None:
             self._expect_right_one(name, raylet._broker, victim.worker_id)
-            kill(victim, *args)
+            self._expect_right_reason(name, victim, reason)
+            kill(victim, reason, *args)
 
         reap, pool = raylet._broker.pool.reap, raylet._broker.pool
 
@@ -79,6 +85,13 @@ class Victims:
         if ranks and ranks.get(victim) != max(ranks.values()):
             is_wrong = "a task that cannot be retried" if ranks[victim][0] != max(ranks.values())[0] else "an older lease"
             self._on_broken("G89", f"{name} kills worker {short(victim)} for memory, which has {is_wrong}")
+
+    def _expect_right_reason(self, name: str, victim: Any, reason: str) -> None:
+        """What people are told of a victim is what has decided."""
+        may_run_again = self._may_run_again.get(victim.lease_id, True)
+        why = IDLE_REASON if not victim.lease_id else RERUN_REASON if may_run_again else LAST_REASON
+        if f"is killed: {why}" not in reason:
+            self._on_broken("G89", f"{name} kills worker {short(victim.worker_id)}, and says: {reason}")
 
     def add_core(self, core: Any) -> None:
         """Look at the requests of an owner."""

@@ -369,13 +369,16 @@ def _deaths_known_to_owners(cluster: Cluster) -> Iterator[str]:
 
 @copies("Peers._peers")
 def _peers(cluster: Cluster) -> Iterator[str]:
-    """No process counts a living one as dead."""
+    """No process counts a living one as dead, nor keeps a connection to one of whose death it has heard."""
     living = cluster.raylets.keys() | cluster.cores.keys()
-    for process in (*cluster.raylets.values(), *cluster.cores.values()):
-        peers = getattr(process, "_peers", None) or process.peers
+    heard = [(raylet, raylet._peers, raylet._broker.refusals._dead_owners) for raylet in cluster.raylets.values()]
+    heard += [(core, core.peers, core.references._dead) for core in cluster.cores.values()]
+    for process, peers, deaths in heard:
         for key, peer in peers._peers.items():
             if key in living and peer.death is not None:
                 yield f"{getattr(process, 'address', None)} counts {short(key)} as dead, which lives"
+            elif key in deaths and peer.death is None:
+                yield f"{getattr(process, 'address', None)} counts {short(key)} as living, of whose death it has heard"
 
 
 @copies("ActorManager._infos")
