@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from minray.common.ids import short
+from minray.common.ids import short, task_of
 from minray.core_worker.records.pending_task import PUSHED
 from minray.platform.transport.queued_channel import REPLY
 from minray.protocol.actor import DEAD
@@ -81,8 +81,23 @@ class Holders:
                 if reference is not None:  # for lineage
                     on_forgotten(object_id, reference)
 
+        self._watch_lineage(process.name, core.submission.recovery.lineage)
         references._references = Watched(references._references, on_forgotten)
         references.on_death, core.borrowing._on_freed = on_death, on_freed
+
+    def _watch_lineage(self, name: str, lineage: Any) -> None:
+        """A task is remembered as long as one of the results is there for which it is."""
+        forget = lineage.on_forgotten
+
+        def watched(object_id: bytes, effects: Any) -> None:
+            task_id = task_of(object_id)
+            before = lineage._tasks.get(task_id)
+            left = set() if before is None else before.results - {object_id}
+            forget(object_id, effects)
+            if left and task_id not in lineage._tasks:
+                self._on_broken(f"{name} forgets how {len(left)} results of task {short(task_id)} are made, which are there")
+
+        lineage.on_forgotten = watched
 
     def _is_killed(self, core: Any) -> bool:
         """Whether this process ends, because its actor was killed for good."""

@@ -63,6 +63,24 @@ class News:
 
         publisher.publish = watched_publish
         self._watch_tasks(gcs.tasks)
+        self._watch_leases(gcs._actors._scheduler)
+
+    def _watch_leases(self, scheduler: Any) -> None:
+        """A request for an actor's lease that a raylet has sent on says so, as those for tasks do."""
+        request = scheduler._request
+        sent_on: dict[bytes, bytes] = {}
+        """Actor -> the raylet to which its request was sent on."""
+
+        async def watched(row: Any, lease_id: bytes, raylet: Any, final: bool) -> Any:
+            actor_id = row.info.actor_id
+            if sent_on.pop(actor_id, b"") == raylet.worker_id and not final:
+                self._on_broken("L5", f"the request {short(lease_id)} for an actor may be sent on again and again")
+            reply = await request(row, lease_id, raylet, final)
+            if reply is not None and reply.kind == SPILLBACK:
+                sent_on[actor_id] = reply.raylet.worker_id
+            return reply
+
+        scheduler._request = watched
 
     def _watch_tasks(self, tasks: Any) -> None:
         add = tasks.add

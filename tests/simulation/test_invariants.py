@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import minray
+from minray.common.ids import return_id
 from minray.core_worker.execution.outgoing_stream import OutgoingStream
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
@@ -27,6 +28,7 @@ from minray.simulation import SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.simulation import invariants
+from tests.simulation.holders import Holders
 from tests.simulation.interference import kill_sender
 from tests.simulation.invariants import Broken, Watch
 from tests.simulation.judge import judged, outcome_of
@@ -369,3 +371,37 @@ def test_l2_what_nobody_asks_for_is_missed_when_all_is_over(
 @minray.remote
 def fill() -> bytes:
     return bytes(1_000_000)
+
+
+class Remembered:
+    """A task that is remembered for two results."""
+
+    def __init__(self, task_id: bytes) -> None:
+        self.results = {return_id(task_id, 1), return_id(task_id, 2)}
+
+
+class Lineage:
+    """Remembers one task."""
+
+    def __init__(self, task_id: bytes, keeps: bool) -> None:
+        self._tasks = {task_id: Remembered(task_id)}
+        self._keeps = keeps
+
+    def on_forgotten(self, object_id: bytes, _effects: Any) -> None:
+        (remembered,) = self._tasks.values()
+        remembered.results.discard(object_id)
+        if not self._keeps or not remembered.results:
+            self._tasks.clear()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_task_is_remembered_for_each_of_its_results(keeps: bool) -> None:
+    said: list[str] = []
+    task_id = b"t" * 24
+    lineage = Lineage(task_id, keeps)
+    Holders(said.append, dict)._watch_lineage("driver", lineage)
+    lineage.on_forgotten(return_id(task_id, 1), None)
+    assert bool(said) != keeps
+    if keeps:
+        lineage.on_forgotten(return_id(task_id, 2), None)
+        assert not said

@@ -23,16 +23,18 @@ from minray.gcs.gcs_task_manager import GcsTaskManager
 from minray.protocol.actor import GetNamedActor
 from minray.protocol.core_worker import LocationChange, ReportGeneratorItem
 from minray.protocol.gcs import CheckAlive
+from minray.protocol.raylet import LeaseReply
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.placement_group_resource_manager import PlacementGroupResourceManager
 from minray.rpc.connection import ignore
 from minray.scheduling.cluster_resource_scheduler import ANY_NODE, ClusterResourceScheduler
-from minray.scheduling.lease import GRANTED
+from minray.scheduling.lease import GRANTED, SPILLBACK
 from minray.simulation import SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
 from tests.simulation.census import unfinished
 from tests.simulation.invariants import Watch
 from tests.simulation.judge import judged
+from tests.simulation.news import News
 from tests.simulation.repeats import MOST_A_SECOND
 
 
@@ -358,3 +360,39 @@ def test_g104_bundles_that_stay_reserved_beside_one_that_is_refused_are_seen(mon
         monkeypatch.setattr(bundles, "_release", lambda _bundle: None)
         assert bundles.prepare(b"g" * 18, 2, wanted)
         assert "G104: head refuses bundles of" in scene.problems()
+
+
+class Raylet:
+    """The address of a raylet."""
+
+    worker_id = b"raylet"
+
+
+class Row:
+    """An actor, as the gcs knows it."""
+
+    actor_id = b"a" * 16
+
+    def __init__(self) -> None:
+        self.info = self
+
+
+class Scheduler:
+    """Requests leases for actors, and is always sent on."""
+
+    async def _request(self, row: Row, lease_id: bytes, raylet: Any, final: bool) -> LeaseReply:
+        return LeaseReply(SPILLBACK, raylet=raylet)
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_request_for_an_actor_that_may_be_sent_on_for_ever_is_seen(says_so: bool) -> None:
+    said: list[str] = []
+    scheduler, raylet = Scheduler(), Raylet()
+    News(lambda _, text: said.append(text))._watch_leases(scheduler)
+
+    async def request_twice() -> None:
+        await scheduler._request(Row(), b"1", raylet, False)
+        await scheduler._request(Row(), b"2", raylet, says_so)
+
+    asyncio.run(request_twice())
+    assert bool(said) != says_so

@@ -110,6 +110,20 @@ def test_g89_a_lie_about_retries_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("is for what can be retried, and denies that" in problem for problem in problems_without_memory())
 
 
+def test_a_lie_about_the_tasks_that_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = NormalTaskSubmitter._request
+
+    def lie(self: Any, key: Any, *args: Any) -> None:
+        act, self._actions = self._actions, Mute()
+        request(self, key, *args)
+        self._actions, said = act, next(reversed(key.requests.values()))
+        said.backlog += 1
+        act.request_lease(said)
+
+    monkeypatch.setattr(NormalTaskSubmitter, "_request", lie)
+    assert any("says that 1 more tasks wait, not 0" in problem for problem in problems_without_memory())
+
+
 def test_a_wrong_reason_for_a_kill_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_monitor, "describe_choice", lambda victim, _: f"{victim.pid} is killed: it was idle")
     assert any("and says: the node has" in problem for problem in problems_without_memory())

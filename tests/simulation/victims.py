@@ -6,6 +6,7 @@
 | G89 | a raylet kills a worker for memory | it says which of these has decided |
 | L5 | a raylet ends idle workers | they are idle for long, and more are idle than CPUs are free |
 | G89 | a lease is requested | it says truly whether what it is for can be retried |
+| L5 | a lease is requested | it says truly for how many tasks no lease is requested |
 | state | a node tells its figures | none is below zero |
 """
 
@@ -102,6 +103,10 @@ class Victims:
             first = request.key.queue[0] if request.key.queue else None
             may_run_again = first is None or first.retries_left != 0
             self._expect_truth(request.lease_id, may_run_again, request.retriable)
+            left = max(0, len(request.key.queue) - len(request.key.requests))
+            if request.backlog != left:
+                what = f"the request for lease {short(request.lease_id)}"
+                self._on_broken("L5", f"{what} says that {request.backlog} more tasks wait, not {left}")
             request_lease(request)
 
         client.request_lease = watched
