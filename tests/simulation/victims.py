@@ -88,7 +88,7 @@ class Victims:
             self._on_broken("G89", f"{name} kills worker {short(victim)} for memory, which has {is_wrong}")
 
     def _expect_right_reason(self, name: str, victim: Any, reason: str) -> None:
-        """What people are told of a victim is what has decided."""
+        """The victim was chosen for the reason that people are told."""
         may_run_again = self._may_run_again.get(victim.lease_id, True)
         why = IDLE_REASON if not victim.lease_id else RERUN_REASON if may_run_again else LAST_REASON
         if f"is killed: {why}" not in reason:
