@@ -30,6 +30,9 @@ class Bounds(msgspec.Struct, frozen=True):
     """Most items of a batched notification, such as freed objects; ten thousand tickets of borrowers are about a MB."""
     max_questions_per_message: int = 1000
     """Most values about which a process asks their owner in one message."""
+    max_references_per_answer: int = 250_000
+    """Most references that the results of one call, or one item of a generator, may hold. They travel inside one record,
+    which may take 64 MiB; 450,000 references have exceeded that."""
     max_borrower_tickets: int = 100
     """Number of tickets for one object at which a borrower gives the older ones back: one is enough to hold the object."""
     max_known_placement_groups: int = 1000

@@ -21,10 +21,6 @@ MAX_DIRECT_CALL_OBJECT_SIZE = 100 * 1024
 """Largest argument, result or put, in bytes, that travels inside a message; larger ones go to the store (G76, C9)."""
 TASK_RPC_INLINED_BYTES_LIMIT = 10 * 1024 * 1024
 """Most bytes of all inlined arguments of one task together, and of all its inlined results (G76)."""
-MOST_REFERENCES = 250_000
-"""Most references that the results of one call, or one item of a generator, may hold.
-
-They travel inside one record, which may take 64 MiB; 450,000 references have exceeded that."""
 
 FUNCTION_SIZE_ERROR_THRESHOLD = 48 * 1024 * 1024
 """Largest pickled function, in bytes (Ray: 95 MiB; here it travels inside one record, which may take 64 MiB)."""
@@ -253,6 +249,7 @@ LEAST = {
     "generator_max_reports_in_flight": 1,
     "max_items_per_batch": 1,
     "max_questions_per_message": 1,
+    "max_references_per_answer": 1,
     "max_borrower_tickets": 1,
     "object_manager_chunks_at_once": 1,
     "drain_objects_at_once": 1,

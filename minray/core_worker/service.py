@@ -187,7 +187,7 @@ class CoreWorkerService:
         question, until that process has got the answer. If that ticket was given back, this question is a late repetition,
         and nobody hears the answer.
         """
-        check_references(len(stored.nested))
+        check_references(len(stored.nested), self._core.process.config.system_config.max_references_per_answer)
         borrowing, own = self._core.borrowing, self._core.process.address
         if not stored.nested or not borrowing.lend_as_owner(object_id, requester, question, own, stored):
             return stored.nested

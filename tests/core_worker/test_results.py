@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minray.common.config import MOST_REFERENCES
+from minray.common.bounds import BOUNDS
 from minray.core_worker.fetching.results import ResultKeeper
 from minray.core_worker.records.received_task import Result
 from minray.protocol.base import Address
@@ -75,7 +75,7 @@ def test_references_inside_live_as_long_as_the_result_wherever_it_is() -> None:
 
 
 def test_a_result_with_more_references_than_an_answer_can_carry_is_refused() -> None:
-    refs = [ObjectRef(object_id("inside"), OWN)] * (MOST_REFERENCES + 1)
+    refs = [ObjectRef(object_id("inside"), OWN)] * (BOUNDS.max_references_per_answer + 1)
     assert keep(Serialized(b"", [], refs[1:]))[0].refs == refs[1:]
     with pytest.raises(ValueError, match="values hold 250,001 references, and at most 250,000 fit"):
         keep(Serialized(b"", [], refs))

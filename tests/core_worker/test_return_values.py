@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from minray.common.bounds import BOUNDS
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.common.task_spec import ActorOptions
 from minray.core_worker.execution.return_values import BrokenOff, ReturnValues
-from minray.core_worker.fetching import results
 from minray.core_worker.fetching.results import UNWANTED
 from minray.core_worker.records.received_task import ReceivedTask, Result
 from minray.core_worker.records.stored_object import StoredObject
@@ -34,7 +34,7 @@ ATTEMPT = 2
 class Shelf:
     """See the head of this file."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_references: int = BOUNDS.max_references_per_answer) -> None:
         self.kept: dict[bytes, Any] = {}
         """Object id -> the value that it has at present."""
         self.rooms: list[int] = []
@@ -44,7 +44,7 @@ class Shelf:
         results: Any = self
         self.thread = UserThread()
         user_code: Any = self.thread
-        self.returns = ReturnValues(results, user_code)
+        self.returns = ReturnValues(results, user_code, most_references)
         self.keeps_discarded = False
         """Whether it is slow to say that it has dropped something."""
         self.on_discarded: list[Callable[[], None]] = []
@@ -86,14 +86,13 @@ def yielding(*values: Any, then: BaseException | None = None) -> Iterator[Any]:
         raise then
 
 
-def test_several_results_hold_no_more_references_than_one_answer_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_results_hold_no_more_references_than_one_answer_carries() -> None:
     def keep(object_id: bytes, attempt: int, value: Serialized, owner: Address, room: int) -> Result:
         shelf.kept[object_id] = len(value.refs)
         return Result(StoredObject(value.data, (), False, ()), value.refs)
 
-    shelf = Shelf()
+    shelf = Shelf(most_references=3)
     shelf.keep_result = keep  # type: ignore[method-assign]
-    monkeypatch.setattr(results, "MOST_REFERENCES", 3)
     a, b, c, d = (ObjectRef(id_of(name), OWN) for name in "abcd")
     shelf.returns.keep(task(2), [[a], [b, c]])
     assert shelf.has(1, 2)

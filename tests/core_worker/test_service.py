@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from minray.core_worker.fetching import results
 from minray.core_worker.ownership.borrowing import Borrowing
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
@@ -55,9 +54,9 @@ PLACE = Place(0, 1 << 20, RAYLET)
 class Owner:
     """See the head of this file."""
 
-    def __init__(self) -> None:
+    def __init__(self, **system: int) -> None:
         self.peers = RecordingPeers()
-        self.process = process_record(self.peers, processes=self)
+        self.process = process_record(self.peers, processes=self, **system)
         self.references, self.store = ReferenceCounter(), MemoryStore()
         self.borrowing = Borrowing(self.process, self.references, self.on_freed, lambda: None)
         self.submission = self.task_events = self
@@ -116,9 +115,9 @@ def holding(*refs: tuple[bytes, Address]) -> StoredObject:
     return StoredObject(b"value", (), False, [RefInfo(key, owner, b"") for key, owner in refs])
 
 
-def ask(story: Any) -> None:
+def ask(story: Any, **system: int) -> None:
     async def whole() -> None:
-        await story(Owner())
+        await story(Owner(**system))
 
     run(whole)
 
@@ -206,9 +205,7 @@ def test_g112_a_late_repetition_of_a_question_leaves_no_ticket_behind() -> None:
     ask(story)
 
 
-def test_a_value_with_too_many_references_for_an_answer_leaves_no_ticket_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "MOST_REFERENCES", 2)
-
+def test_a_value_with_too_many_references_for_an_answer_leaves_no_ticket_behind() -> None:
     async def story(owner: Owner) -> None:
         owner.own(C)
         owner.own(A, holding(*[(C, OWN)] * 3))
@@ -216,7 +213,7 @@ def test_a_value_with_too_many_references_for_an_answer_leaves_no_ticket_behind(
             await owner.get(A)
         assert owner.tickets(A) == owner.tickets(C) == []
 
-    ask(story)
+    ask(story, max_references_per_answer=2)
 
 
 @pytest.mark.parametrize("value", [stored(b"x" * (LIMIT + 1)), StoredObject(b"", (), False, (), PLACE)])

@@ -37,6 +37,16 @@ SMALL: Mapping[str, tuple[int, ...]] = {
 """Entry -> small values of it."""
 
 
+FEW_REFERENCES: Mapping[str, int] = {"max_references_per_answer": 50}
+"""A bound that a program notices, if it tells of a ``Bouquet``."""
+
+
+def with_few_references(world: World, random: Random) -> World:
+    """In most of the worlds, let an answer hold fewer references than a large ``Bouquet`` has."""
+    bounds = FEW_REFERENCES if random.random() < 0.7 else {}
+    return msgspec.structs.replace(world, bounds=world.bounds | bounds)
+
+
 def with_small_bounds(world: World, random: Random) -> World:
     """In a sixth of the worlds, make some bounds small; in a third of these, all of them."""
     if random.random() >= 1 / 6:

@@ -16,7 +16,7 @@ from tests.spec.conjunctions import CONDITIONS, ORDER, TOGETHER, pair_of, with_f
 from tests.spec.conversations import CONVERSATIONS, MIXED
 from tests.spec.features import OF_PROGRAMS, PAIRS, features_of, pairs_of
 from tests.spec.fragments import FRAGMENTS
-from tests.spec.knobs import SMALL
+from tests.spec.knobs import FEW_REFERENCES, SMALL
 from tests.spec.losses import crashed_by, losses_of
 from tests.spec.pair_coverage import PairCoverage
 from tests.spec.programs import Body, Get, Program, Submit
@@ -52,7 +52,7 @@ def test_all_conversations_and_kinds_are_aimed_at() -> None:
     senders = {world.targets for world in worlds if "posthumous" in world.rates}
     assert {("worker/",), ("driver/",), ("raylet/n",), ("gcs",)} <= senders
     checks = {name for lapse in LAPSES for name in lapse}
-    assert {name for world in worlds for name in world.bounds} == SMALL.keys() | checks
+    assert {name for world in worlds for name in world.bounds} == SMALL.keys() | FEW_REFERENCES.keys() | checks
 
 
 def test_a_dead_process_counts_as_crashed() -> None:

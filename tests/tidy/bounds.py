@@ -34,7 +34,6 @@ CONSTANTS: Mapping[str, str] = {
     "minray/core_worker/execution/task_receiver.py MAX_PAST_LEASES": EARLY,
     "minray/common/config.py TASK_RPC_INLINED_BYTES_LIMIT": RECORD,
     "minray/common/config.py MAX_DIRECT_CALL_OBJECT_SIZE": "the default of the setting of that name",
-    "minray/common/config.py MOST_REFERENCES": RECORD,
     "minray/protocol/state.py MOST_TASKS": RECORD,
     "minray/protocol/object_store.py MOST_ENTRIES": RECORD,
     "minray/api/task_options.py MOST_RETURNS": RECORD,

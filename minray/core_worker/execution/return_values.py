@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from minray.common.bounds import BOUNDS
 from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.core_worker.fetching.results import UNWANTED, ResultKeeper, check_references
@@ -39,9 +40,12 @@ class BrokenOff(Exception):
 class ReturnValues:
     """Stores the return values of the calls that run in one process."""
 
-    def __init__(self, results: ResultKeeper, user_code: UserCode) -> None:
+    def __init__(
+        self, results: ResultKeeper, user_code: UserCode, most_references: int = BOUNDS.max_references_per_answer
+    ) -> None:
         self._results = results
         self._user_code = user_code
+        self._most_references = most_references
 
     def keep(self, task: ReceivedTask, result: Any) -> list[Result]:
         """Serialize and store the value that a call returned, and return one ``Result`` per return value.
@@ -110,7 +114,8 @@ class ReturnValues:
             results.append(UNWANTED)
         else:
             if value.refs:
-                check_references(len(value.refs) + sum(len(result.refs) for result in results))
+                count = len(value.refs) + sum(len(result.refs) for result in results)
+                check_references(count, self._most_references)
             object_id = return_id(task.task_id, index)
             results.append(self._results.keep_result(object_id, task.attempt, value, task.header.owner, room))
         return results[-1].inlined

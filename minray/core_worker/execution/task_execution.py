@@ -66,9 +66,10 @@ class TaskExecution:
         self.cancel_children = cancel_children
         self.functions = FunctionManager(process.gcs)
         self.profile = TaskProfile(platform)
-        results = ResultKeeper(provider, config.system_config.max_direct_call_object_size)
+        system = config.system_config
+        results = ResultKeeper(provider, system.max_direct_call_object_size, system.max_references_per_answer)
         self.generator_executor = GeneratorExecutor(process, borrowing, results, blocked.lend_soon)
-        returns = ReturnValues(results, platform.user_code)
+        returns = ReturnValues(results, platform.user_code, system.max_references_per_answer)
         self.errors = ExaminedErrors(platform, returns, config.node_id.hex(), config.node_ip)
         self.executor = executor_class(config)(
             platform, self.functions, objects.make_refs, returns, self.errors, self.generator_executor, self.profile

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minray.common.config import MOST_REFERENCES, TASK_RPC_INLINED_BYTES_LIMIT
+from minray.common.bounds import BOUNDS
+from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.core_worker.fetching.store_provider import LargeValues
 from minray.core_worker.records.received_task import Result
 from minray.core_worker.records.stored_object import StoredObject
@@ -26,11 +27,11 @@ UNWANTED = Result(StoredObject(b"", (), False, ()), [])
 """Stands for a value that the owner has already, or does not need."""
 
 
-def check_references(count: int) -> None:
-    """Raise ValueError if this number of references is too large for one answer."""
-    if count > MOST_REFERENCES:
+def check_references(count: int, most: int) -> None:
+    """Raise ValueError if this number of references is too large for one answer, which may have ``most``."""
+    if count > most:
         raise ValueError(
-            f"values hold {count:,} references, and at most {MOST_REFERENCES:,} fit into an answer; put parts of them, and"
+            f"values hold {count:,} references, and at most {most:,} fit into an answer; put parts of them, and"
             " send references to these parts"
         )
 
@@ -38,10 +39,13 @@ def check_references(count: int) -> None:
 class ResultKeeper:
     """Keeps the results of one process's tasks."""
 
-    def __init__(self, provider: LargeValues, inline_limit: int) -> None:
+    def __init__(
+        self, provider: LargeValues, inline_limit: int, most_references: int = BOUNDS.max_references_per_answer
+    ) -> None:
         self._provider = provider
         self._inline_limit = inline_limit
         """Size in bytes above which a result goes to the object store."""
+        self._most_references = most_references
 
     def keep_result(
         self,
@@ -55,7 +59,7 @@ class ResultKeeper:
 
         Raises ValueError if the value holds too many references, and the errors of ``LargeValues.put``.
         """
-        check_references(len(value.refs))
+        check_references(len(value.refs), self._most_references)
         size = value.size()
         if size > self._inline_limit or size > room:
             place = self._provider.put(object_id, attempt, value, owner)
