@@ -136,6 +136,27 @@ class Benches(Bundles, frozen=True):
         return visit.options(num_cpus=1, scheduling_strategy=strategy, max_retries=-1).remote(int(self.captures))
 
 
+class Booths(Bundles, frozen=True):
+    """A placement group whose bundles have a GPU each, which the tasks in them share in halves."""
+
+    has_room_for_sure = False
+
+    def bundle(self) -> dict[str, float]:
+        return {BERTH: 1, "GPU": 1}
+
+    def needs(self) -> dict[str, float]:
+        return {"GPU": 1}
+
+    def waits_for(self, group: Any) -> bool:
+        return bool(group.wait(0)) or bool(group.wait(10.0))
+
+    def _visit(self, group: Any, index: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(group, index)
+        options = {"num_cpus": 0, "num_gpus": 0.5, "scheduling_strategy": strategy, "max_retries": -1}
+        others = [find_group.options(**options).remote() for _ in range(2)]
+        return visit_booth.options(**options).remote(others)
+
+
 def count_nodes() -> int:
     return sum(node["Alive"] for node in minray.nodes())
 
@@ -146,6 +167,15 @@ def visit(cpus_of_child: int = 0) -> list[str]:
     own = minray.util.get_current_placement_group()
     child = minray.get(find_group.options(num_cpus=cpus_of_child, max_retries=-1).remote())
     return [minray.get_runtime_context().get_node_id(), "" if own is None else own.id.hex(), child]
+
+
+@minray.remote
+def visit_booth(others: list[Any]) -> list[str]:
+    """Say the node, and the group; it has one GPU, a half of which it leaves to others."""
+    minray.wait(others, num_returns=len(others), timeout=PATIENCE_S)
+    own = minray.util.get_current_placement_group()
+    context = minray.get_runtime_context()
+    return [context.get_node_id(), "" if own is None or len(minray.get_gpu_ids()) != 1 else own.id.hex(), ""]
 
 
 @minray.remote

@@ -43,10 +43,12 @@ from minray.util.scheduling_strategies import (
 from tests.spec.abandoned import Abandon
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, Settle, away
 from tests.spec.awkward import Awkward
-from tests.spec.bundles import Benches, Bundles
+from tests.spec.bouquets import Bouquet
+from tests.spec.bundles import Benches, Booths, Bundles
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
+from tests.spec.customs import Customs
 from tests.spec.environments import Environments
 from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import Free
@@ -54,12 +56,15 @@ from tests.spec.generators import Stream
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
 from tests.spec.grumblers import Grumbling
 from tests.spec.homecomers import Homecoming
+from tests.spec.homeless import Homeless
+from tests.spec.inquiries import Inquiry
 from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
 from tests.spec.lines import Line
 from tests.spec.looks import Look
 from tests.spec.luggage import Luggage
 from tests.spec.residents import Seating
+from tests.spec.smuggled import Smuggled
 from tests.spec.spaces import Spaces
 from tests.spec.stage import (
     END,
@@ -77,6 +82,7 @@ from tests.spec.stage import (
 )
 from tests.spec.stories import Story
 from tests.spec.tools import Tool
+from tests.spec.towers import Tower
 from tests.spec.wishes import MARK, CallWishes, TaskWishes
 
 if TYPE_CHECKING:
@@ -729,7 +735,7 @@ Operation = (
     | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
-    | Benches | Line
+    | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet
 )
 
 

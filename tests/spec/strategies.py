@@ -20,11 +20,12 @@ from tests.spec.aims import (
     with_late_messages,
     with_posthumous_messages,
 )
+from tests.spec.bouquets import Bouquet
 from tests.spec.conjunctions import with_conjunctions, with_more_nodes
 from tests.spec.fragments import with_dropped_generators
 from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
-from tests.spec.knobs import with_small_bounds
+from tests.spec.knobs import with_few_references, with_small_bounds
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_heirs, with_namesakes, with_rounds
 from tests.spec.patterns import (
@@ -85,6 +86,7 @@ from tests.spec.vocabulary import (
     with_later_stories,
     with_lines,
     with_new_stories,
+    with_odd_stories,
     with_riches,
     with_setup_hooks,
     with_spoiled_jobs,
@@ -274,6 +276,7 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     program = with_later_stories(program, Random(f"later stories of {scenario.seed}"))
     program = with_new_stories(program, Random(f"new stories of {scenario.seed}"))
     program = with_lines(program, Random(f"lines of {scenario.seed}"))
+    program = with_odd_stories(program, Random(f"odd stories of {scenario.seed}"))
     program = with_setup_hooks(program, Random(f"setup hooks of {scenario.seed}"))
     if keeps_drivers(world) and not program.leavers():
         program = with_endowments(program, Random(f"endowments of {scenario.seed}"))
@@ -283,6 +286,8 @@ def with_rare_words(scenario: Scenario) -> Scenario:
         head, *others = with_riches(world.nodes)
         head = msgspec.structs.replace(head, num_gpus=max(head.num_gpus, int(needs_gpus(program))))
         world = msgspec.structs.replace(world, nodes=(head, *others))
+    if any(isinstance(one, Bouquet) for one in program.walk()):
+        world = with_few_references(world, Random(f"few references of {scenario.seed}"))
     world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
 

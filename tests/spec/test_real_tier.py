@@ -110,15 +110,16 @@ def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
 
 IN_SIMULATION_ONLY = (
     "Look", "Founding", "Endowment", "Grumbling", "Hooked", "Spoiled", "Homecoming", "Contest", "Burdens", "Luggage",
-    "Benches", "Line",
+    "Benches", "Line", "Booths", "Homeless", "Smuggled", "Tower", "Inquiry", "Customs", "Bouquet",
 )  # fmt: skip
 """Operations that only the simulation can judge or afford.
 
 ``Look`` is judged by the virtual times of a run. After the loss of a founder, ``Founding`` sleeps for longer than a real
 program may take. ``Grumbling`` makes Python print tracebacks, which the judge of a real run finds in the logs.
 ``Hooked`` and ``Spoiled`` need a job with a setup hook, which the drivers of a real run do not have. ``Homecoming`` joins
-again with an ``init`` that names no cluster. ``Endowment``, ``Contest``, ``Burdens``, ``Benches`` and ``Line`` have not
-been tried on a real cluster. The packages of ``Luggage`` are no archives that a real node could unpack.
+again with an ``init`` that names no cluster. ``Endowment``, ``Contest``, ``Burdens``, ``Benches``, ``Line``, and
+those after it have not been tried on a real cluster. The packages of ``Luggage`` are no archives that a real node could
+unpack.
 """
 PLAIN = {"Order": "Submit", "Settle": "Create", "Ask": "Call", "Glance": "Wait"}
 """Operations with rare options -> the operations whose fields they have."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from minray.core_worker.execution import return_values
+from minray.core_worker.fetching import results
 from minray.core_worker.fetching.future_resolver import FutureResolver
 from minray.simulation.faults import Key
 from minray.simulation.loop import to_ticks
@@ -16,16 +18,20 @@ from tests.spec import trial
 from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
-from tests.spec.bundles import Benches, Bundles
+from tests.spec.bouquets import Bouquet
+from tests.spec.bundles import Benches, Booths, Bundles
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
+from tests.spec.customs import CUSTOMS, Customs
 from tests.spec.environments import IMPOSSIBLE, REFUSED, Environments
 from tests.spec.founders import Founding
 from tests.spec.generators import ASKS, WAITS, Stream
 from tests.spec.groups import Group
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbler, Grumbling
+from tests.spec.homeless import Homeless
+from tests.spec.inquiries import Inquiry
 from tests.spec.job_environments import Hooked
 from tests.spec.lanes import Lanes
 from tests.spec.lines import Line
@@ -34,16 +40,20 @@ from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.scenario import Node, Scenario, World
+from tests.spec.smuggled import MANNERS, Smuggled
 from tests.spec.spaces import Spaces
 from tests.spec.stories import Story
 from tests.spec.strategies import scenario_of, with_slots
 from tests.spec.tools import TOOLS, Tool
+from tests.spec.towers import Tower
 from tests.spec.trial import _unraisable, run
 from tests.spec.vocabulary import (
+    ODD_STORIES,
     STORIES,
     with_later_stories,
     with_lines,
     with_new_stories,
+    with_odd_stories,
     with_riches,
     with_setup_hooks,
     with_vocabulary,
@@ -99,6 +109,15 @@ STORIES_TOLD = (
     Benches("benches", 1, "STRICT_PACK", captures=True, impatience_s=0.0),
     Line("slow", 6),
     Line("waits", 6, waits=True),
+    Homeless("killed"),
+    Homeless("dropped", kills=False, force=True),
+    *[Smuggled(f"smuggled by {manner}", manner, 300) for manner in MANNERS],
+    Tower("tower", 4, 3),
+    Inquiry("inquiry"),
+    Booths("booths", 1),
+    Booths("booths of two", 2, "STRICT_PACK"),
+    Bouquet("bouquet"),
+    *[Customs(custom, custom) for custom in CUSTOMS],
 )
 
 
@@ -140,6 +159,30 @@ def test_lines_and_benches_are_drawn_in_some_programs() -> None:
     programs = [with_lines(PLAIN, Random(seed)) for seed in range(300)]
     told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
     assert {type(story) for story in told} == {Benches, Line} and 15 < len(told) < 70
+
+
+def test_odd_stories_are_told_in_some_programs() -> None:
+    programs = [with_odd_stories(PLAIN, Random(seed)) for seed in range(300)]
+    told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
+    assert {type(story) for story in told} == {type(write("name", Random(0))) for write in ODD_STORIES}
+    assert 30 < len(told) < 90
+
+
+@pytest.mark.parametrize("results", [1, 2, 3])
+def test_a_bouquet_that_is_too_large_for_an_answer_is_refused_and_leaves_nothing(results: int) -> None:
+    world = World(NODES, bounds={"max_references_per_answer": 50})
+    assert not run(Scenario(of(Bouquet("bouquet", results=results)), world, 3)).problems
+
+
+def test_a_bouquet_that_comes_although_it_is_too_large_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "check_references", lambda *_: None)
+    monkeypatch.setattr(return_values, "check_references", lambda *_: None)
+    world = World(NODES, bounds={"max_references_per_answer": 50})
+    assert run(Scenario(of(Bouquet("bouquet")), world, 3)).codes == {"G1"}
+
+
+def test_a_task_that_gathers_its_items_leaves_no_value_of_its_own_in_the_store() -> None:
+    assert not run(Scenario(of(Customs("customs", "gathered items")), World(NODES, inline_limit=1), 3)).problems
 
 
 def test_g104_a_contest_makes_nodes_refuse_bundles_beside_others_that_they_have_reserved() -> None:
@@ -252,6 +295,16 @@ LATER = (["a", "b"], [1, 2, 3], ["again"])
         (Line("s", 2), looks(0, 1, 2, 0, 1), Losses(), set()),
         (Line("s", 1, max_retries=0), looks(0, 1, 2, "WorkerCrashedError"), CRASH, set()),
         (Awkward("s", "put"), looks("ValueError"), Losses(), set()),
+        (Homeless("s"), looks(["late"], 1, 2, 3, 4), Losses(), {"G1"}),
+        (Homeless("s"), looks("GetTimeoutError"), CRASH, {"G1", "G17"}),
+        (Smuggled("s", size=3), looks("OwnerDiedError"), Losses(), {"G17"}),
+        (Smuggled("s", size=3), looks("RayTaskError(OwnerDiedError)"), CRASH, set()),
+        (Tower("s", 1, 1), looks(2), Losses(), {"G1"}),
+        (Tower("s", 1, 1), looks("RayTaskError(WorkerCrashedError)"), Losses(deaths=9), set()),
+        (Inquiry("s", 1), looks(1, 2, 300, 4, [True, True]), Losses(), {"G1"}),
+        (Bouquet("s", 4, 1), looks(4, 4, 5), Losses(), {"G1"}),
+        (Customs("s", "hidden method"), looks(["attribute"], 1), Losses(), {"G1"}),
+        (Customs("s", "leaving threads"), looks("over", "over", "GetTimeoutError", "over"), CRASH, {"G17"}),
     ],
 )
 def test_a_wrong_outcome_of_a_story_is_a_problem(

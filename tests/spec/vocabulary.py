@@ -14,25 +14,31 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.spec.awkward import PLACES, Awkward
-from tests.spec.bundles import Benches, Bundles
+from tests.spec.bouquets import Bouquet
+from tests.spec.bundles import Benches, Booths, Bundles
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
+from tests.spec.customs import CUSTOMS, Customs
 from tests.spec.environments import IMPOSSIBLE, Environments
 from tests.spec.founders import Endowment, Founding
 from tests.spec.generators import ASKS, READS, WAITS, Stream
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbling
 from tests.spec.homecomers import Homecoming
+from tests.spec.homeless import Homeless
+from tests.spec.inquiries import Inquiry
 from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
 from tests.spec.lines import Line
 from tests.spec.luggage import Luggage
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
+from tests.spec.smuggled import MANNERS, Smuggled
 from tests.spec.spaces import Spaces
 from tests.spec.stories import Story
 from tests.spec.tools import TOOLS, Tool
+from tests.spec.towers import Tower
 from tests.spec.variations import Tree, rewritten
 from tests.spec.wishes import RICHES
 
@@ -171,6 +177,13 @@ def with_lines(program: Program, random: Random) -> Program:
     return _with_story(program, random, lambda number: random.choice((_benches, _line))(f"line{number}", random))
 
 
+def with_odd_stories(program: Program, random: Random) -> Program:
+    """In a fifth of the programs, let a driver tell one of the odd stories; for the simulation only."""
+    if random.random() >= 0.2:
+        return program
+    return _with_story(program, random, lambda number: random.choice(ODD_STORIES)(f"odd{number}", random))
+
+
 def with_setup_hooks(program: Program, random: Random) -> Program:
     """In a twentieth of the programs, let a driver have a setup hook, and a story about it; for the simulation only."""
     if random.random() >= 0.05:
@@ -291,6 +304,37 @@ def _line(name: str, random: Random) -> Story:
     return Line(name, tasks, random.randrange(tasks), random.choice((0.05, 0.5, 5.0)), random.random() < 0.4, retries)
 
 
+def _homeless(name: str, random: Random) -> Story:
+    return Homeless(name, random.choice((0.0, 0.05, 2.0)), random.random() < 0.5, random.random() < 0.3)
+
+
+def _smuggled(name: str, random: Random) -> Story:
+    return Smuggled(name, random.choice(MANNERS), random.choice((10, 300)), random.choice((0.0, 0.0, 0.1)))
+
+
+def _tower(name: str, random: Random) -> Story:
+    return Tower(name, random.randint(2, 5), random.randint(1, 3), random.choice((0.0, 0.02, 0.3)), random.choice((3, -1)))
+
+
+def _inquiry(name: str, random: Random) -> Story:
+    return Inquiry(name, random.randint(1, 3), random.choice((0.0, 0.05, 1.0)), random.randint(1, 3))
+
+
+def _booths(name: str, random: Random) -> Story:
+    return Booths(name, random.randint(1, 2), random.choice(("PACK", "SPREAD", "STRICT_PACK")))
+
+
+def _customs(name: str, random: Random) -> Story:
+    return Customs(name, random.choice(list(CUSTOMS)), random.choice((0.0, 0.001, 0.05, 0.5)))
+
+
+def _bouquet(name: str, random: Random) -> Story:
+    return Bouquet(name, random.choice((20, 60)), random.randint(1, 3), random.choice((0, 3)))
+
+
+ODD_STORIES: tuple[Callable[[str, Random], Story], ...] = (
+    _homeless, _homeless, _smuggled, _tower, _inquiry, _booths, _bouquet, _customs, _customs, _customs,
+)  # fmt: skip
 NEW_STORIES: tuple[Callable[[str, Random], Story], ...] = (_contest, _contest, _burdens, _luggage)
 LATER_STORIES: tuple[Callable[[str, Random], Story], ...] = (_founding, _founding, _grumbling)
 STORIES: tuple[Callable[[str, Random, bool], Story], ...] = (
