@@ -109,5 +109,14 @@ def with_instants(world: World, random: Random) -> World:
     )
 
 
+def with_silence(world: World, random: Random) -> World:
+    """In half of the worlds, cut nodes off for long while answers travel between them; for programs with heavy answers."""
+    if is_taken(world) or len(world.nodes) == 1 or random.random() < 0.5:
+        return world
+    rates = quiet_rates(world) | {"cut": random.choice((0.03, 0.1, 0.3))}
+    answers = ("PushActorTask", "PushTask")
+    return msgspec.structs.replace(world, rates=rates, budget=random.randint(1, 3), aims=answers, aimed=("cut",))
+
+
 def _any_conversation(random: Random) -> tuple[str, ...]:
     return CONVERSATIONS[random.choice(list(CONVERSATIONS))]

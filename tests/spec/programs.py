@@ -50,6 +50,7 @@ from tests.spec.closures import Closure
 from tests.spec.contests import Contest
 from tests.spec.customs import Customs
 from tests.spec.environments import Environments
+from tests.spec.fickle import Fickle
 from tests.spec.founders import Endowment, Founding
 from tests.spec.frees import Free
 from tests.spec.generators import Stream
@@ -63,6 +64,7 @@ from tests.spec.lanes import Lanes
 from tests.spec.lines import Line
 from tests.spec.looks import Look
 from tests.spec.luggage import Luggage
+from tests.spec.overtaken import Overtaken
 from tests.spec.residents import Seating
 from tests.spec.smuggled import Smuggled
 from tests.spec.spaces import Spaces
@@ -735,7 +737,7 @@ Operation = (
     | Create | Settle | Call | Ask | Find | Kill | Group | Ready | FindGroup | Describe | Remove
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
-    | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet
+    | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet | Overtaken | Fickle
 )
 
 

@@ -19,15 +19,18 @@ from tests.spec.aims import (
     with_instants,
     with_late_messages,
     with_posthumous_messages,
+    with_silence,
 )
 from tests.spec.bouquets import Bouquet
 from tests.spec.conjunctions import with_conjunctions, with_more_nodes
+from tests.spec.fickle import Fickle
 from tests.spec.fragments import with_dropped_generators
 from tests.spec.frees import Free
 from tests.spec.groups import SLOT, Group
 from tests.spec.knobs import with_few_references, with_small_bounds
 from tests.spec.moves import Move
 from tests.spec.namesakes import with_heirs, with_namesakes, with_rounds
+from tests.spec.overtaken import Overtaken
 from tests.spec.patterns import (
     with_chains,
     with_deliveries,
@@ -110,6 +113,7 @@ from tests.spec.worlds import (
     with_forgetful_gcs,
     with_last_words,
     with_little_memory,
+    with_lost_items,
     with_lost_nodes,
     with_moves,
     with_node_losses,
@@ -288,6 +292,10 @@ def with_rare_words(scenario: Scenario) -> Scenario:
         world = msgspec.structs.replace(world, nodes=(head, *others))
     if any(isinstance(one, Bouquet) for one in program.walk()):
         world = with_few_references(world, Random(f"few references of {scenario.seed}"))
+    if any(isinstance(one, Fickle) for one in program.walk()):
+        world = with_lost_items(world, Random(f"lost items of {scenario.seed}"))
+    if any(isinstance(one, Overtaken) for one in program.walk()):
+        world = with_silence(world, Random(f"silence of {scenario.seed}"))
     world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
 

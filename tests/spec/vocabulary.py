@@ -21,6 +21,7 @@ from tests.spec.closures import Closure
 from tests.spec.contests import Contest
 from tests.spec.customs import CUSTOMS, Customs
 from tests.spec.environments import IMPOSSIBLE, Environments
+from tests.spec.fickle import Fickle
 from tests.spec.founders import Endowment, Founding
 from tests.spec.generators import ASKS, READS, WAITS, Stream
 from tests.spec.grumblers import PLACES as DEATHBEDS
@@ -32,6 +33,8 @@ from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
 from tests.spec.lines import Line
 from tests.spec.luggage import Luggage
+from tests.spec.overtaken import MANNERS as WAYS
+from tests.spec.overtaken import Overtaken
 from tests.spec.programs import Body, Operation, Program
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.smuggled import MANNERS, Smuggled
@@ -332,8 +335,18 @@ def _bouquet(name: str, random: Random) -> Story:
     return Bouquet(name, random.choice((20, 60)), random.randint(1, 3), random.choice((0, 3)))
 
 
+def _overtaken(name: str, random: Random) -> Story:
+    return Overtaken(name, random.randint(3, 9), random.choice(WAYS), random.choice((0, 3)))
+
+
+def _fickle(name: str, random: Random) -> Story:
+    items = random.randint(2, 6)
+    return Fickle(name, items, random.randrange(items), random.choice((0.0, 2.0, 5.0)), random.random() < 0.3)
+
+
 ODD_STORIES: tuple[Callable[[str, Random], Story], ...] = (
-    _homeless, _homeless, _smuggled, _tower, _inquiry, _booths, _bouquet, _customs, _customs, _customs,
+    _homeless, _homeless, _smuggled, _tower, _inquiry, _booths, _bouquet, _overtaken, _fickle,
+    _customs, _customs, _customs,
 )  # fmt: skip
 NEW_STORIES: tuple[Callable[[str, Random], Story], ...] = (_contest, _contest, _burdens, _luggage)
 LATER_STORIES: tuple[Callable[[str, Random], Story], ...] = (_founding, _founding, _grumbling)

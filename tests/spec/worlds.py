@@ -290,6 +290,18 @@ def with_lost_nodes(world: World, random: Random) -> World:
     )
 
 
+def with_lost_items(world: World, random: Random) -> World:
+    """In most of the worlds without other aimed faults, let a node with items die; for generators that are ``Fickle``."""
+    if is_aimed(world) or world.loses_disk or random.random() < 0.2:
+        return world
+    more = tuple(Node(2) for _ in range(3 - len(world.nodes)))
+    times_s, moments = (0.02, random.choice((0.5, 1.5))), ("item", "items", "items")
+    moves = tuple(Move(0, at_s, dies=True, when=random.choice(moments)) for at_s in times_s)
+    return msgspec.structs.replace(
+        world, nodes=(*world.nodes, *more), rates=quiet_rates(world), inline_limit=1, homes=(), lineage=True, moves=moves
+    )
+
+
 def with_deaths_of_holders(world: World, random: Random) -> World:
     """Let most of the nodes that die do so when they hold several values."""
     chosen = [move.dies and random.random() < 0.7 for move in world.moves]
