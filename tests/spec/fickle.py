@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tests.spec.model import Losses
 
 INCONSISTENT = "StreamingGeneratorReplayInconsistentError"
+ENDED = "the end"
+"""Stands for an item that its generator has not yielded, since it has run again before its end."""
+RUNS = 3
+"""Number of generators, which run on all nodes in turn."""
 SIZE = 300
 """Bytes of each item."""
 
@@ -37,36 +41,47 @@ class Fickle(Story, frozen=True):
     def tell(self) -> list[Look]:
         run = yield_less.options(scheduling_strategy="SPREAD", max_retries=3)
         name = f"{self.name} of {minray.get_runtime_context().get_job_id()}"
-        refs = list(run.remote(name, self.items, self.again, self.raises))
+        runs = [run.remote(f"{name} {number}", self.items, self.again, self.raises) for number in range(RUNS)]
+        lists = [list(items) for items in runs]
         passing = list(run.remote(f"{name} in passing", self.items, self.items, False))
         minray.wait(passing, num_returns=len(passing), timeout=0.0)
         del passing
         time.sleep(self.pause_s)
+        return [look for refs in lists for look in self._look(refs)]
+
+    def _look(self, refs: list[Any]) -> list[Look]:
+        """Look at the items of a run, and at its error instead of those that are missing."""
         minray.wait(refs, num_returns=len(refs), timeout=0.001)
         looks = [look_at(ref) for ref in refs]
         looks = [("value", len(shown.tobytes())) if kind == "value" else (kind, shown) for kind, shown in looks]
-        missing = [("value", SIZE)] * (self.items - len(looks)) if looks and looks[-1][0] == "error" else []
-        return [*looks[: self.items], *missing]
+        last = looks[-1] if looks and looks[-1][0] == "error" else ("error", ENDED)
+        return [*looks, *[last] * (self.items - len(looks))][: self.items]
 
     def wanted(self) -> list[Any]:
-        return [SIZE] * self.items
+        return [SIZE] * self.items * RUNS
 
     def errors(self, losses: Losses) -> set[str]:
-        """If it runs again, it ends with an error, which stands behind the items or for those that are lost."""
+        """If it runs again, it may end with an error, which stands behind the items or for those that are lost."""
         found = losses.of_any_task(3)
         if losses.deaths or losses.files:
-            found |= {INCONSISTENT} | ({"RayTaskError(ValueError)"} if self.raises else set())
+            found |= {INCONSISTENT, ENDED} | ({"RayTaskError(ValueError)"} if self.raises else set())
         return found
 
     def busy_s(self) -> float:
         return self.pause_s
 
 
-@minray.remote(num_cpus=0)
-def yield_less(name: str, items: int, again: int, raises: bool) -> Iterator[Any]:
-    """Yield items, at first more than later. Simulated processes share the memory of the first time."""
+def begins(name: str) -> bool:
+    """Tell whether a generator runs for the first time. Simulated processes share the memory of that."""
     is_first = ("fickle", name) not in raised
     raised.add(("fickle", name))
+    return is_first
+
+
+@minray.remote(num_cpus=0)
+def yield_less(name: str, items: int, again: int, raises: bool) -> Iterator[Any]:
+    """Yield items, at first more than later."""
+    is_first = begins(name)
     for number in range(items if is_first else again):
         time.sleep(0.01)
         yield filled(SIZE, number)

@@ -25,6 +25,7 @@ from tests.spec.closures import Closure
 from tests.spec.contests import Contest
 from tests.spec.customs import CUSTOMS, Customs
 from tests.spec.environments import IMPOSSIBLE, REFUSED, Environments
+from tests.spec.fickle import INCONSISTENT, Fickle
 from tests.spec.founders import Founding
 from tests.spec.generators import ASKS, WAITS, Stream
 from tests.spec.groups import Group
@@ -37,6 +38,9 @@ from tests.spec.lanes import Lanes
 from tests.spec.lines import Line
 from tests.spec.luggage import Luggage
 from tests.spec.model import Losses, Model, Reading, problems
+from tests.spec.moves import Move
+from tests.spec.overtaken import MANNERS as WAYS
+from tests.spec.overtaken import Overtaken
 from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.scenario import Node, Scenario, World
@@ -118,6 +122,8 @@ STORIES_TOLD = (
     Booths("booths of two", 2, "STRICT_PACK"),
     Bouquet("bouquet"),
     *[Customs(custom, custom) for custom in CUSTOMS],
+    *[Overtaken(f"overtaken {way}", 7, way) for way in WAYS],
+    Fickle("fickle"),
 )
 
 
@@ -172,6 +178,12 @@ def test_odd_stories_are_told_in_some_programs() -> None:
 def test_a_bouquet_that_is_too_large_for_an_answer_is_refused_and_leaves_nothing(results: int) -> None:
     world = World(NODES, bounds={"max_references_per_answer": 50})
     assert not run(Scenario(of(Bouquet("bouquet", results=results)), world, 3)).problems
+
+
+def test_g95_items_that_a_generator_does_not_yield_again_are_errors() -> None:
+    world = World(NODES, inline_limit=1, moves=(Move(0, 0.5, dies=True, when="items"),))
+    verdict = run(Scenario(of(Fickle("fickle")), world, 3))
+    assert not verdict.problems and ("error", INCONSISTENT) in verdict.histories[0][0]["looks"]
 
 
 def test_a_bouquet_that_comes_although_it_is_too_large_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +315,10 @@ LATER = (["a", "b"], [1, 2, 3], ["again"])
         (Tower("s", 1, 1), looks("RayTaskError(WorkerCrashedError)"), Losses(deaths=9), set()),
         (Inquiry("s", 1), looks(1, 2, 300, 4, [True, True]), Losses(), {"G1"}),
         (Bouquet("s", 4, 1), looks(4, 4, 5), Losses(), {"G1"}),
+        (Overtaken("s", 2), looks([0, 1], [1, 11]), Losses(), {"G1"}),
+        (Overtaken("s", 1), looks(DIED), CRASH, set()),
+        (Fickle("s", 1), looks(300, 300, INCONSISTENT), Losses(), {"G17"}),
+        (Fickle("s", 1), looks(300, 300, INCONSISTENT), CRASH, set()),
         (Customs("s", "hidden method"), looks(["attribute"], 1), Losses(), {"G1"}),
         (Customs("s", "leaving threads"), looks("over", "over", "GetTimeoutError", "over"), CRASH, {"G17"}),
     ],
