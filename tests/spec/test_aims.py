@@ -11,12 +11,12 @@ import pytest
 import minray.protocol
 from minray.protocol.base import Request
 from tests.seeds import sample
-from tests.spec.aims import LATE_FREES, LATE_REQUESTS, with_posthumous_messages
+from tests.spec.aims import LATE_FREES, LATE_REQUESTS, with_posthumous_messages, with_silence
 from tests.spec.conjunctions import CONDITIONS, ORDER, TOGETHER, pair_of, with_feature
 from tests.spec.conversations import CONVERSATIONS, MIXED
 from tests.spec.features import OF_PROGRAMS, PAIRS, features_of, pairs_of
 from tests.spec.fragments import FRAGMENTS
-from tests.spec.knobs import FEW_REFERENCES, SMALL
+from tests.spec.knobs import FEW_REFERENCES, SMALL, with_few_references
 from tests.spec.losses import crashed_by, losses_of
 from tests.spec.pair_coverage import PairCoverage
 from tests.spec.programs import Body, Get, Program, Submit
@@ -24,6 +24,7 @@ from tests.spec.scenario import Node, Scenario, World
 from tests.spec.scenes import LAPSES
 from tests.spec.strategies import fitted, scenario_of
 from tests.spec.trial import run
+from tests.spec.worlds import with_lost_items
 
 OF_REMOTE_CLIENTS = "minray.protocol.client"
 """Module of the requests between a remote client and its server, which the simulation has not: they travel by gRPC alone."""
@@ -48,7 +49,7 @@ def test_all_conversations_and_kinds_are_aimed_at() -> None:
     worlds = [scenario_of(seed).world for seed in range(1000)]
     aims = {world.aims for world in worlds}
     assert {*CONVERSATIONS.values()} <= aims and {LATE_FREES, LATE_REQUESTS} <= aims
-    assert {kind for world in worlds for kind in world.aimed} == {"delay", "reset", "long_delay"}
+    assert {kind for world in worlds for kind in world.aimed} == {"delay", "reset", "long_delay", "cut"}
     senders = {world.targets for world in worlds if "posthumous" in world.rates}
     assert {("worker/",), ("driver/",), ("raylet/n",), ("gcs",)} <= senders
     checks = {name for lapse in LAPSES for name in lapse}
@@ -117,3 +118,13 @@ def test_worlds_that_lose_a_message_for_good_are_not_posthumous() -> None:
     drawn = [with_posthumous_messages(world, Random(seed)) for seed in range(100)]
     assert any("posthumous" in one.rates for one in drawn)
     assert not any("posthumous" in one.rates and "crash_prefix" in one.rates for one in drawn)
+
+
+def test_worlds_of_heavy_answers_fickle_generators_and_bouquets_have_what_these_are_for() -> None:
+    world, draws = World((Node(), Node())), [Random(seed) for seed in range(100)]
+    silent = [with_silence(world, random) for random in draws]
+    assert 30 < sum("cut" in one.rates and one.budget > 0 for one in silent) < 70
+    lost = [one for one in (with_lost_items(world, random) for random in draws) if one.moves]
+    assert 60 < len(lost) < 100 and all(len(one.nodes) == 3 and one.inline_limit == 1 for one in lost)
+    few = [with_few_references(world, random) for random in draws]
+    assert 50 < sum(one.bounds == FEW_REFERENCES for one in few) < 90
