@@ -237,7 +237,7 @@ class Crowd:
 
 @minray.remote(num_cpus=0)
 class AsyncCrowd:
-    """The same with coroutines."""
+    """An async actor that ends while its coroutines run."""
 
     async def sleep(self, seconds: float) -> str:
         await asyncio.sleep(seconds)
@@ -293,7 +293,7 @@ class Iterating(ReturnsIterators):
 
 @minray.remote(num_cpus=0)
 class AsyncIterating(ReturnsIterators):
-    """The same in an actor whose calls may be coroutines."""
+    """An actor that returns iterators, and has coroutines."""
 
     async def rest(self) -> None:
         await asyncio.sleep(0)

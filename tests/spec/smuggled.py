@@ -1,7 +1,7 @@
 """References that programs pickle themselves: ``Smuggled``, in which they travel as bytes, which minray does not look into.
 
-Whoever unpickles such a reference asks its owner for a ticket. The owner keeps a pickled object for ever, since it cannot
-know where the bytes are. So an actor owns the object here, and all of it ends with the actor.
+A process that unpickles such a reference asks its owner for a ticket. The owner keeps a pickled object for ever, since it
+cannot know where the bytes are. So an actor owns the object here, and all of it ends with the actor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.spec.model import Losses
 
 MANNERS = ("task", "driver", "owner", "mixed")
-"""Who unpickles the bytes: a task, the driver, the owner again, or the driver that has a counted reference as well."""
+"""The process that unpickles the bytes: a task, the driver, the owner, or a driver that has a counted reference, too."""
 LOST_OWNER = "OwnerDiedError"
 
 

@@ -39,13 +39,12 @@ def check_references(count: int, most: int) -> None:
 class ResultKeeper:
     """Keeps the results of one process's tasks."""
 
-    def __init__(
-        self, provider: LargeValues, inline_limit: int, most_references: int = BOUNDS.max_references_per_answer
-    ) -> None:
+    def __init__(self, provider: LargeValues, inline_limit: int, most: int = BOUNDS.max_references_per_answer) -> None:
         self._provider = provider
         self._inline_limit = inline_limit
         """Size in bytes above which a result goes to the object store."""
-        self._most_references = most_references
+        self._most_references = most
+        """Number of references that one answer may hold."""
 
     def keep_result(
         self,
