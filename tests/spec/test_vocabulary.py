@@ -186,6 +186,12 @@ def test_g95_items_that_a_generator_does_not_yield_again_are_errors() -> None:
     assert not verdict.problems and ("error", INCONSISTENT) in verdict.histories[0][0]["looks"]
 
 
+def test_a_generator_that_contradicts_itself_leaves_no_value_of_its_own_in_the_store() -> None:
+    world = World(NODES, inline_limit=1, moves=(Move(0, 0.02, dies=True, when="items"),))
+    verdict = run(Scenario(of(Fickle("fickle", 4, 0, 0.0)), world, 3))
+    assert not verdict.problems and ("error", INCONSISTENT) in verdict.histories[0][0]["looks"]
+
+
 def test_a_bouquet_that_comes_although_it_is_too_large_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "check_references", lambda *_: None)
     monkeypatch.setattr(return_values, "check_references", lambda *_: None)

@@ -20,6 +20,7 @@ from minray.common.config import TASK_RPC_INLINED_BYTES_LIMIT
 from minray.common.ids import return_id
 from minray.core_worker.fetching.results import UNWANTED, ResultKeeper, check_references
 from minray.core_worker.records.received_task import Result
+from minray.core_worker.records.stored_object import StoredObject
 from minray.platform.base import Parker, UserCode
 from minray.values import serialization
 from minray.values.serialization import Serialized
@@ -56,6 +57,9 @@ class ReturnValues:
         template = task.header.template
         if template.actor is not None:
             return []
+        if template.is_streaming:  # Its items are its results. In a store, nobody would free its own value.
+            own = serialization.serialize(None).copied()
+            return [Result(StoredObject(own.data, own.buffers, False, ()), [], own.size())]
         if inspect.isgenerator(result):
             return self._fill(task, result)
         if template.num_returns == 1:

@@ -39,9 +39,6 @@ class AllGenerators(Generators):
         if not is_first or value is None:
             return value
         if not value.is_error:
-            if value.place is not None:  # The body's own value, which nobody wants, may be in a store.
-                own_id = return_id(task.task_id, 1)
-                self._directory.discard_copies([own_id], value.place.attempt, value.place.raylet)
             self._gather(task)
             value = None
         elif is_raised_by_body(bytes(value.data)) and not task.cancelled:
