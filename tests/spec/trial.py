@@ -66,6 +66,8 @@ GCS_PAUSES_S = (0.1, 1.0, 4.0, 15.0)
 """Virtual seconds without a gcs after a crash of the gcs."""
 GRACE_S = SystemConfig().oom_grace_period_s
 """Seconds that a value waits at most for room in a full store in which nothing else happens."""
+SLOW_PIECES = 4
+"""Factor for the time of a program whose values come from slow disks in tiny pieces: each piece may take twelve seconds."""
 HELD_SETTLE_S = 4.3
 """Virtual seconds after which copies of state are looked at while drivers still hold what they have made."""
 QUIET_SETTLE_S = 30.0
@@ -211,7 +213,8 @@ def _drive(
         return traffic.is_over() and all(number in histories or driver.done() for number, driver in enumerate(drivers))
 
     begun_at = cluster.world.loop.ticks
-    cluster.wait_until(is_over, limit_s + busy_s)
+    in_pieces = "slow_disk" in world.rates and "object_manager_default_chunk_size" in world.bounds
+    cluster.wait_until(is_over, limit_s * (SLOW_PIECES if in_pieces else 1) + busy_s)
     traffic.end()
     found = _lateness(cluster, scenario, (cluster.world.loop.ticks - begun_at) / TICKS_PER_SECOND - busy_s)
     found += _look_at_views(cluster, any(move.dies for move in world.moves), busy_s) if world.keeps else []
