@@ -17,6 +17,8 @@ from minray.api.calls import current_process_api
 from minray.core_worker.user_threads.object_reader import MOST_PATIENCE_S
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 
+AWAY = "UserThread.stay_away.<locals>.end"
+"""What the timer of a thread calls that a fault has switched away from."""
 SLACK_S = MOST_PATIENCE_S + 0.25
 """Seconds by which a call may be late: it asks why a value is missing, and a slow node takes its time."""
 
@@ -41,6 +43,8 @@ class Waits:
         self._on_broken = on_broken
         self._calls: dict[bytes, dict[Call, None]] = {}
         """Calls by worker id."""
+        self._processes: dict[bytes, SimProcess] = {}
+        """Processes by worker id."""
         self._of_thread: dict[int, Call] = {}
         """The call in which each thread is."""
         self._parked: Counter[bytes] = Counter()
@@ -54,6 +58,7 @@ class Waits:
         reader: Any = api.reader
         worker_id = core.config.worker_id
         calls = self._calls.setdefault(worker_id, {})
+        self._processes[worker_id] = process
         get, wait, park, reach = reader.get, reader.wait, reader._wait, reader._reach
 
         def begin(refs: Sequence[Any], most: int | None, timeout_s: float | None, fetches: bool) -> Call:
@@ -113,17 +118,33 @@ class Waits:
             self._on_broken("L1", f"{process.name} lets a wait for {call.most} values wait, which were here")
 
     def open_waits(self, core: Any, _now: float) -> Iterator[str]:
-        """A thread waits only for what it lacks."""
-        for call in list(self._calls.get(core.config.worker_id, ())):
-            found = [core.store.objects.get(object_id) for object_id in call.object_ids]
-            if call.most is None:
-                if None in found and any(one is not None and one.is_error for one in found):
-                    yield "lets a get wait, and one of its values is an error, which is here"
-            elif sum(one is not None and (one.place is None or not call.fetches) for one in found) >= call.most:
-                yield f"lets a wait for {call.most} values wait, which are here"
+        """A thread waits only for what it lacks. One that was switched away from goes on later."""
+        calls = list(self._calls.get(core.config.worker_id, ()))
+        texts = [text for call in calls if (text := _needless(call, core))]
+        if texts and not _is_away(self._processes[core.config.worker_id]):
+            yield from texts
 
     def lent_cpus(self, core: Any, _now: float) -> Iterator[str]:
         """A process lends the CPUs of its task only while a thread waits, or a generator is held up."""
         lent, held_up = core.blocked._blocking, core.execution.generator_executor._waiting
         if lent and not held_up and not self._parked[core.config.worker_id]:
             yield f"lends the CPUs of {len(lent)} waits, and no thread waits"
+
+
+def _needless(call: Call, core: Any) -> str:
+    """Say why a call need not wait; empty if it has to."""
+    found = [core.store.objects.get(object_id) for object_id in call.object_ids]
+    if call.most is None:
+        has_error = None in found and any(one is not None and one.is_error for one in found)
+        return "lets a get wait, and one of its values is an error, which is here" if has_error else ""
+    if sum(one is not None and (one.place is None or not call.fetches) for one in found) >= call.most:
+        return f"lets a wait for {call.most} values wait, which are here"
+    return ""
+
+
+def _is_away(process: SimProcess) -> bool:
+    """Tell whether a thread of this process stands still for a while, because a fault has switched away from it."""
+    return any(
+        timer.process is process and not timer._cancelled and getattr(timer._callback, "__qualname__", "") == AWAY
+        for _, _, timer in process.loop._timers
+    )
