@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -57,6 +58,27 @@ def test_each_row_of_a_table_has_the_cells_of_its_first_row(page: str) -> None:
         if row.replace(r"\|", "").count("|") != first_row.replace(r"\|", "").count("|"):
             wrong.append(line)
     assert wrong == []
+
+
+INCLUDED = re.compile(r"```\{literalinclude\} (\S+)\n((?::.*\n)*)")
+
+
+SOURCES = sorted(path for path in (pages.ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_code_that_a_page_includes_is_there(path: Path) -> None:
+    """Sphinx would say so, too, but only ``make docs`` runs it."""
+    for name, options in INCLUDED.findall(path.read_text()):
+        source = (path.parent / name).read_text()
+        for option, value in re.findall(r":([\w-]+): (.+)", options):
+            if option == "pyobject":
+                tree: ast.AST | None = ast.parse(source)
+                for part in value.split("."):
+                    tree = next((node for node in ast.iter_child_nodes(tree) if getattr(node, "name", "") == part), None)
+                    assert tree is not None, f"{name} has no {value}"
+            elif option in ("start-at", "start-after", "end-at", "end-before"):
+                assert value in source, f"{name} has no {value!r}"
 
 
 @pytest.mark.parametrize("page", pages.NOT_RUN)
