@@ -191,9 +191,8 @@ class TaskReceiver:
         if self._blocked:
             self._surroundings.on_over(task)
         execution, task.execution = task.execution, None
-        if execution is None:
-            return
-        self._intake.answer_executed(task, execution, self._executor.used_up)
+        if execution is not None:
+            self._intake.answer_executed(task, execution, self._executor.used_up)
 
     # --- taking back, cancelling, ending
 
@@ -201,6 +200,7 @@ class TaskReceiver:
         """Answer NOT_STARTED for all tasks that have not begun."""
         for task in list(self.lease.tasks.values()):
             self._intake.give_back(task, self._exiting)
+        self._pump()
 
     def on_blocked(self, blocked: bool) -> None:
         """Take note that the running task begins to wait for objects, or goes on; give the tasks behind it back."""
