@@ -1,12 +1,26 @@
 """Charges each task, call and actor of a run with its own losses only: those of faults that have really struck it.
 
 ``Attempts`` notes during a run where each attempt of a task or call was pushed, and which worker each incarnation of an
-actor was given. ``Charges`` compares that with the faults that have struck. The rules stand in ``docs/simulation.md``
-("The judge"). Words of this file:
+actor was given. ``Charges`` compares that with the faults that have struck. What follows from a charge is in ``model``,
+``fates`` and ``lineage``. Words of this file:
 
   * The host of an attempt is the worker to which it was pushed. Its source is the process that has pushed it. The gcs is the
     source of an actor's incarnations.
   * The company of an attempt is its host, its source, their raylets, and the gcs. Nobody else can give it up.
+
+| fault | charged to |
+|---|---|
+| crash, failed start or posthumous message of a worker | the attempts that had this host, as a death |
+| crash of a raylet, loss or last words of a node, a node that dies | the attempts whose host was on that node: a death, |
+| | and a loss of the values there |
+| lack of memory | the attempts whose host was on that node and has ended: a death that uses up no retry |
+| a node that has to leave | the attempts whose host was on that node: a preemption, and with a deadline a death |
+| stall of more than 5 s, last messages that come so late | the attempts that have this process in their company: |
+| | it may count as dead |
+| message that is late by more than 5 s | the attempts that have both ends of its link in their company |
+| cut, rift | the attempts between whose nodes it was; the head, where the gcs is, is one of these |
+| shorter stalls and delays, resets, crash of the gcs, short stalls of the gcs | the same attempts, as a silence: |
+| of more than half a second in all, a node lost without a word | nothing was lost, but a call may be given up |
 """
 
 from __future__ import annotations

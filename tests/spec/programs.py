@@ -12,7 +12,7 @@ Rules
     left out, and the remainder is a program.
   * The value of every object is ``(its name, the references inside)``. A history says names, never values.
   * Every operation is one class: ``perform`` does it, ``foresee`` says what will be known of it, ``check`` compares its
-    outcome with that. To add one, write the class, name it in ``Operation``, and let ``strategies`` draw it.
+    outcome with that. To add one, write the class, name it in ``Operation``, and let ``Writer`` or a variation draw it.
   * Tasks and actors print what they see, as JSON lines; that is their history.
 """
 

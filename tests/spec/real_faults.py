@@ -7,6 +7,21 @@ Rules
     does not leave, nor does a node where a driver runs.
   * A disk counts as full if the raylet may not make any file longer (its own logs included).
   * All lasting faults end with ``heal``.
+
+| fault | how it is done | takes away |
+|---|---|---|
+| kill | ``kill -9`` of a worker | an attempt of a task |
+| | of a driver, or of a gcs with storage | a driver's history; nothing |
+| | of a raylet, a zygote or all processes of a node other than the head | a node |
+| stop | SIGSTOP, and SIGCONT after ``LASTS_S``, rarely after a death by silence | nothing; a node, if long |
+| reset, reset all | one or all connections of a process are shut down (``real_sockets``) | nothing |
+| hold | a proxy, or all of a node, lets nothing pass for a while | nothing; a node, if long |
+| cut | a proxy resets what is open, and closes what is opened | nothing; a node, if long |
+| last words | all proxies of a node hold, it is killed, and what it has sent arrives later | a node |
+| tear | a file of spilled objects loses its second half | its objects |
+| fill | the raylet of a node may make no file longer (``RLIMIT_FSIZE``) | room for values |
+| leave | a node without drivers is told to leave | a node that costs no retries, if there is a deadline |
+| join | new nodes take the places of dead ones | nothing |
 """
 
 from __future__ import annotations

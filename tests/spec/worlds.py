@@ -192,9 +192,9 @@ def has_rifts(world: World, random: Random) -> bool:
 
 
 def with_rifts(world: World, drivers: int, random: Random) -> World:
-    """Cut nodes off from each other, but not from the head: callers give up actors that live, and try again.
+    """Cut nodes off from each other: callers give up actors that live, and try again.
 
-    Drivers run on nodes that may be cut off from the nodes of their actors.
+    Drivers run on nodes that may be cut off from the nodes of their actors, one of which may be the head.
     """
     rates = quiet_rates(world)
     rates |= {"rift": random.choice((0.02, 0.1))}
