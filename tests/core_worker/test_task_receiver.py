@@ -702,11 +702,11 @@ def test_tasks_that_have_not_begun_can_be_asked_back(worker: Worker) -> None:
     assert [each.status for each in asked] == [OK, NOT_STARTED, NOT_STARTED] and worker.log == ["a"]
 
 
-def test_tasks_that_are_asked_back_before_their_arguments_come_are_forgotten(worker: Worker) -> None:
-    asked = [worker.push("a", sequence, arguments=[large_argument("y")]) for sequence in (1, 2)]
-    assert len(worker.receiver._waiting) == 2
-    worker.act(lambda: worker.receiver.handle_ReclaimTasks(ReclaimTasks(LEASE), NOBODY))
-    assert [each.status for each in asked] == [NOT_STARTED] * 2 and not worker.receiver._waiting
+def test_tasks_that_are_asked_back_before_their_environment_is_there_are_forgotten(unprepared: Worker) -> None:
+    asked = [unprepared.push("a", sequence) for sequence in (1, 2)]
+    assert len(unprepared.receiver._waiting) == 2
+    unprepared.act(lambda: unprepared.receiver.handle_ReclaimTasks(ReclaimTasks(LEASE), NOBODY))
+    assert [each.status for each in asked] == [NOT_STARTED] * 2 and not unprepared.receiver._waiting
 
 
 def test_g112_asking_back_for_a_lease_that_is_over_changes_nothing(worker: Worker) -> None:

@@ -18,7 +18,7 @@ from minray.core_worker.user_threads.object_reader import MOST_PATIENCE_S
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 
 AWAY = "UserThread.stay_away.<locals>.end"
-"""What the timer of a thread calls that a fault has switched away from."""
+"""Name of the callback that lets a thread go on from which a fault has switched away."""
 SLACK_S = MOST_PATIENCE_S + 0.25
 """Seconds by which a call may be late: it asks why a value is missing, and a slow node takes its time."""
 
