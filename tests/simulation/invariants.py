@@ -254,8 +254,9 @@ class Watch:
         return gcs._actors._actors._rows if self.cluster.processes[GCS].alive else {}
 
     def _is_declared_dead(self, node_id: bytes) -> bool:
-        gcs: Any = self.cluster.gcs
-        node = gcs._nodes.get(node_id)
+        """Whether the gcs has given up a node; not before it has read its store."""
+        nodes: Any = getattr(self.cluster.gcs, "_nodes", None)
+        node = None if nodes is None else nodes.get(node_id)
         return node is not None and not node.alive
 
     def _on_send(self, end: Any, message: Any, word: str) -> bool:

@@ -17,6 +17,7 @@ from minray.protocol.base import decode
 from minray.protocol.core_worker import GetObjects, RemoveBorrower, UpdateObjectLocations
 from minray.protocol.gcs import PollReply
 from minray.protocol.object_store import FreeObjects, PromoteObjects
+from tests.simulation.insides import ACTORS, SPILLING, SUBMITTER, looks_into
 
 
 def _beyond(sizes: dict[str, tuple[int, int]]) -> Iterator[str]:
@@ -25,6 +26,7 @@ def _beyond(sizes: dict[str, tuple[int, int]]) -> Iterator[str]:
             yield f"has {size} {name}, and may have {most}"
 
 
+@looks_into(ACTORS)
 def of_the_gcs(gcs: Any, _now: float) -> Iterator[str]:
     """The gcs keeps few things that are over."""
     system = gcs._config.system_config
@@ -41,6 +43,7 @@ def of_the_gcs(gcs: Any, _now: float) -> Iterator[str]:
         yield from _beyond({f"removals of channel {channel}": (removals, system.publisher_max_removals)})
 
 
+@looks_into(SPILLING)
 def of_a_node(raylet: Any, _now: float) -> Iterator[str]:
     """A node does few things at a time."""
     system, manager, pool = raylet._config.system_config, raylet.io_workers._manager, raylet._broker.pool
@@ -54,6 +57,7 @@ def of_a_node(raylet: Any, _now: float) -> Iterator[str]:
     })  # fmt: skip
 
 
+@looks_into(SUBMITTER)
 def of_a_core(core: Any, _now: float) -> Iterator[str]:
     """An owner remembers and asks for few things; so does a borrower, and a generator."""
     system, submission = core.config.system_config, core.submission

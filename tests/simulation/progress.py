@@ -12,13 +12,14 @@ those in ``sums`` compare each count with the table that it counts, those in ``l
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from minray.simulation import SimCluster
 from minray.simulation.cluster import GCS
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 from tests.simulation import limits, progress_of_gcs, progress_of_nodes, progress_of_work, sums
+from tests.simulation.insides import Rule, allowed
 from tests.simulation.waits import Waits
 
 APART_TICKS = TICKS_PER_SECOND // 100
@@ -28,9 +29,6 @@ ALL_EACH = 20
 """Number of looks of which one is at all processes. The others are at those that have run since the last look."""
 SUMS_EACH = 4
 """Number of looks of which one compares counts, too, which takes as long as all the rest."""
-
-Rule = Callable[[Any, float], Iterator[str]]
-"""Gets a core worker, raylet or gcs, and the time on its clock; says what waits there without need."""
 
 Judged = tuple[str, tuple[Rule, ...], Any]
 """Number of the invariant, its rules, and what they judge."""
@@ -80,14 +78,14 @@ class Progress:
         for process in processes:
             if process.can_run and not process.ready:
                 prop, rules, one = rules_of(process)
-                for rule in rules:
+                for rule in allowed(rules):
                     for text in rule(one, process.time()):
                         self._on_broken(prop, f"{process.name} {text}")
 
     def _rules_of(self, process: SimProcess) -> Judged:
         gcs: Any = self._cluster.gcs
         if process.name == GCS:
-            return "L1", progress_of_gcs.RULES if hasattr(gcs, "_group_scheduler") else (), gcs
+            return "L1", progress_of_gcs.RULES if hasattr(gcs, "_nodes") else (), gcs
         if process.name.startswith("raylet/"):
             return "L1", *_if_there(progress_of_nodes.RULES, self._raylet_of(process))
         return "L1", *_if_there(self._rules_of_cores, self._core_of(process))
@@ -100,7 +98,7 @@ class Progress:
     def _limits_of(self, process: SimProcess) -> Judged:
         gcs: Any = self._cluster.gcs
         if process.name == GCS:
-            return "L2", limits.OF_GCS if hasattr(gcs, "_group_scheduler") else (), gcs
+            return "L2", limits.OF_GCS if hasattr(gcs, "_nodes") else (), gcs
         if process.name.startswith("raylet/"):
             return "L2", *_if_there(limits.OF_NODES, self._raylet_of(process))
         return "L2", *_if_there(limits.OF_CORES, self._core_of(process))

@@ -16,8 +16,10 @@ from minray.common.labels import accepts
 from minray.common.resources import fits
 from minray.common.task_spec import STRATEGY_AFFINITY
 from minray.scheduling.lease import ALLOCATED
+from tests.simulation.insides import LEASES, PULLS, SPILLING, looks_into
 
 
+@looks_into(LEASES)
 def leases_that_fit(raylet: Any, _now: float) -> Iterator[str]:
     """A request waits here only for resources, for the worker cap, for memory of its arguments, or behind its like."""
     broker = raylet._broker
@@ -44,6 +46,7 @@ def _has_arguments(arguments: Any, lease_id: bytes) -> bool:
     return all(map(arguments._is_here, manager.needed(lease_id))) and manager.has_memory(lease_id)
 
 
+@looks_into(LEASES)
 def leases_that_fit_elsewhere(raylet: Any, now: float) -> Iterator[str]:
     """A request waits here only if no other node, as this raylet sees it, has room for it, or could ever hold it."""
     broker = raylet._broker
@@ -95,6 +98,7 @@ def leases_without_workers(raylet: Any, now: float) -> Iterator[str]:
         yield f"starts {starting} workers, and {ready} leases wait for one"
 
 
+@looks_into(SPILLING)
 def requests_for_memory(raylet: Any, now: float) -> Iterator[str]:
     """A request for memory waits only if there is no room, and something will be spilled, or time will be up."""
     store, manager = raylet.store, raylet.io_workers._manager
@@ -134,6 +138,7 @@ def requests_for_copies(raylet: Any, _now: float) -> Iterator[str]:
             yield f"lets requests wait for {short(object_id)}, which is on disk"
 
 
+@looks_into(PULLS)
 def transfers(raylet: Any, _now: float) -> Iterator[str]:
     """A bundle of pulls waits only behind another one; a chunk waits only for the limit of bytes in flight."""
     pulls, pushes = raylet.objects.pulls, raylet.objects.pushes

@@ -9,11 +9,13 @@ from minray.common.ids import short, task_of
 from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, QUEUED, WAITING
 from minray.core_worker.submission.normal_task_submitter import CHECK_S, STALL_S
 from minray.protocol.actor import ALIVE, DEAD
+from tests.simulation.insides import CALLS, SUBMITTER, looks_into
 
 SLACK_S = 0.05
 """Seconds by which a process may be late with its timers; a slow node takes up to 10 ms for a step."""
 
 
+@looks_into(SUBMITTER)
 def queued_tasks(core: Any, now: float) -> Iterator[str]:
     """A task waits for a worker only while no worker of its key is idle and a worker was asked for."""
     submitter = core.submission.submitter
@@ -43,6 +45,7 @@ def queued_tasks(core: Any, now: float) -> Iterator[str]:
             yield f"keeps {len(dead)} idle workers that get no more tasks"
 
 
+@looks_into(SUBMITTER, CALLS)
 def states_of_tasks(core: Any, _now: float) -> Iterator[str]:
     """Each unfinished task is where its state says, and a cancelled one does not wait."""
     resolver = core.submission.resolver
@@ -67,6 +70,7 @@ def _is_queued(core: Any, task: Any) -> bool:
     return any(task in key.queue for key in core.submission.submitter._keys.values())
 
 
+@looks_into(CALLS)
 def calls_of_actors(core: Any, _now: float) -> Iterator[str]:
     """A call waits only for its arguments, for those before it, or for news of its actor."""
     for actor_id in core.submission.actors.clients:

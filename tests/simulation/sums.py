@@ -13,6 +13,7 @@ from typing import Any
 from minray.common.ids import item_id, short
 from minray.object_store.object_table import CREATED, NOWHERE
 from minray.scheduling.local_lease_manager import _use
+from tests.simulation.insides import CALLS, LEASES, PULLS, SPILLING, SUBMITTER, looks_into
 
 MOST_SHOWN = 60
 """Characters of a count in a problem."""
@@ -28,6 +29,7 @@ def _shown(count: Any) -> str:
     return str(sorted(count.values()) if isinstance(count, dict) else count)[:MOST_SHOWN]
 
 
+@looks_into(LEASES)
 def leases(raylet: Any, _now: float) -> Iterator[str]:
     local, manager = raylet._broker.local, raylet._broker.arguments.manager
     requests = [lease.request for lease in local.leases.values()]
@@ -47,6 +49,7 @@ def leases(raylet: Any, _now: float) -> Iterator[str]:
     })  # fmt: skip
 
 
+@looks_into(LEASES)
 def gpus(raylet: Any, _now: float) -> Iterator[str]:
     """The leases and bundles have all that a pool of GPUs has given away."""
     local = raylet._broker.local
@@ -60,6 +63,7 @@ def gpus(raylet: Any, _now: float) -> Iterator[str]:
             yield from _differing({f"shares of {name}": (given, dict(taken))})
 
 
+@looks_into(SPILLING)
 def copies(raylet: Any, _now: float) -> Iterator[str]:
     table, queue, spilling = raylet.store.table, raylet.store._queue, raylet.io_workers._manager
     there = list(table._entries.values())
@@ -78,6 +82,7 @@ def copies(raylet: Any, _now: float) -> Iterator[str]:
     })  # fmt: skip
 
 
+@looks_into(PULLS)
 def transfers(raylet: Any, _now: float) -> Iterator[str]:
     pulls, store = raylet.objects.pulls, raylet.store
     bundles = pulls._bundles
@@ -102,6 +107,7 @@ def transfers(raylet: Any, _now: float) -> Iterator[str]:
         yield f"has {len(lost)} copies that nobody completes"
 
 
+@looks_into(SUBMITTER)
 def tasks(core: Any, _now: float) -> Iterator[str]:
     submitter, lineage = core.submission.submitter, core.submission.recovery.lineage
     workers = [worker for key in submitter._keys.values() for worker in key.workers.values()]
@@ -118,6 +124,7 @@ def tasks(core: Any, _now: float) -> Iterator[str]:
             yield f"counts {worker.queued_us} us of work for a worker, and it has {estimate}"
 
 
+@looks_into(CALLS)
 def actors(core: Any, _now: float) -> Iterator[str]:
     """A call that a user thread is about to submit is not counted yet."""
     clients = core.submission.actors.clients

@@ -12,6 +12,7 @@ import numpy
 import pytest
 
 import minray
+from labs.lab import Hole, load, names
 from minray.common.resources import add
 from minray.core_worker.execution.actor_process import ConcurrencyGroup
 from minray.core_worker.ownership.memory_store import MemoryStore
@@ -31,7 +32,7 @@ from minray.scheduling.local_lease_manager import LocalLeaseManager
 from minray.scheduling.local_resource_manager import LocalResourceManager
 from minray.simulation import Deadlock, SimCluster
 from minray.util.placement_group import placement_group, remove_placement_group
-from tests.simulation import progress_of_gcs
+from tests.simulation import insides, progress_of_gcs, progress_of_nodes, sums
 from tests.simulation.invariants import Watch
 
 MEGABYTE = 1 << 20
@@ -235,3 +236,18 @@ def test_a_promise_without_an_attempt_is_seen(monkeypatch: pytest.MonkeyPatch) -
         gcs._group_scheduler._promised[gcs._nodes.living()[0].node_id] = {b"g" * 18: {"CPU": 1}}
         (problem,) = progress_of_gcs.promises_of_attempts(gcs, 0.0)
         assert problem.startswith("counts resources as promised")
+
+
+def test_a_rule_does_not_look_into_a_closed_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lab's file may be of any design; ``insides`` says which rules are left out then."""
+    assert insides.allowed(progress_of_nodes.RULES) == progress_of_nodes.RULES
+    monkeypatch.setattr(insides, "closed", {insides.PULLS})
+    left_out = {rule.__name__ for rule in (*progress_of_nodes.RULES, *sums.OF_NODES)} - {
+        rule.__name__ for rules in (progress_of_nodes.RULES, sums.OF_NODES) for rule in insides.allowed(rules)
+    }
+    assert left_out == {"transfers"}
+
+
+def test_files_that_rules_look_into_are_those_of_labs() -> None:
+    files = {lab.file for lab in map(load, names()) if isinstance(lab, Hole)}
+    assert {insides.LEASES, insides.PULLS, insides.SPILLING, insides.SUBMITTER, insides.CALLS, insides.ACTORS} <= files
