@@ -123,8 +123,8 @@ MISTAKES = {
             Mutation(
                 "minray.core_worker.execution.actor_task_receiver",
                 "ActorTaskReceiver._on_ready",
-                "task.fetching is None and not task.is_claimed()",
-                "not task.is_claimed()",
+                "not in_order and task.fetching is None and not task.is_claimed()",
+                "not in_order and not task.is_claimed()",
             ),
         ),
     ),
