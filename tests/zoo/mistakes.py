@@ -315,31 +315,6 @@ MISTAKES = {
             ),
         ),
     ),
-    "late_answer_was_lost_and_its_items_were_given_up": Mistake(
-        "The results of a call that were lost when they came were asked for again before its stream had ended; then the end"
-        " of the old attempt gave up the items of the new one.",
-        "G92",
-        (
-            Mutation(
-                OUTCOMES,
-                "TaskOutcomes._finish",
-                """
-                if task.stream is not None:
-                    values = [self._streams.on_ended(task, values[0])]
-                for index, stored in enumerate(values, 1):
-                    if stored is not None:
-                        self._objects.on_result(return_id(task.task_id, index), stored)
-                """,
-                """
-                for index, stored in enumerate(values, 1):
-                    if stored is not None:
-                        self._objects.on_result(return_id(task.task_id, index), stored)
-                if task.stream is not None:
-                    self._streams.on_ended(task, values[0])
-                """,
-            ),
-        ),
-    ),
     "late_news_of_a_copy": Mistake(
         "News of copies that came once more, after later news, made their owner forget a copy, which then stayed.",
         "L2",
