@@ -204,21 +204,6 @@ MISTAKES = {
             ),
         ),
     ),
-    "ended_on_a_node_that_was_out_of_reach": Mistake(
-        "The results of a task whose node was out of reach of its owner alone stayed in the store there.",
-        "L2",
-        (
-            Mutation(
-                OUTCOMES,
-                "TaskOutcomes.on_died",
-                "self.discard_attempt(task, raylet)",
-                """
-                if failure is not None:
-                    self.discard_attempt(task, raylet)
-                """,
-            ),
-        ),
-    ),
     "exited_on_a_node_that_is_to_leave": Mistake(
         "The model: who exits on a node that is to leave used up a restart, unless it had to leave by a deadline.",
         "G35",
