@@ -17,7 +17,7 @@ from minray.protocol.base import decode
 from minray.protocol.core_worker import GetObjects, RemoveBorrower, UpdateObjectLocations
 from minray.protocol.gcs import PollReply
 from minray.protocol.object_store import FreeObjects, PromoteObjects
-from tests.simulation.insides import ACTORS, SPILLING, SUBMITTER, looks_into
+from tests.simulation.insides import ACTORS, SPILLING, SUBMITTER, Rule, looks_into
 
 
 def _beyond(sizes: dict[str, tuple[int, int]]) -> Iterator[str]:
@@ -79,10 +79,9 @@ def of_a_core(core: Any, _now: float) -> Iterator[str]:
     })  # fmt: skip
 
 
-Rules = tuple[Callable[[Any, float], Iterator[str]], ...]
-OF_GCS: Rules = (of_the_gcs,)
-OF_NODES: Rules = (of_a_node,)
-OF_CORES: Rules = (of_a_core,)
+OF_GCS: tuple[Rule, ...] = (of_the_gcs,)
+OF_NODES: tuple[Rule, ...] = (of_a_node,)
+OF_CORES: tuple[Rule, ...] = (of_a_core,)
 
 
 def _bytes_of_news(reply: PollReply) -> int:

@@ -83,25 +83,29 @@ class Progress:
                         self._on_broken(prop, f"{process.name} {text}")
 
     def _rules_of(self, process: SimProcess) -> Judged:
-        gcs: Any = self._cluster.gcs
-        if process.name == GCS:
-            return "L1", progress_of_gcs.RULES if hasattr(gcs, "_nodes") else (), gcs
-        if process.name.startswith("raylet/"):
-            return "L1", *_if_there(progress_of_nodes.RULES, self._raylet_of(process))
-        return "L1", *_if_there(self._rules_of_cores, self._core_of(process))
+        return self._judged("L1", process, progress_of_gcs.RULES, progress_of_nodes.RULES, self._rules_of_cores)
 
     def _sums_of(self, process: SimProcess) -> Judged:
-        if process.name.startswith("raylet/"):
-            return "S1", *_if_there(sums.OF_NODES, self._raylet_of(process))
-        return "S1", *_if_there(sums.OF_CORES, self._core_of(process))
+        return self._judged("S1", process, (), sums.OF_NODES, sums.OF_CORES)
 
     def _limits_of(self, process: SimProcess) -> Judged:
-        gcs: Any = self._cluster.gcs
+        return self._judged("L2", process, limits.OF_GCS, limits.OF_NODES, limits.OF_CORES)
+
+    def _judged(
+        self,
+        prop: str,
+        process: SimProcess,
+        of_gcs: tuple[Rule, ...],
+        of_nodes: tuple[Rule, ...],
+        of_cores: tuple[Rule, ...],
+    ) -> Judged:
+        """Choose the rules for a process, and what they judge; a gcs is judged when it has read its store."""
         if process.name == GCS:
-            return "L2", limits.OF_GCS if hasattr(gcs, "_nodes") else (), gcs
+            gcs: Any = self._cluster.gcs
+            return prop, of_gcs if hasattr(gcs, "_nodes") else (), gcs
         if process.name.startswith("raylet/"):
-            return "L2", *_if_there(limits.OF_NODES, self._raylet_of(process))
-        return "L2", *_if_there(limits.OF_CORES, self._core_of(process))
+            return prop, *_if_there(of_nodes, self._raylet_of(process))
+        return prop, *_if_there(of_cores, self._core_of(process))
 
     def _raylet_of(self, process: SimProcess) -> Any:
         """Return the raylet of a process, unless it ends."""

@@ -7,7 +7,7 @@ tables alone, and not by the conditions of the class that owns the queue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from minray.common.bundles import is_gpu
@@ -16,7 +16,7 @@ from minray.common.labels import accepts
 from minray.common.resources import fits
 from minray.common.task_spec import STRATEGY_AFFINITY
 from minray.scheduling.lease import ALLOCATED
-from tests.simulation.insides import LEASES, PULLS, SPILLING, looks_into
+from tests.simulation.insides import LEASES, PULLS, SPILLING, Rule, looks_into
 
 
 @looks_into(LEASES)
@@ -166,7 +166,7 @@ def idle_workers(raylet: Any, now: float) -> Iterator[str]:
             yield f"keeps the worker {short(worker.worker_id)} of a job that is over"
 
 
-RULES: tuple[Callable[[Any, float], Iterator[str]], ...] = (
+RULES: tuple[Rule, ...] = (
     leases_that_fit, leases_that_fit_elsewhere, leases_without_workers, requests_for_memory, requests_for_copies, transfers,
     idle_workers,
 )  # fmt: skip

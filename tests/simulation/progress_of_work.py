@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from minray.common.ids import short, task_of
 from minray.core_worker.records.pending_task import FAILED, FINISHED, PUSHED, QUEUED, WAITING
 from minray.core_worker.submission.normal_task_submitter import CHECK_S, STALL_S
 from minray.protocol.actor import ALIVE, DEAD
-from tests.simulation.insides import CALLS, SUBMITTER, looks_into
+from tests.simulation.insides import CALLS, SUBMITTER, Rule, looks_into
 
 SLACK_S = 0.05
 """Seconds by which a process may be late with its timers; a slow node takes up to 10 ms for a step."""
@@ -180,6 +180,6 @@ def lost_objects(core: Any, _now: float) -> Iterator[str]:
                 yield f"lets task {short(task.task_id)} wait for {short(object_id)}, which nobody makes"
 
 
-RULES: tuple[Callable[[Any, float], Iterator[str]], ...] = (
+RULES: tuple[Rule, ...] = (
     queued_tasks, states_of_tasks, calls_of_actors, awaited_objects, batches, generators, received_tasks, lost_objects,
 )  # fmt: skip

@@ -7,13 +7,13 @@ count may be, too. So it is compared whenever time passes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from minray.common.ids import item_id, short
 from minray.object_store.object_table import CREATED, NOWHERE
 from minray.scheduling.local_lease_manager import _use
-from tests.simulation.insides import CALLS, LEASES, PULLS, SPILLING, SUBMITTER, looks_into
+from tests.simulation.insides import CALLS, LEASES, PULLS, SPILLING, SUBMITTER, Rule, looks_into
 
 MOST_SHOWN = 60
 """Characters of a count in a problem."""
@@ -146,5 +146,5 @@ def streams(core: Any, _now: float) -> Iterator[str]:
                 yield f"does not know that the generator {short(task.task_id)} has large items"
 
 
-OF_NODES: tuple[Callable[[Any, float], Iterator[str]], ...] = (leases, gpus, copies, transfers)
-OF_CORES: tuple[Callable[[Any, float], Iterator[str]], ...] = (tasks, actors, streams)
+OF_NODES: tuple[Rule, ...] = (leases, gpus, copies, transfers)
+OF_CORES: tuple[Rule, ...] = (tasks, actors, streams)

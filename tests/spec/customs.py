@@ -59,17 +59,15 @@ def _hides_a_method(_seconds: float) -> list[Look]:
 
 
 def _leaves_while_others_run(seconds: float) -> list[Look]:
-    """One call makes an actor end while others sleep in threads, or wait for their turn."""
-    actor = Crowd.options(max_concurrency=3).remote()
-    refs = [actor.sleep.remote(NAP_S), actor.sleep.remote(NAP_S)]
-    time.sleep(seconds)
-    last = actor.leave.remote()
-    refs += [last, actor.sleep.remote(0.0)]
-    return [_ended(look_at(ref, PATIENCE_S)) for ref in refs]
+    return _leaves(Crowd.options(max_concurrency=3).remote(), seconds)
 
 
 def _leaves_its_coroutines(seconds: float) -> list[Look]:
-    actor = AsyncCrowd.remote()
+    return _leaves(AsyncCrowd.remote(), seconds)
+
+
+def _leaves(actor: Any, seconds: float) -> list[Look]:
+    """One call makes an actor end while others sleep, or wait for their turn."""
     refs = [actor.sleep.remote(NAP_S), actor.sleep.remote(NAP_S)]
     time.sleep(seconds)
     last = actor.leave.remote()

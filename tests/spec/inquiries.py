@@ -36,14 +36,14 @@ class Inquiry(Story, frozen=True):
         own, made = minray.put(b"i" * SIZE), produce.remote()
         looks: list[Look] = []
         for number in range(self.rounds):
-            looks += [self._places([own, made], number), self._notes(number)]
+            looks += [self._places([own, made]), self._notes(number)]
             time.sleep(self.pause_s)
         kind, shown = look_at(made)
         looks.append(("value", len(shown[0])) if kind == "value" else (kind, shown))
-        looks.append(self._places([own, made, *(shown[1:] if kind == "value" else [])], self.rounds))
+        looks.append(self._places([own, made, *(shown[1:] if kind == "value" else [])]))
         return [*looks, self._join()]
 
-    def _places(self, refs: list[Any], _number: int) -> Look:
+    def _places(self, refs: list[Any]) -> Look:
         """Say whether what is known of own objects is possible; others may be lost."""
         nodes, found = {node["NodeID"] for node in minray.nodes()}, get_object_locations(refs)
         sizes = [place["object_size"] for place in found.values()]
