@@ -33,6 +33,7 @@ DOCUMENT = Document(
         Part(
             set_index.BY_WORKERS, (DASK_ON_MINRAY, DASK_ON_RAY, DASK), set_index.by_workers, _seconds(60, 10), is_quick=False
         ),
+        Part(set_index.IN_MEMORY, SORTERS, set_index.in_memory, _seconds(60, 10), is_quick=False),
         Part(set_index.BY_SIZE, SORTERS, set_index.by_size, _seconds(600, 10), rounds=1),
         Part(native_sort.NAME, (MINRAY, RAY, DASK), native_sort.measure, _seconds(900, 20), rounds=1, is_quick=False),
     ),
@@ -60,6 +61,15 @@ DOCUMENT = Document(
             "s",
             axis="workers",
             original="Of 32, 8 and 1 processes, Dask sorts 20 GB with 8 and 100 GB with 1 only; Dask-on-Ray with all 32.",
+            targets={"": Target(DASK_ON_RAY, 1)},
+        ),
+        Table(
+            set_index.IN_MEMORY,
+            "set_index with memory for all of it",
+            "s",
+            axis="GiB",
+            original="10 GB in 100 partitions on 32 processors: Dask is fast with processes, slow with threads. (A picture "
+            "without numbers.)",
             targets={"": Target(DASK_ON_RAY, 1)},
         ),
         Table(

@@ -44,6 +44,7 @@ QUICKLY = {
     "single client tasks async",
     "1:1 actor calls sync",
     "1:1 actor calls async",
+    "1:1 async-actor calls sync",
     "1:1 async-actor calls async",
     "placement group create/removal",
 }

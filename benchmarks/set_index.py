@@ -1,9 +1,10 @@
-"""``dask.dataframe.set_index`` from Parquet files with a shuffle of tasks: by partitions, by workers, by size.
+"""``dask.dataframe.set_index`` from Parquet files with a shuffle of tasks: by partitions, by workers, by size,
+and with memory for all of it.
 
 The table has one column of random keys, and a file for each partition. The measured time is that of reading (twice: once for
 the borders of the partitions), of the shuffle, and of a check that all rows of each partition are there and sorted. The
 object store has 1 GiB. Each of Dask's workers has its share of that, and another GiB for everything else. Data that does not
-fit goes to disk.
+fit goes to disk. In memory the store has four times the size of the data.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.document import Sample, Size
 from benchmarks.systems import WORKERS, dask_scheduler, seconds
 
 BY_PARTITIONS, BY_WORKERS, BY_SIZE = "set_index by partitions", "set_index by workers", "set_index by size"
+IN_MEMORY = "set_index in memory"
 GIBIBYTE = 1 << 30
 STORE_BYTES = GIBIBYTE
 ROW_BYTES = 8
@@ -41,13 +43,20 @@ def by_size(system: str, size: Size) -> Iterator[Sample]:
         yield Sample(BY_SIZE, "set_index", taken_s, gibibytes)
 
 
-def _sorted(system: str, workers: int, gibibytes: float, partitions: int) -> float:
+def in_memory(system: str, size: Size) -> Iterator[Sample]:
+    gibibytes = size.pick(2, 0.1, 0.0001)
+    store = max(STORE_BYTES, int(4 * gibibytes * GIBIBYTE))
+    taken_s = _sorted(system, WORKERS, gibibytes, size.pick(100, 10, 2), store)
+    yield Sample(IN_MEMORY, "set_index", taken_s, gibibytes)
+
+
+def _sorted(system: str, workers: int, gibibytes: float, partitions: int, store: int = STORE_BYTES) -> float:
     """Start a cluster, write the files, and sort them; return the seconds of the sort."""
     import dask
     import dask.dataframe as dd
 
     rows = int(gibibytes * GIBIBYTE / ROW_BYTES) // partitions
-    heap = STORE_BYTES // workers + GIBIBYTE
+    heap = store // workers + GIBIBYTE
     with tempfile.TemporaryDirectory() as folder:
         for number in range(partitions):
             write(Path(folder, f"{number:05}.parquet"), rows, number)
@@ -65,7 +74,7 @@ def _sorted(system: str, workers: int, gibibytes: float, partitions: int) -> flo
 
         with (
             dask.config.set({"dataframe.parquet.minimum-partition-size": 1}),
-            dask_scheduler(system, workers, memory_limit=heap, object_store_memory=STORE_BYTES),
+            dask_scheduler(system, workers, memory_limit=heap, object_store_memory=store),
         ):
             return seconds(run)
 

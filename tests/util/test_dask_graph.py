@@ -165,6 +165,69 @@ def test_other_nodes_take_no_item(node: Any) -> None:
         assert takes_item(Task("k", operator.getitem, whole, 1))
 
 
+# -- chains --
+
+
+def row(*functions: Any) -> dict[Any, Any]:
+    """A graph of tasks that each need the one before: ``("x", 0)``, ``("x", 1)``, ..."""
+    keys = [("x", number) for number in range(len(functions))]
+    tasks = {keys[0]: Task(keys[0], functions[0], 1)}
+    for before, key, function in zip(keys, keys[1:], functions[1:], strict=False):
+        tasks[key] = Task(key, function, TaskRef(before))
+    return tasks
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+def test_a_chain_becomes_one_task_with_the_key_of_its_last_link() -> None:
+    graph = prepared(row(double, double, double), [("x", 2)])
+    assert graph.order == [("x", 2)] and graph.uses == {} and graph.nodes[("x", 2)]() == 8
+
+
+def test_a_chain_may_begin_with_many_dependencies_and_end_with_a_delayed_task() -> None:
+    parts = {("p", number): DataNode(("p", number), number) for number in range(3)}
+    first = Task(("x", 0), max, *(TaskRef(key) for key in parts))
+    graph = prepared({**parts, **row(double, double), ("x", 0): first, "end": Task("end", double, TaskRef(("x", 1)))}, "end")
+    assert set(graph.order) == {*parts, "end"} and graph.uses == dict.fromkeys(parts, 1)
+    assert graph.nodes["end"](dict(zip(parts, range(3), strict=True))) == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, [("x", 0), ("x", 1)]),  # somebody wants the first
+        ({"y": Task("y", double, TaskRef(("x", 0)))}, ["y", ("x", 1)]),  # somebody else uses the first
+        ({("x", 0): Alias(("x", 0), "y"), "y": Task("y", double, 1)}, [("x", 1)]),  # the user made the first a task
+        ({("x", 0): DataNode(("x", 0), 1)}, [("x", 1)]),  # there is no first task
+        ({("x", 0): Task(("x", 0), abs, np.ones(100_000))}, [("x", 1)]),  # a large array, which others may have, too
+    ],
+)
+def test_what_is_needed_itself_is_in_no_chain(more: Any, wanted: Any) -> None:
+    assert {("x", 0), ("x", 1)} <= set(prepared({**row(double, double), **more}, wanted).order)
+
+
+def test_tasks_with_other_options_are_in_no_chain() -> None:
+    class OfOne(dict[Any, Any]):
+        def __dask_annotations__(self) -> Any:
+            return {"ray_remote_args": {("x", 1): {"num_cpus": 2}}}
+
+    assert prepared(OfOne(row(double, double, double)), [("x", 2)]).order == [("x", 0), ("x", 1), ("x", 2)]
+    assert prepared(row(double, double, double), [("x", 2)], num_cpus=2).order == [("x", 2)]
+
+
+def test_pieces_of_a_split_are_in_no_chain() -> None:
+    pieces = {("p", item): Task(("p", item), operator.getitem, TaskRef(("x", 1)), item) for item in range(2)}
+    ends = {("e", item): Task(("e", item), double, TaskRef(("p", item))) for item in range(2)}
+    graph = prepared({**row(double, lambda n: [n, n]), **pieces, **ends}, list(ends))
+    assert set(graph.order) == {("x", 1), *pieces, *ends} and set(graph.splits[("x", 1)]) == set(pieces)
+
+
+def test_a_graph_may_be_left_without_chains() -> None:
+    assert len(prepare(row(double, double), [("x", 1)], {}, may_chain=False).order) == 2
+
+
 # -- futures --
 
 
@@ -229,6 +292,16 @@ def test_functions_within_fused_tasks_are_pickled_once_too() -> None:
         fused = Task.fuse(Task("a", function, number), Task(f"b{number}", function, TaskRef("a")))
         sent, args, _ = luggage.call(fused, {})
         assert sent(*pickle.loads(pickle.dumps(args))) == ((number,),)
+    assert function.pickled == 1
+
+
+def test_functions_within_fused_tasks_of_a_chain_are_pickled_once_too() -> None:
+    function, luggage = Counted("x" * 500), Luggage()
+    for number in range(10):
+        fused = Task.fuse(Task("a", function, number), Task("b", function, TaskRef("a")))
+        chain = Task.fuse(fused, Task(f"c{number}", function, TaskRef("b")))
+        sent, args, _ = luggage.call(chain, {})
+        assert sent(*pickle.loads(pickle.dumps(args))) == (((number,),),)
     assert function.pickled == 1
 
 

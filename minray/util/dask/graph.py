@@ -9,10 +9,15 @@ tuples. ``prepare`` turns all of them into the same form: the nodes that the wan
 A task is a *split* if every node that depends on it takes one item of its result, as in shuffles of dataframes and in the
 rechunking of arrays. Its items become results of their own. So the whole result is never stored, and no task is needed to
 take an item (Dask-on-Ray has such an optimisation for one kind of shuffle).
+
+A *chain* is a row of tasks that each have one user, which needs nothing else. It becomes one task, so that what its links
+hand on is never stored. Dask makes chains of array operations itself, but not of dataframe operations. A task that the user
+has made with ``dask.delayed`` may end a chain and is in no other place of it: how much it does was the user's choice.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +31,8 @@ from dask.task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 
 from .futures import FutureKey
 
+LARGE_BYTES = 64 * 1024
+"""Size in bytes above which an array among the arguments is put once for all tasks that have it."""
 TAKES_ITEM = {("_operator", "getitem"), ("dask.array.chunk", "getitem")}
 """Functions that take an item, as (module, name), so that dask.array is not imported for a graph without arrays."""
 MOST_ITEMS = 1000
@@ -51,22 +58,22 @@ class Graph:
     """Key of a task -> the keys of the nodes that each take one item of its result."""
 
 
-def prepare(dsk: Any, keys: Any, remote_args: Mapping[str, Any], *, may_split: bool = True) -> Graph:
+def prepare(
+    dsk: Any, keys: Any, remote_args: Mapping[str, Any], *, may_split: bool = True, may_chain: bool = True
+) -> Graph:
     """Make a ``Graph``. Raises KeyError for a missing wanted key, ValueError for a missing dependency, RuntimeError for a
     cycle."""
     given = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
     wanted = set(flatten([keys]))
     nodes, dependents = _needed(convert_legacy_graph(dict(given)), wanted)
-    ranks = order(nodes)
-    graph = Graph(
-        nodes=nodes,
-        wanted=wanted,
-        order=sorted(nodes, key=ranks.__getitem__),
-        uses={key: len(users) for key, users in dependents.items()},
-        options=_options(dsk, nodes, remote_args),
-    )
+    graph = Graph(nodes=nodes, wanted=wanted, order=[], uses={}, options=_options(dsk, nodes, remote_args))
     if may_split:
         graph.splits = {key: users for key, users in dependents.items() if _is_split(key, users, graph)}
+    if may_chain:
+        _chain(graph, dependents)
+    ranks = order(nodes)
+    graph.order = sorted(nodes, key=ranks.__getitem__)
+    graph.uses = {key: len(users) for key, users in dependents.items()}
     return graph
 
 
@@ -136,6 +143,54 @@ def _is_split(key: Any, users: list[Any], graph: Graph) -> bool:
         and isinstance(nodes[key], Task)
         and all(takes_item(nodes[user]) and options.get(user) == options.get(key) for user in users)
     )
+
+
+def _chain(graph: Graph, dependents: dict[Any, list[Any]]) -> None:
+    """Replace each chain by one task, which has the key of its last link."""
+    pieces = {piece for users in graph.splits.values() for piece in users}
+    before = {
+        users[0]: key
+        for key, users in dependents.items()
+        if len(users) == 1 and key not in pieces and _is_link(key, graph) and _is_only_link_of(users[0], key, graph)
+    }
+    for last in before.keys() - before.values():
+        links = [last]
+        while links[-1] in before:
+            links.append(before[links[-1]])
+        first = links[-1]
+        graph.nodes[last] = Task.fuse(*(graph.nodes[link] for link in links))
+        for link in links[1:]:
+            del graph.nodes[link], dependents[link]
+        for dependency in graph.nodes[last].dependencies:
+            dependents[dependency] = [last if user == first else user for user in dependents[dependency]]
+
+
+def _is_link(key: Any, graph: Graph) -> bool:
+    """Whether a task may hand its result on within a chain: Dask made it, as the tuple in its key shows."""
+    node = graph.nodes[key]
+    return type(node) is Task and type(key) is tuple and key not in graph.wanted and not _has_large(node)
+
+
+def _is_only_link_of(user: Any, key: Any, graph: Graph) -> bool:
+    node = graph.nodes[user]
+    return (
+        type(node) is Task
+        and set(node.dependencies) == {key}
+        and graph.options.get(user) == graph.options.get(key)
+        and not _has_large(node)
+    )
+
+
+def _has_large(node: Task) -> bool:
+    """Whether a large array is among the arguments: it is put once for all tasks, but not for tasks within a chain."""
+    return any(map(is_large_array, (*node.args, *node.kwargs.values())))
+
+
+def is_large_array(value: Any) -> bool:
+    """Whether numpy or torch made this value, and it is large; a library that nobody has imported made none."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    kinds = (getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None))
+    return type(value) in kinds and value.nbytes > LARGE_BYTES
 
 
 def takes_item(node: Any) -> bool:

@@ -23,11 +23,15 @@ import minray as ray
 
 from .callbacks import Listeners, local_ray_callbacks
 from .futures import Future
-from .graph import prepare
+from .graph import Graph, prepare
 from .submission import UNLIMITED, GraphSubmission
 
 SPLIT_RESULTS = "minray.split-results"
 """Key of Dask's configuration: whether tasks are merged with those that take their results apart."""
+
+FUSE = "optimization.fuse.active"
+"""Key of Dask's configuration: whether chains of tasks are merged. Dask does not merge those of dataframes unless it is
+True; here they are merged unless it is False."""
 
 
 class DaskScheduler:
@@ -127,7 +131,7 @@ def minray_dask_persist(*collections: Any, **options: Any) -> Any:
 
 def _compute(dsk: Any, keys: Any, remote_args: Mapping[str, Any], listeners: Listeners, limit: int | None) -> dict[Any, Any]:
     """Return the values of all wanted keys."""
-    graph = prepare(dsk, keys, remote_args, may_split=not listeners and dask.config.get(SPLIT_RESULTS, True))
+    graph = _prepared(dsk, keys, remote_args, listeners)
     del dsk
     _connect()
     submission = GraphSubmission(graph, listeners, limit)
@@ -146,9 +150,16 @@ def _compute(dsk: Any, keys: Any, remote_args: Mapping[str, Any], listeners: Lis
         listeners.end(not done)
 
 
+def _prepared(dsk: Any, keys: Any, remote_args: Mapping[str, Any], listeners: Listeners) -> Graph:
+    """Make a graph, in which tasks are merged unless somebody listens to each of them, or Dask is configured otherwise."""
+    may_split = not listeners and dask.config.get(SPLIT_RESULTS, True)
+    may_chain = not listeners and dask.config.get(FUSE, None) is not False
+    return prepare(dsk, keys, remote_args, may_split=may_split, may_chain=may_chain)
+
+
 def _submit(dsk: Any, keys: list[Any], remote_args: Mapping[str, Any], listeners: Listeners) -> dict[Any, Future]:
     """Submit the tasks of these keys and return their futures."""
-    graph = prepare(dsk, keys, remote_args, may_split=not listeners and dask.config.get(SPLIT_RESULTS, True))
+    graph = _prepared(dsk, keys, remote_args, listeners)
     _connect()
     submission = GraphSubmission(graph, listeners, UNLIMITED)
     done = False

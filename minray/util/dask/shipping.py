@@ -17,7 +17,6 @@ import io
 import os
 import pickle
 import re
-import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,14 +25,12 @@ from dask.task_spec import GraphNode, Task
 
 import minray as ray
 
-from .graph import referred
+from .graph import is_large_array, referred
 
 NAME_BYTES = 128
 """Size in bytes up to which a pickled function is little more than its name, and is sent without packing."""
 SHORT_BYTES = 32 * 1024
 """Size in bytes above which a pickled function travels as an object of its own."""
-LARGE_BYTES = 64 * 1024
-"""Size in bytes above which an array among the arguments is put once for all tasks that have it."""
 READ_ONLY = re.compile(
     r"(array|destination|byte-swapped|flag set|base) is read-only$|set WRITEABLE flag|resize this array: it does not own"
     r"|output array (is not acceptable|must be contiguous, writable)"  # numpy
@@ -128,9 +125,7 @@ class Luggage:
         if _is_evaluated(node):
             names = list(node.dependencies)
             return evaluate, (node, names, *(results[name] for name in names)), {}
-        args = [self._argument(argument, results) for argument in node.args]
-        if node.has_subgraph():
-            args[0] = {key: self._in_short(inner) for key, inner in args[0].items()}
+        args = [self._argument(argument, results) for argument in self._packed_within(node)]
         kwargs = {name: self._argument(argument, results) for name, argument in node.kwargs.items()}
         return self.function(node.func), tuple(args), kwargs
 
@@ -141,30 +136,32 @@ class Luggage:
             packed = self._functions[id(function)] = _packed(function)
         return packed
 
+    def _packed_within(self, node: Task) -> tuple[Any, ...]:
+        """Return a task's arguments, those of a fused one with the functions of its inner tasks packed."""
+        given: tuple[Any, ...] = node.args
+        if not node.has_subgraph():
+            return given
+        inner, *others = given
+        return ({key: self._in_short(task) for key, task in inner.items()}, *others)
+
     def _in_short(self, inner: Any) -> Any:
-        """Return a task within a fused one with its function packed."""
+        """Return a task within a fused one with its functions packed."""
         if type(inner) is not Task:
             return inner
-        packed = self.function(inner.func)
-        if type(packed) is not _InShort:
+        packed, args = self.function(inner.func), self._packed_within(inner)
+        if type(packed) is not _InShort and args is inner.args:
             return inner
-        return Task(inner.key, packed, *inner.args, **inner.kwargs)
+        return Task(inner.key, packed if type(packed) is _InShort else inner.func, *args, **inner.kwargs)
 
     def _argument(self, argument: Any, results: dict[Any, Any]) -> Any:
         key = referred(argument)
         if key is not None:
             return results[key]
-        if _is_array(argument) and argument.nbytes > LARGE_BYTES:
+        if is_large_array(argument):
             if id(argument) not in self._put:
                 self._put[id(argument)] = ray.put(argument)
             return self._put[id(argument)]
         return argument
-
-
-def _is_array(value: Any) -> bool:
-    """Whether numpy or torch made this value; a library that nobody has imported made none."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    return type(value) in (getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None))
 
 
 def places_of_dependencies(node: Any) -> list[int | str]:
