@@ -71,6 +71,11 @@ def item_id(task_id: bytes, number: int) -> bytes:
     return return_id(task_id, number + 1)
 
 
+def number_of_item(object_id: bytes) -> int:
+    """Return the number of an item of a streaming generator; the reverse of ``item_id``."""
+    return int.from_bytes(object_id[TASK_ID_BYTES:], "big") - 1
+
+
 def task_of(object_id: bytes) -> bytes:
     return object_id[:TASK_ID_BYTES]
 

@@ -146,6 +146,7 @@ class CoreWorker:
     def _build_ownership(self) -> None:
         """Make the parts that know which processes hold an object, and where its value is."""
         process, references, store = self.process, self.references, self.store
+        self.tasks = TaskManager(process.platform.record)
         self.death_watch = watch = DeathWatch(process, self._on_worker_death, self._on_node_death)
         self.borrowing = Borrowing(process, references, self._on_freed, on_first_lent=watch.begin_watch)
         self.directory = ObjectDirectory(process.patient, self._on_lost, self.config.system_config.max_items_per_batch)
@@ -153,7 +154,7 @@ class CoreWorker:
             process, references, store, self.borrowing, self.directory, self.call_sites, on_first_copy=watch.begin_watch
         )
         process.platform.user_code.on_dropped = self.objects.on_refs_dropped
-        self.locator = ObjectLocator(process, references, store, self.directory)
+        self.locator = ObjectLocator(process, references, store, self.directory, self.tasks.tasks.get)
         self.deletion = ObjectDeletion(process, references, store, self.directory, self.objects)
         self._closes += [watch.close, self.borrowing.close]
 
@@ -184,7 +185,6 @@ class CoreWorker:
     def _build_tasks(self) -> None:
         """Make the parts that submit tasks, those that run tasks here, and what tasks and actors refer to."""
         process, references, store, objects = self.process, self.references, self.store, self.objects
-        self.tasks = TaskManager(process.platform.record)
         self.task_events = TaskEventBuffer(process, self.context, self.tasks)
         self.submission = submission = TaskSubmission(
             process,

@@ -234,7 +234,10 @@ def _await_future(real: Real, process: SimProcess, future: Any, timeout: float |
         parker = SimParker(thread)
         future.add_done_callback(lambda _: parker.release())
         parker.wait(timeout)
-    return real(future, 0)
+    try:
+        return real(future, 0)
+    finally:
+        del future  # see _dispatch
 
 
 def _name_class(real: Real, process: SimProcess, given: Any) -> Any:
@@ -382,10 +385,13 @@ def _dispatch(place: str, name: str, meaning: Callable[..., Any]) -> Any:
     of_class = isinstance(real, ClassMethodDescriptorType)
 
     def dispatched(*args: Any, **kwargs: Any) -> Any:
-        process = current_process.get()
-        if process is not None:
-            return meaning(real, process, *args, **kwargs)
-        return real.__get__(None, args[0])(*args[1:], **kwargs) if of_class else real(*args, **kwargs)
+        try:
+            process = current_process.get()
+            if process is not None:
+                return meaning(real, process, *args, **kwargs)
+            return real.__get__(None, args[0])(*args[1:], **kwargs) if of_class else real(*args, **kwargs)
+        finally:  # An exception that one of the arguments holds would keep this frame, and it the argument, as in CPython.
+            del args, kwargs
 
     dispatched.__module__, _, kind = place.partition(":")
     dispatched.__name__ = name

@@ -9,15 +9,18 @@ import asyncio
 from typing import Any
 
 from minray.common.bounds import BOUNDS
+from minray.common.ids import item_id
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.object_locator import Location, ObjectLocator
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
+from minray.core_worker.records.object_ref_streams import ObjectRefStream
+from minray.core_worker.records.pending_task import PendingTask
 from minray.core_worker.records.stored_object import StoredObject
 from minray.protocol.base import Address
 from minray.protocol.core_worker import INLINED, KNOWN, LOST, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
 from minray.protocol.object_store import MOST_ENTRIES, CopyInfo, GetObjectsInfo, ObjectsInfo, Place
-from tests.core_worker.parts import OWN, address, object_id, stored
+from tests.core_worker.parts import OWN, address, object_id, pending, prepare, stored
 from tests.core_worker.peers import RecordingPeers, unreachable
 from tests.core_worker.process_record import process_record
 from tests.rpc.fake_network import in_virtual_time, turns
@@ -34,7 +37,8 @@ class Locator:
         process = process_record(self.peers)
         self.references, self.store = ReferenceCounter(), MemoryStore()
         self.directory = ObjectDirectory(process.patient, lambda lost: None, BOUNDS.max_items_per_batch)
-        self.locator = ObjectLocator(process, self.references, self.store, self.directory)
+        self.tasks: dict[bytes, PendingTask] = {}
+        self.locator = ObjectLocator(process, self.references, self.store, self.directory, self.tasks.get)
 
     def own(self, key: bytes, value: StoredObject | None = None) -> None:
         self.references.add_owned(key)
@@ -81,6 +85,18 @@ def test_of_what_was_freed_an_owner_knows_nothing() -> None:
     process.store.objects[B].is_freed = True
     process.references.remove_local([A], Effects())
     assert [process.locator.answer(key) for key in (A, B, C)] == [ObjectLocations(UNKNOWN)] * 3
+
+
+def test_an_item_that_a_running_generator_has_not_reported_is_still_to_come() -> None:
+    process = Locator()
+    task = pending(prepare())
+    task.stream = ObjectRefStream()
+    task.stream.arrived, task.stream.beyond = 2, {4: None}
+    process.tasks[task.task_id] = task
+    answers = [process.locator.answer(item_id(task.task_id, number)).status for number in (1, 2, 3, 4, 5)]
+    assert answers == [UNKNOWN, UNKNOWN, NOT_MADE, UNKNOWN, NOT_MADE]
+    task.stream = None
+    assert process.locator.answer(item_id(task.task_id, 5)) == ObjectLocations(UNKNOWN)
 
 
 def test_an_error_and_what_has_no_copies_any_more_are_lost() -> None:

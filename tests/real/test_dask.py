@@ -512,7 +512,7 @@ def test_hooks_may_be_functions_and_are_registered_for_good() -> None:
 
 
 def test_an_exception_is_the_one_that_the_task_raised_with_its_key() -> None:
-    dsk = {("load", 1): (fail, 1), "b": (abs, ("load", 1)), "c": (abs, "b"), "d": (abs, -1)}
+    dsk = {("load", 1): (fail, 1), "b": (abs, ("load", 1)), "c": (max, "b", ("load", 1)), "d": (abs, -1)}
     with pytest.raises(ZeroDivisionError, match=r"on purpose\nthe Dask key \('load', 1\) has failed") as caught:
         ray_dask_get(dsk, ["c", "d"])
     assert type(caught.value) is ZeroDivisionError and caught.value.args == ("on purpose",)

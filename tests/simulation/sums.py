@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from minray.common.bundles import is_cpu, is_reserved, plain_name
 from minray.common.ids import item_id, short
 from minray.object_store.object_table import CREATED, NOWHERE
 from minray.scheduling.local_lease_manager import _use
@@ -61,6 +62,27 @@ def gpus(raylet: Any, _now: float) -> Iterator[str]:
                 taken.update(held.taken if held.source is pool else {})
             given = {index: pool._whole[index] - free for index, free in pool._free.items() if pool._whole[index] != free}
             yield from _differing({f"shares of {name}": (given, dict(taken))})
+
+
+@looks_into(LEASES)
+def groups(raylet: Any, _now: float) -> Iterator[str]:
+    """A lease of one bundle also takes of what its group has here for any bundle."""
+    local = raylet._broker.local
+    taken: Counter[str] = Counter()
+    for lease in local.leases.values():
+        shares: dict[str, int] = {}
+        for name, amount in lease.request.resources.items():
+            if is_reserved(name) and not (lease.blocked and is_cpu(name)):
+                whole = _of_any_bundle(name)
+                shares[whole] = max(amount, shares.get(whole, 0))
+        taken.update(shares)
+    for name, total in local.total.items():
+        if is_reserved(name) and _of_any_bundle(name) == name:
+            yield from _differing({f"free {name}": (local.available.get(name, 0), total - taken[name])})
+
+
+def _of_any_bundle(name: str) -> str:
+    return f"{plain_name(name)}_group_{name.rpartition('_')[2]}"
 
 
 @looks_into(SPILLING)
@@ -146,5 +168,5 @@ def streams(core: Any, _now: float) -> Iterator[str]:
                 yield f"does not know that the generator {short(task.task_id)} has large items"
 
 
-OF_NODES: tuple[Rule, ...] = (leases, gpus, copies, transfers)
+OF_NODES: tuple[Rule, ...] = (leases, groups, gpus, copies, transfers)
 OF_CORES: tuple[Rule, ...] = (tasks, actors, streams)

@@ -8,6 +8,7 @@ captures child tasks.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +158,27 @@ class Booths(Bundles, frozen=True):
         return visit_booth.options(**options).remote(others)
 
 
+class Crowd(Bundles, frozen=True):
+    """A placement group whose bundles have a CPU each, for more tasks than that. Some want a certain bundle, some any."""
+
+    has_room_for_sure = False
+
+    def bundle(self) -> dict[str, float]:
+        return {BERTH: 1, "CPU": 1}
+
+    def waits_for(self, group: Any) -> bool:
+        return bool(group.wait(10.0))
+
+    def _visit(self, group: Any, index: int) -> Any:
+        others = [self._strategy(group, other) for other in (-1, index, -1)]
+        crowd = [linger.options(num_cpus=1, scheduling_strategy=other, max_retries=-1).remote() for other in others]
+        strategy = self._strategy(group, index)
+        return visit_after.options(num_cpus=1, scheduling_strategy=strategy, max_retries=-1).remote(*crowd)
+
+    def _strategy(self, group: Any, index: int) -> Any:
+        return PlacementGroupSchedulingStrategy(group, index, self.captures)
+
+
 def count_nodes() -> int:
     return sum(node["Alive"] for node in minray.nodes())
 
@@ -176,6 +198,19 @@ def visit_booth(others: list[Any]) -> list[str]:
     own = minray.util.get_current_placement_group()
     context = minray.get_runtime_context()
     return [context.get_node_id(), "" if own is None or len(minray.get_gpu_ids()) != 1 else own.id.hex(), ""]
+
+
+@minray.remote
+def linger() -> None:
+    time.sleep(0.2)
+
+
+@minray.remote
+def visit_after(*_: Any) -> list[str]:
+    """Say the node, the placement group, and the group of a child task, which needs no CPU."""
+    own = minray.util.get_current_placement_group()
+    child = minray.get(find_group.options(num_cpus=0, max_retries=-1).remote())
+    return [minray.get_runtime_context().get_node_id(), "" if own is None else own.id.hex(), child]
 
 
 @minray.remote

@@ -44,7 +44,7 @@ from tests.spec.abandoned import Abandon
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, Settle, away
 from tests.spec.awkward import Awkward
 from tests.spec.bouquets import Bouquet
-from tests.spec.bundles import Benches, Booths, Bundles
+from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
@@ -56,6 +56,8 @@ from tests.spec.frees import Free
 from tests.spec.generators import Stream
 from tests.spec.groups import Describe, FindGroup, Group, Ready, Remove, remove_groups
 from tests.spec.grumblers import Grumbling
+from tests.spec.hasty import Hasty
+from tests.spec.held import Held
 from tests.spec.homecomers import Homecoming
 from tests.spec.homeless import Homeless
 from tests.spec.inquiries import Inquiry
@@ -65,6 +67,7 @@ from tests.spec.lines import Line
 from tests.spec.looks import Look
 from tests.spec.luggage import Luggage
 from tests.spec.overtaken import Overtaken
+from tests.spec.poured import Poured
 from tests.spec.residents import Seating
 from tests.spec.smuggled import Smuggled
 from tests.spec.spaces import Spaces
@@ -82,6 +85,7 @@ from tests.spec.stage import (
     raised,
     value_of,
 )
+from tests.spec.stopped import Stopped
 from tests.spec.stories import Story
 from tests.spec.tools import Tool
 from tests.spec.towers import Tower
@@ -738,6 +742,7 @@ Operation = (
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
     | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet | Overtaken | Fickle
+    | Held | Stopped | Poured | Crowd | Hasty
 )
 
 

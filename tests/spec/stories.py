@@ -80,3 +80,11 @@ def look_at(ref: Any, timeout: float | None = None) -> Look:
         return "value", minray.get(ref, timeout=timeout)
     except RayError as error:
         return "error", type(error).__name__
+
+
+def of_anything(losses: Losses) -> set[str]:
+    """Errors of a story with tasks and actors, of which each may own what others need."""
+    lost = losses.of_any_actor(0) | losses.of_any_task(0)
+    if losses.deaths or losses.silence:
+        lost |= {"OwnerDiedError", "ObjectReconstructionFailedError"}
+    return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}

@@ -84,8 +84,10 @@ from tests.spec.variations import (
 )
 from tests.spec.vocabulary import (
     needs_gpus,
+    with_crossings,
     with_endowments,
     with_homecomings,
+    with_last_moments,
     with_later_stories,
     with_lines,
     with_new_stories,
@@ -281,11 +283,13 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     program = with_new_stories(program, Random(f"new stories of {scenario.seed}"))
     program = with_lines(program, Random(f"lines of {scenario.seed}"))
     program = with_odd_stories(program, Random(f"odd stories of {scenario.seed}"))
+    program = with_crossings(program, Random(f"crossings of {scenario.seed}"))
     program = with_setup_hooks(program, Random(f"setup hooks of {scenario.seed}"))
     if keeps_drivers(world) and not program.leavers():
         program = with_endowments(program, Random(f"endowments of {scenario.seed}"))
     program = with_spoiled_jobs(program, Random(f"spoiled jobs of {scenario.seed}"))
     program = with_homecomings(program, Random(f"homecomings of {scenario.seed}"))
+    program = with_last_moments(program, Random(f"last moments of {scenario.seed}"))
     if has_wishes(program):
         head, *others = with_riches(world.nodes)
         head = msgspec.structs.replace(head, num_gpus=max(head.num_gpus, int(needs_gpus(program))))

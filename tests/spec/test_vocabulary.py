@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 from typing import Any
 
@@ -19,18 +20,21 @@ from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bouquets import Bouquet
-from tests.spec.bundles import Benches, Booths, Bundles
+from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
 from tests.spec.customs import CUSTOMS, Customs
 from tests.spec.environments import IMPOSSIBLE, REFUSED, Environments
+from tests.spec.fates import DRIVER
 from tests.spec.fickle import INCONSISTENT, Fickle
 from tests.spec.founders import Founding
 from tests.spec.generators import ASKS, WAITS, Stream
 from tests.spec.groups import Group
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbler, Grumbling
+from tests.spec.hasty import THINGS, Hasty
+from tests.spec.held import FATES, KINDS, OWNERS, USERS, WAYS, Held
 from tests.spec.homeless import Homeless
 from tests.spec.inquiries import Inquiry
 from tests.spec.job_environments import Hooked
@@ -39,13 +43,17 @@ from tests.spec.lines import Line
 from tests.spec.luggage import Luggage
 from tests.spec.model import Losses, Model, Reading, problems
 from tests.spec.moves import Move
-from tests.spec.overtaken import MANNERS as WAYS
+from tests.spec.overtaken import MANNERS as OVERTAKINGS
 from tests.spec.overtaken import Overtaken
-from tests.spec.programs import Ask, Body, Call, Get, Glance, Order, Program, Put, Submit, Wait, has_wishes
+from tests.spec.poured import MANNERS as READINGS
+from tests.spec.poured import READERS, SIZES, SOURCES, Poured
+from tests.spec.programs import Ask, Body, Call, Exit, Get, Glance, Leave, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.smuggled import MANNERS, Smuggled
 from tests.spec.spaces import Spaces
+from tests.spec.stopped import FORCE, KILL, STOPS, TASK, WORKS, Stopped
+from tests.spec.stopped import PLACES as WORKPLACES
 from tests.spec.stories import Story
 from tests.spec.strategies import scenario_of, with_slots
 from tests.spec.tools import TOOLS, Tool
@@ -54,6 +62,8 @@ from tests.spec.trial import _unraisable, run
 from tests.spec.vocabulary import (
     ODD_STORIES,
     STORIES,
+    with_crossings,
+    with_last_moments,
     with_later_stories,
     with_lines,
     with_new_stories,
@@ -122,8 +132,10 @@ STORIES_TOLD = (
     Booths("booths of two", 2, "STRICT_PACK"),
     Bouquet("bouquet"),
     *[Customs(custom, custom) for custom in CUSTOMS],
-    *[Overtaken(f"overtaken {way}", 7, way) for way in WAYS],
+    *[Overtaken(f"overtaken {way}", 7, way) for way in OVERTAKINGS],
     Fickle("fickle"),
+    Crowd("crowd", 2, "STRICT_PACK"),
+    Crowd("capturing crowd", 1, captures=True),
 )
 
 
@@ -131,6 +143,71 @@ STORIES_TOLD = (
 def test_a_story_that_two_drivers_tell_at_once_ends_well_and_leaves_nothing(story: Story) -> None:
     verdict = run(Scenario(Program((Body((story,)), Body((story,)))), World(NODES), 3))
     assert not verdict.problems and len(verdict.histories) == 2
+
+
+def crossed(*stories: Story) -> Any:
+    """One driver tells them all, in a world that keeps large values in stores."""
+    return run(Scenario(of(*stories), World(NODES, inline_limit=100), 3))
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("user", USERS)
+def test_a_reference_in_any_state_is_used_in_any_way(fate: str, user: str) -> None:
+    """The ways take turns among the owners and kinds of objects."""
+    ways = itertools.cycle(WAYS)
+    stories = [
+        Held(f"{owner} {kind}", owner, kind, fate, user, (next(ways), next(ways)), 0 if user == TASK else number % 2)
+        for number, (owner, kind) in enumerate(itertools.product(OWNERS, KINDS))
+    ]
+    verdict = crossed(*stories)
+    assert not verdict.problems and len(verdict.histories[0]) == len(stories)
+
+
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("place", WORKPLACES)
+def test_g41_g45_work_of_any_kind_can_be_stopped_and_its_actor_serves_the_next_call(place: str, work: str) -> None:
+    ends = [stops for stops in STOPS if (KILL if place == TASK else FORCE) not in stops]
+    stories = [Stopped(f"{place} {work} {' '.join(stops)}", place, work, stops) for stops in ends]
+    assert not crossed(*stories).problems
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_generators_of_any_source_are_read_in_any_manner(source: str) -> None:
+    readers = itertools.cycle(READERS)
+    stories = [
+        Poured(f"{source} {manner}", source, next(readers), manner, 3, size, 1, raises=size > 100)
+        for manner, size in itertools.product(READINGS, SIZES)
+    ]
+    assert not crossed(*stories).problems
+
+
+def test_g41_work_that_is_stopped_too_late_is_a_problem_unless_a_process_was_silent() -> None:
+    story = Stopped("stopped")
+    outcome = {"of": [], "looks": [("value", "stopped late")]}
+    for losses, expected in ((Losses(), {"G1"}), (Losses(silence=True), set())):
+        reading = Reading(Model(of(story), losses), DRIVER)
+        assert {problem[:2] for problem in story.check(reading, outcome)} == expected
+
+
+@pytest.mark.parametrize("end", [Leave(), Exit()])
+def test_what_a_driver_begins_at_the_last_moment_ends_with_its_job(end: Any) -> None:
+    drivers = [Body((Hasty(f"last {thing}", (thing,)),), end) for thing in THINGS]
+    assert not run(Scenario(Program((*drivers, Body((Hasty("last", tuple(THINGS)),), end))), World(NODES), 3)).problems
+
+
+def test_most_programs_have_stories_in_which_rare_things_meet() -> None:
+    programs = [with_crossings(PLAIN, Random(seed)) for seed in range(300)]
+    told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
+    assert {type(story) for story in told} == {Held, Stopped, Poured, Crowd} and 500 < len(told) < 1000
+    assert all(FORCE not in story.stops for story in told if isinstance(story, Stopped) and story.place != TASK)
+
+
+def test_drivers_that_leave_begin_things_at_the_last_moment() -> None:
+    leaving = Program((Body((Put("x"),), Leave()), PLAIN.drivers[0]))
+    programs = [with_last_moments(leaving, Random(seed)) for seed in range(300)]
+    assert 200 < sum(isinstance(program.drivers[0].operations[-1], Hasty) for program in programs) < 280
+    assert 20 < sum(len(program.drivers) == 3 for program in programs) < 80
+    assert all(program.drivers[1] == PLAIN.drivers[0] for program in programs)
 
 
 @pytest.mark.parametrize("in_actor", [False, True])

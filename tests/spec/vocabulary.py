@@ -15,7 +15,7 @@ import msgspec
 
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bouquets import Bouquet
-from tests.spec.bundles import Benches, Booths, Bundles
+from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
@@ -26,6 +26,10 @@ from tests.spec.founders import Endowment, Founding
 from tests.spec.generators import ASKS, READS, WAITS, Stream
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbling
+from tests.spec.hasty import THINGS, Hasty
+from tests.spec.held import ACTOR as KEEPER
+from tests.spec.held import FATES, KINDS, LARGE, LATE_LARGE, OWNERS, QUICK, USERS, WAYS, Held
+from tests.spec.held import KILL as KILLED
 from tests.spec.homecomers import Homecoming
 from tests.spec.homeless import Homeless
 from tests.spec.inquiries import Inquiry
@@ -33,12 +37,16 @@ from tests.spec.job_environments import Hooked, Spoiled
 from tests.spec.lanes import Lanes
 from tests.spec.lines import Line
 from tests.spec.luggage import Luggage
-from tests.spec.overtaken import MANNERS as WAYS
+from tests.spec.overtaken import MANNERS as OVERTAKINGS
 from tests.spec.overtaken import Overtaken
-from tests.spec.programs import Body, Operation, Program
+from tests.spec.poured import MANNERS as READINGS
+from tests.spec.poured import READERS, SIZES, SOURCES, Poured
+from tests.spec.programs import Body, Exit, Leave, Operation, Program
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.smuggled import MANNERS, Smuggled
 from tests.spec.spaces import Spaces
+from tests.spec.stopped import FORCE, KILL, STOPS, TASK, WORKS, Stopped
+from tests.spec.stopped import PLACES as WORKPLACES
 from tests.spec.stories import Story
 from tests.spec.tools import TOOLS, Tool
 from tests.spec.towers import Tower
@@ -185,6 +193,29 @@ def with_odd_stories(program: Program, random: Random) -> Program:
     if random.random() >= 0.2:
         return program
     return _with_story(program, random, lambda number: random.choice(ODD_STORIES)(f"odd{number}", random))
+
+
+def with_crossings(program: Program, random: Random) -> Program:
+    """In most programs, let a driver tell a story or two in which rare things meet; for the simulation only."""
+    if random.random() >= 0.75:
+        return program
+    for count in range(random.randint(2, 5)):
+        story = random.choice(CROSSINGS)(f"cross{count}", random)
+        program = _with_story(program, random, lambda _, story=story: story)
+    return program
+
+
+def with_last_moments(program: Program, random: Random) -> Program:
+    """Let most drivers that leave begin things at the last moment, and in a seventh of the programs another one that does
+    nothing else; for the simulation only."""
+    drivers = list(program.drivers)
+    for number in sorted(program.leavers()):
+        if random.random() < 0.8:
+            driver = drivers[number]
+            drivers[number] = Body((*driver.operations, _hasty(f"last{number}", random)), driver.end)
+    if random.random() < 0.15:
+        drivers.append(Body((_hasty(f"last{len(drivers)}", random),), random.choice((Exit(), Leave()))))
+    return Program(tuple(drivers))
 
 
 def with_setup_hooks(program: Program, random: Random) -> Program:
@@ -336,7 +367,7 @@ def _bouquet(name: str, random: Random) -> Story:
 
 
 def _overtaken(name: str, random: Random) -> Story:
-    return Overtaken(name, random.randint(3, 9), random.choice(WAYS), random.choice((0, 3)))
+    return Overtaken(name, random.randint(3, 9), random.choice(OVERTAKINGS), random.choice((0, 3)))
 
 
 def _fickle(name: str, random: Random) -> Story:
@@ -344,6 +375,45 @@ def _fickle(name: str, random: Random) -> Story:
     return Fickle(name, items, random.randrange(items), random.choice((0.0, 2.0, 5.0)), random.random() < 0.3)
 
 
+def _held(name: str, random: Random) -> Story:
+    """Only an actor is killed as an owner. Before the fate comes at times a use that brings no value here."""
+    owner, kind, user = random.choice(OWNERS), random.choice((*KINDS, LARGE, LATE_LARGE)), random.choice(USERS)
+    fate = KILLED if owner == KEEPER and random.random() < 0.5 else random.choice(FATES[:-1])
+    uses = tuple(random.choice(list(WAYS)) for _ in range(random.randint(1, 3)))
+    before = 0 if user == TASK else random.randint(0, len(uses) - 1)
+    if before == 0 and user != TASK and random.random() < 0.5:
+        uses, before = (random.choice(QUICK), *uses), 1
+    is_far = random.random() < 0.7
+    return Held(name, owner, kind, fate, user, uses, before, is_far, random.choice((0.0, 0.0, 0.02, 1.0)))
+
+
+def _stopped(name: str, random: Random) -> Story:
+    """Only a task is stopped by force, and only an actor is killed."""
+    place = random.choice(WORKPLACES)
+    stops = random.choice([stops for stops in STOPS if (KILL if place == TASK else FORCE) not in stops])
+    return Stopped(name, place, random.choice(WORKS), stops, random.choice((0.0, 0.01, 0.2, 1.0)), random.choice((0, 3)))
+
+
+def _poured(name: str, random: Random) -> Story:
+    source, reader, manner = random.choice(SOURCES), random.choice(READERS), random.choice(list(READINGS))
+    most_unread, pause_s = random.choice((-1, 1, 2)), random.choice((0.0, 0.0, 0.02, 0.2))
+    size, raises, retries = random.choice(SIZES), random.random() < 0.3, random.choice((0, 3))
+    return Poured(name, source, reader, manner, random.randint(2, 5), size, most_unread, pause_s, raises, retries)
+
+
+def _crowd(name: str, random: Random) -> Story:
+    strategy = random.choice(("PACK", "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"))
+    return Crowd(name, random.randint(1, 2), strategy, captures=random.random() < 0.5)
+
+
+def _hasty(name: str, random: Random) -> Story:
+    things = tuple(random.choice(list(THINGS)) for _ in range(random.randint(1, 4)))
+    return Hasty(name, things, random.choice((0.0, 0.0, 0.001, 0.02)))
+
+
+CROSSINGS: tuple[Callable[[str, Random], Story], ...] = (
+    _held, _held, _held, _stopped, _stopped, _stopped, _poured, _poured, _crowd,
+)  # fmt: skip
 ODD_STORIES: tuple[Callable[[str, Random], Story], ...] = (
     _homeless, _homeless, _smuggled, _tower, _inquiry, _booths, _bouquet, _overtaken, _fickle,
     _customs, _customs, _customs,

@@ -3,20 +3,23 @@
 Ray: CoreWorker::HandleGetObjectLocationsOwner, CoreWorker::GetLocationFromOwner
 
 An owner knows which nodes have copies of a large object. Only the node of the first copy knows whether it was spilled to
-disk.
+disk. And a node knows an item of a generator before the owner hears of it. If that node drains, it moves the item away, and
+the owner is asked for what is still to come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from minray.common.ids import number_of_item, task_of
 from minray.core_worker.ground.process import Process
 from minray.core_worker.ownership.memory_store import MemoryStore
 from minray.core_worker.ownership.object_directory import ObjectDirectory
 from minray.core_worker.ownership.reference_counter import ReferenceCounter
+from minray.core_worker.records.pending_task import PendingTask
 from minray.platform.base import PlatformError
 from minray.protocol.base import Address
 from minray.protocol.core_worker import INLINED, KNOWN, LOST, NOT_MADE, UNKNOWN, GetObjectLocations, ObjectLocations
@@ -39,18 +42,25 @@ class ObjectLocator:
     """Answers for the objects of this process, and asks the owners of others."""
 
     def __init__(
-        self, process: Process, references: ReferenceCounter, store: MemoryStore, directory: ObjectDirectory
+        self,
+        process: Process,
+        references: ReferenceCounter,
+        store: MemoryStore,
+        directory: ObjectDirectory,
+        unfinished: Callable[[bytes], PendingTask | None],
     ) -> None:
+        """``unfinished``: returns the unfinished task of this process with an id, if there is one."""
         self._own_id = process.config.worker_id
         self._peers = process.peers
         self._references = references
         self._store = store
         self._directory = directory
+        self._unfinished = unfinished
 
     def answer(self, object_id: bytes, receiver: Address | None = None, number: int = 0) -> ObjectLocations:
         """Answer as the owner of an object. A receiver is a raylet that is about to get a copy; it numbers its questions."""
         if not self._references.is_in_scope(object_id):
-            return ObjectLocations(UNKNOWN)
+            return ObjectLocations(NOT_MADE if self._is_item_to_come(object_id) else UNKNOWN)
         known = self._directory.locations(object_id, receiver, number)
         if known.status == KNOWN:
             return known
@@ -61,6 +71,12 @@ class ObjectLocator:
             return ObjectLocations(UNKNOWN)
         is_inlined = stored.place is None and not stored.is_error
         return ObjectLocations(INLINED, size=stored.size()) if is_inlined else ObjectLocations(LOST)
+
+    def _is_item_to_come(self, object_id: bytes) -> bool:
+        """Whether this is an item that a running generator has not reported to this process yet."""
+        task, number = self._unfinished(task_of(object_id)), number_of_item(object_id)
+        stream = None if task is None else task.stream
+        return stream is not None and number > stream.arrived and number not in stream.beyond
 
     async def locate(self, objects: Sequence[tuple[bytes, Address]]) -> dict[bytes, Location]:
         """Find these objects; leave out those whose owners are dead, or have freed them."""
