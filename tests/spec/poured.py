@@ -188,7 +188,7 @@ MANNERS: Mapping[str, tuple[Callable[[Any, int], list[Look]], Callable[[int], in
     "dropping items": (_dropping_items, lambda items: 1),
     "dropping unread": (_dropping_unread, lambda items: 0),
 }
-"""Name of a manner -> how it reads, and the number of items that it sees of so many."""
+"""Name of a manner -> how it reads, and the number of items that it sees of those that there are."""
 TO_THE_END = frozenset(list(MANNERS)[:7])
 """Manners that also see how the generator ends."""
 
