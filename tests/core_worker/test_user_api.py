@@ -209,6 +209,23 @@ def test_who_waits_for_long_reads_why(
     assert waiting.done() and capsys.readouterr().err == "" and len(collections) == 1
 
 
+def test_g7_the_explanation_of_a_long_wait_does_not_make_it_longer(driver: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def be_slow(*_: Any) -> list[str]:
+        await asyncio.sleep(5)
+        return ["a late reason"]
+
+    monkeypatch.setattr(driver.worker.explainer, "explain_in_time", be_slow)
+
+    def program() -> None:
+        for timeout_s in (12.0, 20.0):
+            began = driver.worker.platform.user_code.time()
+            with pytest.raises(GetTimeoutError):
+                minray.get(rest.remote(60), timeout=timeout_s)
+            assert timeout_s <= driver.worker.platform.user_code.time() - began < timeout_s + 0.6
+
+    driver.run(program)
+
+
 def test_the_loop_does_not_wait_for_itself(driver: Core) -> None:
     async def story() -> None:
         ref = rest.remote(1)

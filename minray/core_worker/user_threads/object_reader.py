@@ -168,27 +168,27 @@ class ObjectReader:
 
         ``refs`` have no value in this process; the values ``elsewhere`` are on other nodes.
         """
-        user_code, waiting = self._user_code, self._waiting
+        user_code, running = self._user_code, self._executor.current
         parker = user_code.parker()
-        running = self._executor.current
         waiter = Waiter(needed, stop_at_error, parker.release, _id_of(running))
         wanted = [(ref._id, ref._owner) for ref in refs]
         try:
-            self._user_code.post_later(call_for, parker, waiting.begin_wait, wanted, waiter, _held_up(running), elsewhere)
+            user_code.post_later(call_for, parker, self._waiting.begin_wait, wanted, waiter, _held_up(running), elsewhere)
             self._park(parker, wanted or [(large.object_id, large.owner) for large in elsewhere], timeout_s)
         finally:
-            self._user_code.post_later(waiting.end_wait, [object_id for object_id, _ in wanted], waiter)
+            user_code.post_later(self._waiting.end_wait, [object_id for object_id, _ in wanted], waiter)
 
     def _park(self, parker: Parker, wanted: Sequence[tuple[bytes, Address]], timeout_s: float | None) -> None:
-        warning_s = self._warning_s
+        warning_s, time = self._warning_s, self._user_code.time
+        until = None if timeout_s is None else time() + timeout_s
         if warning_s <= 0 or (timeout_s is not None and timeout_s <= warning_s):
             parker.wait(timeout_s)
-            return
-        if not parker.wait(warning_s):
+        elif not parker.wait(warning_s):
             self._user_code.collect_garbage()
             missing = next((one for one in wanted if one[0] not in self._objects), wanted[0])
-            print(f"minray: still waiting after {warning_s:g} s: {self._explain(*missing, None)}", file=sys.stderr)
-            parker.wait(None if timeout_s is None else timeout_s - warning_s)
+            cause = self._explain(*missing, None if until is None else until - time()) or "nobody says in time what for"
+            print(f"minray: still waiting after {warning_s:g} s: {cause}", file=sys.stderr)
+            parker.wait(None if until is None else max(0.0, until - time()))
 
     def future_of(self, ref: ObjectRef[Any]) -> concurrent.futures.Future[Any]:
         """Return a future that the loop completes when the value is here; for ``await`` and ``ObjectRef.future``."""
