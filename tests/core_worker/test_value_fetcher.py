@@ -406,6 +406,19 @@ def test_for_all_who_wait_for_an_object_there_is_one_question() -> None:
     tell(story)
 
 
+@pytest.mark.parametrize("answer", [VALUE, LOST])
+def test_who_waits_hears_of_what_cannot_be_brought_too(answer: Any) -> None:
+    """An error counts as ready."""
+
+    async def story(home: Home) -> None:
+        waiter = Waiter(1, False, lambda: None)
+        home.fetcher.fetch_for(waiter, *home.known(A))
+        home.take().answer([answer])
+        assert waiter.released and home.store.objects[A].is_fetched
+
+    tell(story)
+
+
 def test_who_waits_does_not_hear_of_what_is_not_known_any_more() -> None:
     async def story(home: Home) -> None:
         waiter = Waiter(1, False, lambda: None)
