@@ -268,6 +268,18 @@ MISTAKES = {
             ),
         ),
     ),
+    "item_moved_before_its_report": Mistake(
+        "An item that a node handed over as it left, before the owner heard of it, counted as freed.",
+        "G92",
+        (
+            Mutation(
+                "minray.core_worker.ownership.object_locator",
+                "ObjectLocator.answer",
+                "NOT_MADE if self._is_item_to_come(object_id) else UNKNOWN",
+                "UNKNOWN",
+            ),
+        ),
+    ),
     "item_was_lost_before_its_generator_ended": Mistake(
         "An item that was lost while its generator ran had no task that could make it again when that had ended.",
         "G92",
