@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from minray.common.bundles import is_cpu, is_reserved, plain_name
+from minray.common.bundles import group_name, is_cpu, is_reserved, plain_name
 from minray.common.ids import item_id, short
 from minray.object_store.object_table import CREATED, NOWHERE
 from minray.scheduling.local_lease_manager import _use
@@ -82,7 +82,7 @@ def groups(raylet: Any, _now: float) -> Iterator[str]:
 
 
 def _of_any_bundle(name: str) -> str:
-    return f"{plain_name(name)}_group_{name.rpartition('_')[2]}"
+    return group_name(plain_name(name), bytes.fromhex(name.rpartition("_")[2]))
 
 
 @looks_into(SPILLING)

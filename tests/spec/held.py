@@ -17,7 +17,7 @@ from minray.exceptions import GetTimeoutError, RayError
 from tests.spec.actors import away
 from tests.spec.filled import filled
 from tests.spec.frees import FREED
-from tests.spec.stories import Look, Story, of_anything
+from tests.spec.stories import Look, Story, look_at, of_anything
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -129,10 +129,8 @@ def _looks_of(ref: Any, uses: tuple[str, ...]) -> list[Look]:
     """Return what the uses have shown elsewhere; an error stands for all of them."""
     if not uses:
         return []
-    try:
-        return [(kind, shown) for kind, shown in minray.get(ref)]
-    except RayError as error:
-        return [("error", type(error).__name__)] * len(uses)
+    kind, shown = look_at(ref)
+    return [(word, seen) for word, seen in shown] if kind == "value" else [(kind, shown)] * len(uses)
 
 
 def use(refs: list[Any], uses: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -228,8 +226,6 @@ def _pass_and_cancel(ref: Any) -> str:
     minray.cancel(waiting)
     try:
         return str(minray.get(waiting))
-    except minray.exceptions.TaskCancelledError:
-        return RIGHT
     except RayError as error:
         if "Cancelled" in type(error).__name__ or "KeyboardInterrupt" in type(error).__name__:
             return RIGHT

@@ -77,12 +77,8 @@ def read(
     else:
         pour_out = actor.pour.options(_generator_backpressure_num_objects=most_unread)
     looks = MANNERS[manner][0](pour_out.remote(items, size, pause_s, raises), items)
-    looks = [look if not _is_end(look) else ("value", RAISED) for look in looks]
+    looks = [("value", RAISED) if look == ("error", RAISED) else look for look in looks]
     return looks if actor is None else [*looks, look_at(actor.say.remote())]
-
-
-def _is_end(look: Look) -> bool:
-    return look == ("error", RAISED)
 
 
 def _seen(ref: Any) -> Look:

@@ -196,7 +196,7 @@ def with_odd_stories(program: Program, random: Random) -> Program:
 
 
 def with_crossings(program: Program, random: Random) -> Program:
-    """In most programs, let a driver tell a story or two in which rare things meet; for the simulation only."""
+    """In most programs, let drivers tell some stories in which rare things meet; for the simulation only."""
     if random.random() >= 0.75:
         return program
     for count in range(random.randint(2, 5)):
