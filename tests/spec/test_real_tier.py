@@ -141,8 +141,14 @@ def features(drawn: Iterable[tuple[Program, tuple[int, ...]]]) -> set[str]:
         look(msgspec.to_builtins(program))
         found |= {f"a driver ends: {type(driver.end).__name__}" for driver in program.drivers}
         found |= {"a driver is not on the head"} if any(homes) else set()
-        found.add(f"{len(program.drivers)} drivers")
+        found.add(f"{sum(map(can_be_real, program.drivers))} drivers")
     return found
+
+
+def can_be_real(driver: Body) -> bool:
+    """Whether a driver is there for more than operations of the simulation alone."""
+    kinds = {type(operation).__name__ for operation in driver.operations}
+    return not kinds or not kinds.issubset(IN_SIMULATION_ONLY)
 
 
 @long
