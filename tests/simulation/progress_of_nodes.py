@@ -18,6 +18,9 @@ from minray.common.task_spec import STRATEGY_AFFINITY
 from minray.scheduling.lease import ALLOCATED
 from tests.simulation.insides import LEASES, PULLS, SPILLING, Rule, looks_into
 
+DEADLINE_SLACK_S = 0.01
+"""Seconds by which the timer of a deadline may differ from it."""
+
 
 @looks_into(LEASES)
 def leases_that_fit(raylet: Any, _now: float) -> Iterator[str]:
@@ -166,7 +169,22 @@ def idle_workers(raylet: Any, now: float) -> Iterator[str]:
             yield f"keeps the worker {short(worker.worker_id)} of a job that is over"
 
 
+def deadlines(raylet: Any, now: float) -> Iterator[str]:
+    """A node that leaves has until the deadline of the last request, if that has one."""
+    departure = raylet._departure
+    drain, timer = departure.drain, departure._deadline
+    if drain is None or departure.is_over:
+        return
+    is_set = timer is not None and not timer.cancelled()
+    if is_set != bool(drain.deadline):
+        yield f"is to leave, and {'has a' if is_set else 'has no'} timer; the deadline is {drain.deadline}"
+    elif is_set:
+        remaining_s = max(0.0, drain.deadline - departure._platform.host.time())
+        if abs(timer.when() - now - remaining_s) > DEADLINE_SLACK_S:
+            yield f"is to leave in {remaining_s} s, and its timer says {timer.when() - now} s"
+
+
 RULES: tuple[Rule, ...] = (
     leases_that_fit, leases_that_fit_elsewhere, leases_without_workers, requests_for_memory, requests_for_copies, transfers,
-    idle_workers,
+    idle_workers, deadlines,
 )  # fmt: skip

@@ -68,6 +68,8 @@ def gpus(raylet: Any, _now: float) -> Iterator[str]:
 def groups(raylet: Any, _now: float) -> Iterator[str]:
     """A lease of one bundle also takes of what its group has here for any bundle."""
     local = raylet._broker.local
+    if not raylet.groups.bundles.all():
+        return
     taken: Counter[str] = Counter()
     for lease in local.leases.values():
         shares: dict[str, int] = {}
@@ -141,6 +143,8 @@ def tasks(core: Any, _now: float) -> Iterator[str]:
         low = {one.lease_id for one in key.workers.values() if submitter._pipelining.is_low(one)}
         yield from _differing({"workers with little to do": (set(key.low), low)})
     for worker in workers:
+        if worker.stalled and not worker.in_flight:
+            yield f"thinks that the worker {short(worker.worker_id)} stands still, which has no task"
         estimate = sum(task.estimate_us for task in worker.in_flight.values())
         if abs(worker.queued_us - estimate) > 1.0:
             yield f"counts {worker.queued_us} us of work for a worker, and it has {estimate}"

@@ -69,6 +69,7 @@ from tests.spec.luggage import Luggage
 from tests.spec.overtaken import Overtaken
 from tests.spec.poured import Poured
 from tests.spec.residents import Seating
+from tests.spec.rushes import Rush
 from tests.spec.smuggled import Smuggled
 from tests.spec.spaces import Spaces
 from tests.spec.stage import (
@@ -742,7 +743,7 @@ Operation = (
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
     | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet | Overtaken | Fickle
-    | Held | Stopped | Poured | Crowd | Hasty
+    | Held | Stopped | Poured | Crowd | Hasty | Rush
 )
 
 

@@ -22,6 +22,7 @@ from tests.spec.aims import (
     with_silence,
 )
 from tests.spec.bouquets import Bouquet
+from tests.spec.bundles import Bundles
 from tests.spec.conjunctions import with_conjunctions, with_more_nodes
 from tests.spec.fickle import Fickle
 from tests.spec.fragments import with_dropped_generators
@@ -112,6 +113,7 @@ from tests.spec.worlds import (
     with_deaf_workers,
     with_deaths_of_holders,
     with_deaths_of_hosts,
+    with_departures_of_hosts,
     with_forgetful_gcs,
     with_last_words,
     with_little_memory,
@@ -124,6 +126,7 @@ from tests.spec.worlds import (
     with_restarts,
     with_retry_pauses,
     with_rifts,
+    with_second_thoughts,
     with_short_memory,
     with_slow_nodes,
     with_stillbirths,
@@ -300,6 +303,9 @@ def with_rare_words(scenario: Scenario) -> Scenario:
         world = with_lost_items(world, Random(f"lost items of {scenario.seed}"))
     if any(isinstance(one, Overtaken) for one in program.walk()):
         world = with_silence(world, Random(f"silence of {scenario.seed}"))
+    if any(isinstance(one, Group | Bundles) for one in program.walk()):
+        world = with_departures_of_hosts(world, Random(f"departures of hosts of {scenario.seed}"))
+    world = with_second_thoughts(world, Random(f"second thoughts of {scenario.seed}"))
     world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
 

@@ -49,6 +49,9 @@ from tests.spec.poured import MANNERS as READINGS
 from tests.spec.poured import READERS, SIZES, SOURCES, Poured
 from tests.spec.programs import Ask, Body, Call, Exit, Get, Glance, Leave, Order, Program, Put, Submit, Wait, has_wishes
 from tests.spec.residents import NEEDS, Seating
+from tests.spec.rushes import DRIVER as DRIVER_ITSELF
+from tests.spec.rushes import KILLED, OTHER, RESULTS, Rush
+from tests.spec.rushes import PLACES as TRACKS
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.smuggled import MANNERS, Smuggled
 from tests.spec.spaces import Spaces
@@ -181,6 +184,18 @@ def test_generators_of_any_source_are_read_in_any_manner(source: str) -> None:
     assert not crossed(*stories).problems
 
 
+@pytest.mark.parametrize("caller", [DRIVER_ITSELF, OTHER, KILLED])
+@pytest.mark.parametrize("place", dict.fromkeys(TRACKS))
+def test_short_work_is_cancelled_behind_a_slow_piece_and_all_other_pieces_have_their_values(place: str, caller: str) -> None:
+    pauses = itertools.cycle((0.0, 0.01, 0.3))
+    stories = [
+        Rush(f"{place} {result} {seconds}", place, result, caller, 8, 2, seconds, (1, 3, 6), next(pauses))
+        for result, seconds in itertools.product(dict.fromkeys(RESULTS), (0.05, 5.0))
+    ]
+    verdict = crossed(*stories)
+    assert not verdict.problems and len(verdict.histories[0]) == len(stories)
+
+
 def test_g41_work_that_is_stopped_too_late_is_a_problem_unless_a_process_was_silent() -> None:
     story = Stopped("stopped")
     outcome = {"of": [], "looks": [("value", "stopped late")]}
@@ -198,7 +213,7 @@ def test_what_a_driver_begins_at_the_last_moment_ends_with_its_job(end: Any) -> 
 def test_most_programs_have_stories_in_which_rare_things_meet() -> None:
     programs = [with_crossings(PLAIN, Random(seed)) for seed in range(300)]
     told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
-    assert {type(story) for story in told} == {Held, Stopped, Poured, Crowd} and 500 < len(told) < 1000
+    assert {type(story) for story in told} == {Held, Stopped, Poured, Crowd, Rush} and 500 < len(told) < 900
     assert all(FORCE not in story.stops for story in told if isinstance(story, Stopped) and story.place != TASK)
 
 

@@ -43,6 +43,8 @@ from tests.spec.poured import MANNERS as READINGS
 from tests.spec.poured import READERS, SIZES, SOURCES, Poured
 from tests.spec.programs import Body, Exit, Leave, Operation, Program
 from tests.spec.residents import NEEDS, Seating
+from tests.spec.rushes import CALLERS, RESULTS, Rush
+from tests.spec.rushes import PLACES as TRACKS
 from tests.spec.smuggled import MANNERS, Smuggled
 from tests.spec.spaces import Spaces
 from tests.spec.stopped import FORCE, KILL, STOPS, TASK, WORKS, Stopped
@@ -199,7 +201,7 @@ def with_crossings(program: Program, random: Random) -> Program:
     """In most programs, let drivers tell some stories in which rare things meet; for the simulation only."""
     if random.random() >= 0.75:
         return program
-    for count in range(random.randint(2, 5)):
+    for count in range(random.randint(2, 4)):
         story = random.choice(CROSSINGS)(f"cross{count}", random)
         program = _with_story(program, random, lambda _, story=story: story)
     return program
@@ -403,7 +405,17 @@ def _poured(name: str, random: Random) -> Story:
 
 def _crowd(name: str, random: Random) -> Story:
     strategy = random.choice(("PACK", "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"))
-    return Crowd(name, random.randint(1, 2), strategy, captures=random.random() < 0.5)
+    captures, is_labelled = random.random() < 0.5, random.random() < 0.4
+    return Crowd(name, random.randint(1, 2), strategy, captures=captures, is_labelled=is_labelled)
+
+
+def _rush(name: str, random: Random) -> Story:
+    count = random.randint(4, 12)
+    cancelled = tuple(number for number in range(count) if random.random() < 0.3) if random.random() < 0.7 else ()
+    return Rush(
+        name, random.choice(TRACKS), random.choice(RESULTS), random.choice(CALLERS), count, random.randrange(count),
+        random.choice((0.05, 0.5, 5.0)), cancelled, random.choice((0.0, 0.01, 0.05, 0.3)), random.choice((0, 3)),
+    )  # fmt: skip
 
 
 def _hasty(name: str, random: Random) -> Story:
@@ -412,7 +424,7 @@ def _hasty(name: str, random: Random) -> Story:
 
 
 CROSSINGS: tuple[Callable[[str, Random], Story], ...] = (
-    _held, _held, _held, _stopped, _stopped, _stopped, _poured, _poured, _crowd,
+    _held, _held, _held, _stopped, _stopped, _stopped, _poured, _poured, _crowd, _rush, _rush,
 )  # fmt: skip
 ODD_STORIES: tuple[Callable[[str, Random], Story], ...] = (
     _homeless, _homeless, _smuggled, _tower, _inquiry, _booths, _bouquet, _overtaken, _fickle,

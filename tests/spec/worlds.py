@@ -253,6 +253,40 @@ def with_moves(world: World, random: Random) -> World:
     return msgspec.structs.replace(world, moves=tuple(moves))
 
 
+def with_second_thoughts(world: World, random: Random) -> World:
+    """Let half of the nodes that are told to leave be told again soon, perhaps with another deadline or reason."""
+    again = [
+        Move(
+            move.node,
+            move.at_s + random.choice((0.0, 0.05, 0.5, 2.0)),
+            leaves=True,
+            remaining_s=random.choice((0.0, 0.5, 5.0, 20.0)),
+            if_idle=random.random() < 0.25,
+        )
+        for move in world.moves
+        if move.leaves and random.random() < 0.5
+    ]
+    return msgspec.structs.replace(world, moves=(*world.moves, *again))
+
+
+def with_departures_of_hosts(world: World, random: Random) -> World:
+    """In a third of the worlds with several nodes and no aimed faults, tell nodes to leave where a group has bundles.
+
+    Values of a leaving node must fit elsewhere, so disks work in these worlds.
+    """
+    guests = [number for number in range(1, len(world.nodes)) if number not in world.homes]
+    has_full_disks = not world.rates.keys().isdisjoint(("disk_error", "disk_full"))
+    if is_aimed(world) or has_full_disks or not guests or random.random() >= 0.33:
+        return world
+    moves = []
+    for _ in range(random.randint(1, 2)):
+        when, remaining_s = random.choice(("prepares", "hosts", "hosts")), random.choice((0.0, 0.5, 5.0, 20.0))
+        node, if_idle = random.choice(guests), random.random() < 0.25
+        moves.append(Move(node, random.choice((*PAUSES_S, 1.0)), True, when, remaining_s, if_idle))
+        moves += [Move(node, 15.0)] if random.random() < 0.3 else []
+    return msgspec.structs.replace(world, moves=tuple(moves))
+
+
 def has_harvests(world: World, random: Random) -> bool:
     """Draw whether a world has harvests: half of those with several nodes and no other aimed faults do.
 
