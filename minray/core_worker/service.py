@@ -284,7 +284,7 @@ class CoreWorkerService:
         return DONE
 
     def handle_LocalGC(self, request: LocalGC, call: Call) -> Done:
-        self._core.process.platform.user_code.collect_later()
+        self._core.process.platform.user_code.collect_later(at_once=True)
         return DONE
 
     def handle_RayletEnds(self, request: RayletEnds, call: Call) -> Done:

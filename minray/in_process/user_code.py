@@ -268,7 +268,7 @@ class LocalUserCode(_InContext):
             self._busy.pop(ident, None)
             _close(loop)
 
-    def collect_later(self) -> None:
+    def collect_later(self, at_once: bool = False) -> None:
         """Collect young objects in the main thread soon. All of the program's objects would take too long."""
         if not self._will_collect:
             self._will_collect = True

@@ -363,8 +363,10 @@ class UserCode(Protocol):
         If user code has its own handler for SIGINT, that handler is called instead, and ``applies`` is called on the loop.
         """
 
-    def collect_later(self) -> None:
+    def collect_later(self, at_once: bool = False) -> None:
         """From any thread: have garbage collected soon, in a thread where destructors may block.
+
+        ``at_once``: somebody waits for what the garbage keeps, so do it now, however long the last collection took.
 
         Python's own collector runs only while new objects are made, which may not happen here any more.
         """

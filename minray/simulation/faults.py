@@ -205,7 +205,7 @@ class Oracle:
     def choose(self, key: Key, n: int) -> int:
         """Return the answer to one chance, from 0 to n - 1, and record it if it is not 0."""
         kind = key[0]
-        if not self.active or kind not in self._kinds or (key in self.answers and kind in LOUD):
+        if not self.active or kind not in self._kinds or (kind in LOUD and key in self.answers):
             return 0
         if self.overrides is not None:
             answer = min(self.overrides.get(key, 0), n - 1)
@@ -320,6 +320,7 @@ class StepFaults:
         self._oracle = oracle
         self._trace = trace
         self._lose_node = lose_node
+        self._is_loud = any(oracle.wants(kind) for kind in self.KINDS if kind in LOUD)
         if any(oracle.wants(kind) for kind in self.KINDS):
             loop.strike = self.strike
         if oracle.wants(SLOW_NODE):
@@ -328,11 +329,11 @@ class StepFaults:
     def strike(self, process: SimProcess, task: str, ordinal: int) -> None:
         """Ask the oracle before a step and carry out its fault; the loop's hook ``SimLoop.strike``."""
         oracle = self._oracle
-        place = (process.name, task, ordinal)
-        where = f"before step {ordinal} of {task}"
         if process is self._loop.world:
             return
-        if oracle.overrides is not None or oracle.plan.strikes(process.name, task):
+        place = (process.name, task, ordinal)
+        if self._is_loud and (oracle.overrides is not None or oracle.plan.strikes(process.name, task)):
+            where = f"before step {ordinal} of {task}"
             if oracle.choose(("crash", *place), 2):
                 self._trace.add(process.name, FAULT, "crash", where)
                 process.exit(None, 9)

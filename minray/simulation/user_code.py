@@ -90,7 +90,7 @@ class SimUserCode:
     def threads_beside(self, limit: int) -> SimThreads:
         return SimThreads(self._process, self.thread, limit)
 
-    def collect_later(self) -> None:
+    def collect_later(self, at_once: bool = False) -> None:
         """Do nothing: if minray itself keeps objects in a cycle, that must be noticed."""
 
     def collect_garbage(self) -> None:

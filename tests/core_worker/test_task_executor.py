@@ -73,7 +73,7 @@ class Machine:
     def run_exit_handlers(self) -> None:
         self.cleaned += 1
 
-    def collect_later(self) -> None:
+    def collect_later(self, at_once: bool = False) -> None:
         self.collections += 1
 
     # --- as functions, results and generators

@@ -241,7 +241,7 @@ class Worker(WorkQueue):
     def interrupt(self, applies: Callable[[], bool]) -> None:
         self.interrupts.append(applies)
 
-    def collect_later(self) -> None:
+    def collect_later(self, at_once: bool = False) -> None:
         """Collect no garbage: there is none here."""
 
     def run_exit_handlers(self) -> None:

@@ -492,6 +492,28 @@ def test_garbage_is_collected_beside_a_main_thread_that_is_in_user_code() -> Non
     assert lines == ["gone False", "waited True", "over"]
 
 
+def test_garbage_that_somebody_waits_for_is_collected_at_once_however_long_the_last_collection_took() -> None:
+    """A collection of 0.1 s puts the next one off for 2 s, after which a store that waits for memory refuses."""
+    lines = run_program("""
+        import gc
+
+        class Knot:
+            def __init__(self):
+                self.self = self
+
+            def __del__(self):
+                is_gone.set()
+
+        is_gone = threading.Event()
+        code._collect_after_s = 1000.0
+        gc.set_threshold(0)
+        Knot()
+        code.run(code.collect_later)
+        code.run(lambda: (code.collect_later(at_once=True), print("waited", is_gone.wait(30)), code.stop()))
+    """)
+    assert lines == ["waited True", "over"]
+
+
 def test_entering_an_environment(main_thread_code: MainThreadUserCode, tmp_path: Path) -> None:
     (tmp_path / "module_of_the_job.py").write_text("answer = 42\n")
     known = sys.path[-1]

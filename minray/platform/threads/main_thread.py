@@ -322,8 +322,10 @@ class MainThreadUserCode(LoopBorder):
 
         threading.Thread(target=main, name="minray-event-loop", daemon=True).start()
 
-    def collect_later(self) -> None:
-        if not self._will_collect:
+    def collect_later(self, at_once: bool = False) -> None:
+        if at_once:
+            self.post(self._begin_collection)
+        elif not self._will_collect:
             self._will_collect = True
             self.post(self._plan_collection)
 

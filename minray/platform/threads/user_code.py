@@ -369,7 +369,7 @@ class DriverUserCode(LoopBorder):
     def run_event_loop_beside(self, on_open: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         raise RuntimeError("a driver has no thread that runs an event loop")
 
-    def collect_later(self) -> None:
+    def collect_later(self, at_once: bool = False) -> None:
         """Collect in a thread of its own: users' threads may be busy for ever, and the loop must not block in
         destructors."""
         if self._collector is None or not self._collector.is_alive():
