@@ -18,8 +18,8 @@ Rules
   * A pull waits for a chunk only at a node with an earlier turn, and only if that node has memory for the object. So nodes
     never wait in a circle.
   * Turns hold for one pull: it keeps the first that it was given.
-  * A pull that has begun goes on to its end even if no request waits any more. Otherwise a program that polls with short
-    timeouts would begin anew each time.
+  * A pull that has begun goes on to its end even if no request waits any more, and so does one that may begin as soon as it
+    knows where copies are. Otherwise a program that polls with short timeouts, or with none, would begin anew each time.
 
 What we do not like about it yet: a node whose predecessor is slow is as slow, though a faster copy may exist.
 """
@@ -167,8 +167,7 @@ class Pull:
         manager = self._manager
         turn = asyncio.Event()
         manager.pulls.request(self.object_id, known.size, turn.set)
-        await turn.wait()
-        if not manager.store.is_wanted(self.object_id):
+        if not turn.is_set() and await turn.wait() and not manager.store.is_wanted(self.object_id):
             return True
         made: asyncio.Future[tuple[ObjectEntry | None, bool]] = asyncio.get_running_loop().create_future()
 

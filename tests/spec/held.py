@@ -8,7 +8,7 @@ in a rare state. This story draws both.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import minray
@@ -17,10 +17,11 @@ from minray.exceptions import GetTimeoutError, RayError
 from tests.spec.actors import away
 from tests.spec.filled import filled
 from tests.spec.frees import FREED
+from tests.spec.stage import Outcome
 from tests.spec.stories import Look, Story, look_at, of_anything
 
 if TYPE_CHECKING:
-    from tests.spec.model import Losses
+    from tests.spec.model import Losses, Reading
 
 DRIVER, TASK, ACTOR, ASYNC = "driver", "task", "actor", "async actor"
 OWNERS = (DRIVER, TASK, ACTOR)
@@ -36,7 +37,7 @@ FATES = (KEPT, FETCHED, FREE, CANCEL, KILL)
 FILLING = 7
 DEAD = "ActorDiedError"
 """The error of an actor that could not be made, because an argument is an error."""
-RIGHT, READY, NOT_YET = "right", "ready", "not yet"
+RIGHT, READY, NOT_YET, IN_VAIN = "right", "ready", "not yet", "in vain"
 ENDS: Mapping[str, frozenset[str]] = {
     FREE: frozenset((FREED,)),
     CANCEL: frozenset(("TaskCancelledError", "KeyboardInterrupt")),
@@ -114,6 +115,13 @@ class Held(Story, frozen=True):
         found |= ENDS.get(self.fate, frozenset())
         return found | {f"RayTaskError({error})" for error in found}
 
+    def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
+        """Allow that polls are in vain for long if a process was silent for a while."""
+        looks = outcome["looks"]
+        if reading.model.losses.silence:
+            looks = [("error", NOT_YET) if shown == IN_VAIN else (kind, shown) for kind, shown in looks]
+        yield from super().check(reading, outcome | {"looks": looks})
+
     def busy_s(self) -> float:
         return self.pause_s + 2 * LATE_S + len(self.uses) * SOON_S
 
@@ -153,6 +161,8 @@ def _right(value: Any) -> str:
 
 
 SOON_S = 0.002
+POLL_S, PATIENCE_S = 0.05, 60.0
+"""Seconds between two polls, and after which polls are in vain."""
 
 
 def _get(ref: Any) -> str:
@@ -187,6 +197,27 @@ def _wait_for_one_of_two(ref: Any) -> str:
 
 def _wait_soon(ref: Any) -> str:
     minray.wait([ref], timeout=SOON_S)
+    return READY
+
+
+def _poll(ref: Any) -> str:
+    """Ask again and again, and never wait."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return _right(minray.get(ref, timeout=0))
+        except GetTimeoutError:
+            if time.monotonic() > until:
+                return IN_VAIN
+        time.sleep(POLL_S)
+
+
+def _poll_by_wait(ref: Any) -> str:
+    until = time.monotonic() + PATIENCE_S
+    while not minray.wait([ref], timeout=0)[0]:
+        if time.monotonic() > until:
+            return IN_VAIN
+        time.sleep(POLL_S)
     return READY
 
 
@@ -241,6 +272,8 @@ WAYS: Mapping[str, Callable[[Any], str]] = {
     "wait, fetching nothing": _wait_fetching_nothing,
     "wait for both": _wait_for_one_of_two,
     "wait soon": _wait_soon,
+    "poll": _poll,
+    "wait without a pause": _poll_by_wait,
     "pass": _pass,
     "pass inside": _pass_inside,
     "pass to an actor": _pass_to_actor,

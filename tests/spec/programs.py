@@ -68,6 +68,7 @@ from tests.spec.looks import Look
 from tests.spec.luggage import Luggage
 from tests.spec.overtaken import Overtaken
 from tests.spec.poured import Poured
+from tests.spec.remade import Remade
 from tests.spec.residents import Seating
 from tests.spec.rushes import Rush
 from tests.spec.smuggled import Smuggled
@@ -743,7 +744,7 @@ Operation = (
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
     | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet | Overtaken | Fickle
-    | Held | Stopped | Poured | Crowd | Hasty | Rush
+    | Held | Stopped | Poured | Crowd | Hasty | Rush | Remade
 )
 
 

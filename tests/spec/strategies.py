@@ -93,6 +93,7 @@ from tests.spec.vocabulary import (
     with_lines,
     with_new_stories,
     with_odd_stories,
+    with_remakes,
     with_riches,
     with_setup_hooks,
     with_spoiled_jobs,
@@ -287,6 +288,8 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     program = with_lines(program, Random(f"lines of {scenario.seed}"))
     program = with_odd_stories(program, Random(f"odd stories of {scenario.seed}"))
     program = with_crossings(program, Random(f"crossings of {scenario.seed}"))
+    if len(world.nodes) > 1 and world.inline_limit and _loses_nodes(world):
+        program = with_remakes(program, Random(f"remakes of {scenario.seed}"))
     program = with_setup_hooks(program, Random(f"setup hooks of {scenario.seed}"))
     if keeps_drivers(world) and not program.leavers():
         program = with_endowments(program, Random(f"endowments of {scenario.seed}"))
@@ -308,6 +311,10 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     world = with_second_thoughts(world, Random(f"second thoughts of {scenario.seed}"))
     world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
+
+
+def _loses_nodes(world: World) -> bool:
+    return any(move.dies or move.leaves for move in world.moves) or not LOSING.isdisjoint(world.rates)
 
 
 def keeps_drivers(world: World) -> bool:

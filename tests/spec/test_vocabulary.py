@@ -34,7 +34,7 @@ from tests.spec.groups import Group
 from tests.spec.grumblers import PLACES as DEATHBEDS
 from tests.spec.grumblers import Grumbler, Grumbling
 from tests.spec.hasty import THINGS, Hasty
-from tests.spec.held import FATES, KINDS, OWNERS, USERS, WAYS, Held
+from tests.spec.held import FATES, KINDS, LARGE, LATE, LATE_LARGE, OWNERS, SMALL, USERS, WAYS, Held
 from tests.spec.homeless import Homeless
 from tests.spec.inquiries import Inquiry
 from tests.spec.job_environments import Hooked
@@ -48,6 +48,8 @@ from tests.spec.overtaken import Overtaken
 from tests.spec.poured import MANNERS as READINGS
 from tests.spec.poured import READERS, SIZES, SOURCES, Poured
 from tests.spec.programs import Ask, Body, Call, Exit, Get, Glance, Leave, Order, Program, Put, Submit, Wait, has_wishes
+from tests.spec.remade import ARGUMENTS, MAKERS, Remade
+from tests.spec.remade import READERS as INSPECTORS
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.rushes import DRIVER as DRIVER_ITSELF
 from tests.spec.rushes import KILLED, OTHER, RESULTS, Rush
@@ -78,6 +80,9 @@ from tests.spec.vocabulary import (
 from tests.spec.wishes import ActorWishes, CallWishes, TaskWishes
 
 NODES = with_riches(with_slots((Node(2, num_gpus=1), Node(1)), 9))
+NODES_THAT_DIE = (
+    Move(0, 0.3, dies=True, when="holds"), Move(1, 3.0), Move(0, 8.0, dies=True, when="several"), Move(1, 12.0),
+)  # fmt: skip
 CRASH = Losses(deaths=1)
 PLAIN = Program((Body((Put("x"), Submit("t", Body(), ("x",)), Wait("wait", ("t",)), Create("a"), Call("c", "a", Body()))),))
 
@@ -194,6 +199,40 @@ def test_short_work_is_cancelled_behind_a_slow_piece_and_all_other_pieces_have_t
     ]
     verdict = crossed(*stories)
     assert not verdict.problems and len(verdict.histories[0]) == len(stories)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("moves", [(), NODES_THAT_DIE], ids=["stay", "die"])
+def test_a_value_is_made_again_from_arguments_that_nobody_holds_any_more(moves: tuple[Move, ...], maker: str) -> None:
+    switches = itertools.cycle((False, True, False))
+    stories = [
+        Remade(f"{argument} {reader}", maker, (argument,), reader, next(switches), next(switches), 0.5)
+        for argument, reader in itertools.product(ARGUMENTS, INSPECTORS)
+    ]
+    verdict = run(Scenario(of(*stories), World(NODES, inline_limit=100, moves=moves), 3))
+    assert not verdict.problems and len(verdict.histories[0]) == len(stories)
+
+
+def test_only_worlds_that_lose_nodes_have_values_that_are_made_again() -> None:
+    scenarios = [scenario_of(seed) for seed in range(300)]
+    told = [scenario for scenario in scenarios if any(isinstance(one, Remade) for one in scenario.program.walk())]
+    assert 20 < len(told) < 150 and all(len(scenario.world.nodes) > 1 for scenario in told)
+
+
+@pytest.mark.parametrize("way", ["poll", "wait without a pause"])
+def test_polls_that_never_wait_bring_a_value_from_another_node(way: str) -> None:
+    stories = [
+        Held(f"{owner} {kind} {user}", owner, kind, user=user, uses=(way,))
+        for owner, kind, user in itertools.product(OWNERS, (SMALL, LARGE, LATE, LATE_LARGE), USERS)
+    ]
+    assert not crossed(*stories).problems
+
+
+@pytest.mark.parametrize("silence", [False, True])
+def test_polls_that_are_in_vain_are_a_problem_unless_a_process_was_silent(silence: bool) -> None:
+    story = Held("held", uses=("poll",))
+    reading = Reading(Model(of(story), Losses(silence=silence)), DRIVER)
+    assert bool(list(story.check(reading, {"of": [], "looks": [("value", "in vain")]}))) != silence
 
 
 def test_g41_work_that_is_stopped_too_late_is_a_problem_unless_a_process_was_silent() -> None:

@@ -42,6 +42,8 @@ from tests.spec.overtaken import Overtaken
 from tests.spec.poured import MANNERS as READINGS
 from tests.spec.poured import READERS, SIZES, SOURCES, Poured
 from tests.spec.programs import Body, Exit, Leave, Operation, Program
+from tests.spec.remade import ARGUMENTS, MAKERS, Remade
+from tests.spec.remade import READERS as INSPECTORS
 from tests.spec.residents import NEEDS, Seating
 from tests.spec.rushes import CALLERS, RESULTS, Rush
 from tests.spec.rushes import PLACES as TRACKS
@@ -203,6 +205,14 @@ def with_crossings(program: Program, random: Random) -> Program:
         return program
     for count in range(random.randint(2, 4)):
         story = random.choice(CROSSINGS)(f"cross{count}", random)
+        program = _with_story(program, random, lambda _, story=story: story)
+    return program
+
+
+def with_remakes(program: Program, random: Random) -> Program:
+    """Let drivers read values whose nodes may have gone; for worlds that lose nodes, in the simulation only."""
+    for count in range(random.randint(0, 3)):
+        story = _remade(f"remade{count}", random)
         program = _with_story(program, random, lambda _, story=story: story)
     return program
 
@@ -416,6 +426,13 @@ def _rush(name: str, random: Random) -> Story:
         name, random.choice(TRACKS), random.choice(RESULTS), random.choice(CALLERS), count, random.randrange(count),
         random.choice((0.05, 0.5, 5.0)), cancelled, random.choice((0.0, 0.01, 0.05, 0.3)), random.choice((0, 3)),
     )  # fmt: skip
+
+
+def _remade(name: str, random: Random) -> Story:
+    arguments = tuple(random.choice(ARGUMENTS) for _ in range(random.randint(0, 3)))
+    pause_s = random.choice((0.1, 1.0, 5.0, 15.0))
+    maker, reader = random.choice(MAKERS), random.choice(INSPECTORS)
+    return Remade(name, maker, arguments, reader, random.random() < 0.3, random.random() < 0.3, pause_s)
 
 
 def _hasty(name: str, random: Random) -> Story:
