@@ -26,6 +26,8 @@ class Hooked(Story, frozen=True):
     """A task, its child, and an actor, in workers that have called the hook once."""
 
     max_retries: int = 3
+    by_name: bool = False
+    """Whether the job has the hook by its name."""
 
     def tell(self) -> list[Look]:
         task = marks.options(num_cpus=0, max_retries=self.max_retries).remote(1)
@@ -67,7 +69,7 @@ def hook_of(driver: Body) -> Any:
     """Return the setup hook of a driver; None if it tells no such story."""
     for one in driver.operations:
         if isinstance(one, Hooked):
-            return prepare
+            return f"{__name__}.{prepare.__name__}" if one.by_name else prepare
         if isinstance(one, Spoiled):
             return leave if one.exits else refuse
     return None

@@ -44,6 +44,7 @@ from tests.spec.abandoned import Abandon
 from tests.spec.actors import GROUP, Create, ExitActor, Find, Kill, Settle, away
 from tests.spec.awkward import Awkward
 from tests.spec.bouquets import Bouquet
+from tests.spec.brief import Brief
 from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
@@ -744,7 +745,7 @@ Operation = (
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
     | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet | Overtaken | Fickle
-    | Held | Stopped | Poured | Crowd | Hasty | Rush | Remade
+    | Held | Stopped | Poured | Crowd | Hasty | Rush | Remade | Brief
 )
 
 

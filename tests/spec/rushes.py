@@ -1,7 +1,8 @@
 """Many short tasks or calls at once, some of which are cancelled, and one of which is slow: ``Rush``.
 
 Short tasks are pushed to a worker one behind the other. Behind a slow one they are given back, and go elsewhere. Here some
-are cancelled on that way, their answers may hold references, and the process that waits for them may be killed.
+are cancelled on that way, their answers may hold references, and the process that waits for them may be killed. An actor
+says at the end what it has run: each call once at most (G36), and in order if it runs one at a time (G49).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import minray
+from tests.spec.actors import away
 from tests.spec.stopped import OWN
 from tests.spec.stories import Look, Story, look_at, of_anything
 
@@ -27,7 +29,7 @@ DRIVER, OTHER, KILLED = "driver", "task", "killed task"
 CALLERS = (DRIVER, DRIVER, OTHER, KILLED)
 MARK, MANY = b"r", 300
 """What large values consist of, and their size in bytes."""
-ENDED = "ended"
+ONCE, ENDED = "once", "ended"
 """Shown by work that was cancelled: it has its value, or its error."""
 
 
@@ -47,24 +49,39 @@ class Rush(Story, frozen=True):
     pause_s: float = 0.0
     """Virtual seconds after which that happens, or the caller is killed."""
     max_retries: int = 3
+    is_far: bool = False
+    """Whether it prefers another node, on which it then waits for a CPU."""
 
     def tell(self) -> list[Look]:
+        where = away(0) if self.is_far else "DEFAULT"
+        actor = None if self.place == TASK else RUNNERS[self.place].options(scheduling_strategy=where).remote()
+        looks = self._looks(actor)
+        return looks if actor is None else [*looks, self._history(look_at(actor.history.remote()))]
+
+    def _looks(self, actor: Any) -> list[Look]:
         if self.caller == DRIVER:
-            return rush(self, None if self.place == TASK else RUNNERS[self.place].remote())
-        actor = None if self.place == TASK else RUNNERS[self.place].remote()
-        other = rush_in_task.options(max_retries=self.max_retries).remote(self, actor)
+            return rush(self, actor)
+        # A task that ran again would make all calls again.
+        other = rush_in_task.options(max_retries=self.max_retries if actor is None else 0).remote(self, actor)
         if self.caller == OTHER:
             kind, shown = look_at(other)
             return list(map(tuple, shown)) if kind == "value" else [(kind, shown)] * self.count
         time.sleep(self.pause_s)
         minray.cancel(other, force=True)
-        looks = [_ended(look_at(other))]
-        return looks if actor is None else [*looks, look_at(actor.run.remote(0, 0.0, NUMBER))]
+        return [_ended(look_at(other))]
+
+    def _history(self, look: Look) -> Look:
+        """Say whether each call was run once at most, and in which order, if nothing else is right."""
+        kind, shown = look
+        is_right = kind == "value" and len(set(shown)) == len(shown) and (self.place != PLAIN or shown == sorted(shown))
+        return ("value", ONCE) if is_right else look
 
     def wanted(self) -> list[Any]:
         if self.caller == KILLED:
-            return [ENDED] if self.place == TASK else [ENDED, 0]
-        return [ENDED if number in self.cancelled else number for number in range(self.count)]
+            looks = [ENDED]
+        else:
+            looks = [ENDED if number in self.cancelled else number for number in range(self.count)]
+        return looks if self.place == TASK else [*looks, ONCE]
 
     def errors(self, losses: Losses) -> set[str]:
         return of_anything(losses)
@@ -78,7 +95,9 @@ class Rush(Story, frozen=True):
 
 def rush(story: Rush, actor: Any) -> list[Look]:
     """Begin all pieces, cancel some, and look at all."""
-    begin = run.options(max_retries=story.max_retries).remote if actor is None else actor.run.remote
+    where = away(0) if story.is_far else "DEFAULT"
+    there = run.options(max_retries=story.max_retries, scheduling_strategy=where)
+    begin = there.remote if actor is None else actor.run.remote
     if actor is None:
         look_at([begin(number, 0.0, NUMBER) for number in range(2)])  # So the function is known to be short.
     pieces = [begin(one, story.seconds if one == story.slow else 0.0, story.result) for one in range(story.count)]
@@ -121,9 +140,16 @@ def run(number: int, seconds: float, result: str) -> Any:
 
 
 class Runner:
-    """The method of actors that work in threads."""
+    """The methods of actors that work in threads."""
+
+    def __init__(self) -> None:
+        self._ran: list[int] = []
+
+    def history(self) -> list[int]:
+        return self._ran
 
     def run(self, number: int, seconds: float, result: str) -> Any:
+        self._ran.append(number)
         time.sleep(seconds)
         return _result(number, result)
 
@@ -142,7 +168,14 @@ class ThreadedRunner(Runner):
 class AsyncRunner:
     """Runs three coroutines at once."""
 
+    def __init__(self) -> None:
+        self._ran: list[int] = []
+
+    async def history(self) -> list[int]:
+        return self._ran
+
     async def run(self, number: int, seconds: float, result: str) -> Any:
+        self._ran.append(number)
         await asyncio.sleep(seconds)
         return _result(number, result)
 

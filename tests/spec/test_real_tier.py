@@ -111,7 +111,7 @@ def test_every_kind_of_fault_is_drawn_and_few_are_deadly() -> None:
 IN_SIMULATION_ONLY = (
     "Look", "Founding", "Endowment", "Grumbling", "Hooked", "Spoiled", "Homecoming", "Contest", "Burdens", "Luggage",
     "Benches", "Line", "Booths", "Homeless", "Smuggled", "Tower", "Inquiry", "Customs", "Bouquet",
-    "Overtaken", "Fickle", "Held", "Stopped", "Poured", "Crowd", "Hasty", "Rush", "Remade",
+    "Overtaken", "Fickle", "Held", "Stopped", "Poured", "Crowd", "Hasty", "Rush", "Remade", "Brief",
 )  # fmt: skip
 """Operations that only the simulation can judge or afford.
 

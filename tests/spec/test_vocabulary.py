@@ -20,6 +20,8 @@ from tests.spec.actors import Create, Settle
 from tests.spec.api_coverage import Listener
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bouquets import Bouquet
+from tests.spec.brief import ENDS as LAST
+from tests.spec.brief import STATES, Brief
 from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
@@ -219,6 +221,19 @@ def test_only_worlds_that_lose_nodes_have_values_that_are_made_again() -> None:
     assert 20 < len(told) < 150 and all(len(scenario.world.nodes) > 1 for scenario in told)
 
 
+@pytest.mark.parametrize("state", dict.fromkeys(STATES))
+@pytest.mark.parametrize("is_detached", [False, True])
+def test_g31_an_actor_that_ends_at_any_stage_of_its_creation_leaves_its_name_to_the_next(
+    state: str, is_detached: bool
+) -> None:
+    stories = [
+        Brief(f"{end} {pause_s}", state, (end, KILL, end), True, is_detached, pause_s > 0, pause_s)
+        for end, pause_s in itertools.product(LAST, (0.0, 0.001, 0.2))
+    ]
+    verdict = crossed(*stories)
+    assert not verdict.problems and len(verdict.histories[0]) == len(stories)
+
+
 @pytest.mark.parametrize("way", ["poll", "wait without a pause"])
 def test_polls_that_never_wait_bring_a_value_from_another_node(way: str) -> None:
     stories = [
@@ -252,7 +267,7 @@ def test_what_a_driver_begins_at_the_last_moment_ends_with_its_job(end: Any) -> 
 def test_most_programs_have_stories_in_which_rare_things_meet() -> None:
     programs = [with_crossings(PLAIN, Random(seed)) for seed in range(300)]
     told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
-    assert {type(story) for story in told} == {Held, Stopped, Poured, Crowd, Rush} and 500 < len(told) < 900
+    assert {type(story) for story in told} == {Held, Stopped, Poured, Crowd, Rush, Brief} and 500 < len(told) < 900
     assert all(FORCE not in story.stops for story in told if isinstance(story, Stopped) and story.place != TASK)
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bouquets import Bouquet
+from tests.spec.brief import ENDS, STATES, Brief
 from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
 from tests.spec.closures import Closure
@@ -234,7 +235,8 @@ def with_setup_hooks(program: Program, random: Random) -> Program:
     """In a twentieth of the programs, let a driver have a setup hook, and a story about it; for the simulation only."""
     if random.random() >= 0.05:
         return program
-    return _with_story(program, random, lambda number: Hooked(f"hooked{number}", random.choice((0, 3))))
+    max_retries, by_name = random.choice((0, 3)), random.random() < 0.5
+    return _with_story(program, random, lambda number: Hooked(f"hooked{number}", max_retries, by_name))
 
 
 def with_spoiled_jobs(program: Program, random: Random) -> Program:
@@ -425,7 +427,16 @@ def _rush(name: str, random: Random) -> Story:
     return Rush(
         name, random.choice(TRACKS), random.choice(RESULTS), random.choice(CALLERS), count, random.randrange(count),
         random.choice((0.05, 0.5, 5.0)), cancelled, random.choice((0.0, 0.01, 0.05, 0.3)), random.choice((0, 3)),
+        is_far=random.random() < 0.4,
     )  # fmt: skip
+
+
+def _brief(name: str, random: Random) -> Story:
+    """A detached actor is not dropped."""
+    is_detached = random.random() < 0.3
+    ends = tuple(random.choice(ENDS) for _ in range(random.randint(1, 3)))
+    pause_s, is_called = random.choice((0.0, 0.0, 0.001, 0.01, 0.2)), random.random() < 0.5
+    return Brief(name, random.choice(STATES), ends, random.random() < 0.7, is_detached, is_called, pause_s)
 
 
 def _remade(name: str, random: Random) -> Story:
@@ -441,7 +452,7 @@ def _hasty(name: str, random: Random) -> Story:
 
 
 CROSSINGS: tuple[Callable[[str, Random], Story], ...] = (
-    _held, _held, _held, _stopped, _stopped, _stopped, _poured, _poured, _crowd, _rush, _rush,
+    _held, _held, _held, _stopped, _stopped, _stopped, _poured, _poured, _crowd, _rush, _rush, _brief,
 )  # fmt: skip
 ODD_STORIES: tuple[Callable[[str, Random], Story], ...] = (
     _homeless, _homeless, _smuggled, _tower, _inquiry, _booths, _bouquet, _overtaken, _fickle,

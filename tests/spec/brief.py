@@ -1,0 +1,147 @@
+"""Actors that end soon after they were asked for, at any stage of their creation: ``Brief``.
+
+An actor may end while its registration is stored, while it waits for an argument or for a place, in its constructor, or
+when it has answered. It is killed, dropped, or leaves. Its name is free then (G31), and the next one takes it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import minray
+from tests.spec.frees import FREED
+from tests.spec.stopped import DIED, OWN
+from tests.spec.stories import Look, Story, look_at, of_anything
+
+if TYPE_CHECKING:
+    from tests.spec.model import Losses
+
+QUICK, SLOW, STARVES, HOMELESS = "quick", "slow", "starves", "homeless"
+STATES = (QUICK, QUICK, SLOW, STARVES, HOMELESS)
+"""What a creation takes, as often as it is drawn: a moment, a slow constructor, a late argument, a place that is nowhere."""
+KILL, RESTART, DROP, LEAVE, OTHER = "kill", "restart and kill", "drop", "leave", "killed in a task"
+ENDS = (KILL, RESTART, DROP, LEAVE, OTHER)
+SLOW_S = 0.4
+"""Seconds of a slow constructor, and after which a late argument is made."""
+PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.05
+"""Seconds after which a name counts as taken for ever, and between two tries to take it."""
+NOWHERE = {"nowhere": 1.0}
+"""Resources that no node has."""
+ENDED, DEAD, FREE, TAKEN = "ended", "dead", "free", "taken"
+
+
+class Brief(Story, frozen=True):
+    """Actors with one name, one after the other."""
+
+    state: str = QUICK
+    ends: tuple[str, ...] = (KILL,)
+    """How each actor ends."""
+    is_named: bool = True
+    is_detached: bool = False
+    is_called: bool = False
+    """Whether it has a call at once."""
+    pause_s: float = 0.0
+    """Seconds from its creation to its end."""
+
+    def tell(self) -> list[Look]:
+        looks = []
+        for end in self.ends:
+            actor = self._begin()
+            if actor is None:
+                return [*looks, ("value", TAKEN)]
+            call = actor.say.remote() if self.is_called else None
+            time.sleep(self.pause_s)
+            again = self._end(actor, end)
+            del actor
+            looks += [_outcome(look_at(call))] if call is not None else []
+            looks += [_outcome(look_at(again))] if again is not None else []
+        return [*looks, ("value", self._name_at_the_end())]
+
+    def _begin(self) -> Any:
+        """Create an actor as soon as its name is free; None: it never is."""
+        options: dict[str, Any] = {"max_restarts": -1, "lifetime": "detached" if self.is_detached else None}
+        options |= {"name": f"mayfly {self.name}"} if self.is_named else {}
+        options |= {"resources": NOWHERE} if self.state == HOMELESS else {}
+        argument = late.remote() if self.state == STARVES else None
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            try:
+                return Mayfly.options(**options).remote(SLOW_S if self.state == SLOW else 0.0, argument)
+            except ValueError:  # the last one is not dead yet
+                time.sleep(LOOK_AGAIN_S)
+        return None
+
+    def _end(self, actor: Any, end: str) -> Any:
+        """Let it end, and call it once more if that can be."""
+        if self._is_dropped(end):
+            return None
+        if end == LEAVE and self.state != HOMELESS:
+            left = actor.leave.remote()
+            look_at(left)
+        elif end == OTHER:
+            look_at(kill.remote(actor))
+        else:
+            if end == RESTART:
+                minray.kill(actor, no_restart=False)
+            minray.kill(actor)
+        return actor.say.remote()
+
+    def _is_dropped(self, end: str) -> bool:
+        """A detached actor is killed instead, and one whose call waits for ever, which keeps it alive."""
+        return end == DROP and not self.is_detached and not (self.state == HOMELESS and self.is_called)
+
+    def _name_at_the_end(self) -> str:
+        until = time.monotonic() + PATIENCE_S
+        while self.is_named and time.monotonic() < until:
+            try:
+                minray.get_actor(f"mayfly {self.name}")
+            except ValueError:
+                return FREE
+            time.sleep(LOOK_AGAIN_S)
+        return TAKEN if self.is_named else FREE
+
+    def wanted(self) -> list[Any]:
+        looks = 0
+        for end in self.ends:
+            looks += self.is_called + (not self._is_dropped(end))
+        return [ENDED] * looks + [FREE]
+
+    def errors(self, losses: Losses) -> set[str]:
+        return of_anything(losses) | {FREED}
+
+    def busy_s(self) -> float:
+        return len(self.ends) * (self.pause_s + 4 * SLOW_S)
+
+    def events(self) -> set[str]:
+        return {"used", "dropped"} if any(map(self._is_dropped, self.ends)) else {"used"}
+
+
+def _outcome(look: Look) -> Look:
+    """A call of an actor that ends may have been answered before; it raises otherwise."""
+    kind, shown = look
+    return ("value", ENDED) if kind == "value" or shown in DIED | OWN else look
+
+
+@minray.remote(num_cpus=0)
+def late() -> None:
+    time.sleep(SLOW_S)
+
+
+@minray.remote(num_cpus=0)
+def kill(actor: Any) -> None:
+    minray.kill(actor)
+
+
+@minray.remote(num_cpus=0)
+class Mayfly:
+    """Lives for a short time."""
+
+    def __init__(self, seconds: float, argument: Any) -> None:
+        time.sleep(seconds)
+
+    def say(self) -> str:
+        return DEAD
+
+    def leave(self) -> None:
+        minray.actor.exit_actor()
