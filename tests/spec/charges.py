@@ -27,10 +27,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from minray.common.ids import short
+from minray.common.ids import JOB_ID_BYTES, short
 from minray.core_worker.records.pending_task import PUSHED
 from minray.protocol.base import decode
 from minray.protocol.raylet import RequestWorkerLease
@@ -256,8 +256,15 @@ class Charges:
         """Host -> the names that it has hosted."""
         self._sources: dict[str, set[str]] = {}
         """Host -> the processes for which it has worked."""
+        self._of_job: dict[bytes, list[Attempt]] = {}
+        """Job -> the attempts of all its tasks, calls and actors."""
+        self._jobs: dict[str, set[bytes]] = {}
+        """Process -> the jobs for which it has submitted something."""
         for attempt in attempts:
             self._of.setdefault(attempt.name, []).append(attempt)
+            job = attempt.of[-JOB_ID_BYTES:]  # of the id of a task, or of an actor
+            self._of_job.setdefault(job, []).append(attempt)
+            self._jobs.setdefault(attempt.source, set()).add(job)
             self._in.setdefault(attempt.host, set()).add(attempt.name)
             self._sources.setdefault(attempt.host, set()).add(attempt.source)
         self._charges: dict[str, Charge] = {}
@@ -266,6 +273,13 @@ class Charges:
         if name not in self._charges:
             self._charges[name] = self._charge(self._of[name]) if name in self._of else NOT_STRUCK
         return self._charges[name]
+
+    def of_job_of(self, driver: str) -> Charge:
+        """Charge all that belongs to a driver together; its attempts are each other's company, since they share values."""
+        attempts = [attempt for job in self._jobs.get(driver, ()) for attempt in self._of_job[job]]
+        processes = {driver, *(attempt.host for attempt in attempts), *(attempt.source for attempt in attempts)}
+        charge, silences = self._charge(attempts), list(self._silences(processes))
+        return replace(charge, nodes=charge.nodes or any(silences), silence=charge.silence or bool(silences))
 
     def _charge(self, attempts: list[Attempt]) -> Charge:
         blows, hosts = self.blows, {attempt.host for attempt in attempts}
@@ -291,16 +305,17 @@ class Charges:
         return attempt.host in self._ended and self.blows.short_of_memory[self._node_of.get(attempt.host, "")] > 0
 
     def _node_is_struck(self, attempt: Attempt) -> bool:
-        return self._node_of.get(attempt.host, "") in self.blows.lost_nodes or any(self._silences(attempt))
+        is_lost = self._node_of.get(attempt.host, "") in self.blows.lost_nodes
+        return is_lost or any(self._silences({attempt.host, attempt.source}))
 
     def _is_silent(self, attempt: Attempt) -> bool:
         places = {self._node_of.get(attempt.host, ""), self._node_of.get(attempt.source, "")}
-        return not self.blows.silent_nodes.isdisjoint(places) or bool(list(self._silences(attempt)))
+        return not self.blows.silent_nodes.isdisjoint(places) or bool(list(self._silences({attempt.host, attempt.source})))
 
-    def _silences(self, attempt: Attempt) -> Iterator[bool]:
-        """Go over the silences in its company. True: one process may have given up the other."""
-        blows, places = self.blows, [self._node_of.get(process, "") for process in (attempt.host, attempt.source)]
-        company = {attempt.host, attempt.source, GCS, *(f"raylet/{place}" for place in places)}
+    def _silences(self, processes: set[str]) -> Iterator[bool]:
+        """Go over the silences in the company of these processes. True: one of it may have given up another."""
+        blows, places = self.blows, [self._node_of.get(process, "") for process in processes]
+        company = {*processes, GCS, *(f"raylet/{place}" for place in places)}
         yield from (is_long for process, is_long in blows.silent.items() if process in company)
         yield from (is_long for link, is_long in blows.silent_links.items() if link <= company)
         yield from (True for pair in blows.cut_nodes if pair <= {HEAD, *places})

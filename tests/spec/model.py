@@ -141,6 +141,22 @@ class Losses:
             memory=memory,
         )
 
+    def of_job_of(self, driver: str) -> Losses:
+        """Losses that may have struck what belongs to the job of a driver.
+
+        If nodes leave, values move to nodes where the job has run nothing."""
+        if self.charges is None or self.departures:
+            return self
+        charge = self.charges.of_job_of(driver)
+        return replace(
+            self,
+            deaths=self.deaths if charge.deaths or charge.nodes else 0,
+            nodes=self.nodes and charge.nodes,
+            objects=self.objects and (self.torn or charge.nodes),
+            silence=self.silence and charge.silence,
+            memory=self.memory if charge.memory else 0,
+        )
+
     def errors(self) -> set[str]:
         return {"WorkerCrashedError", "NodeDiedError"} if self.nodes else {"WorkerCrashedError"}
 
@@ -612,6 +628,8 @@ class Reading:
     model: Model
     viewer: str
     """The task or call whose history it is; ``DRIVER`` for a driver."""
+    driver: str = ""
+    """The process of this driver."""
     ready: set[str] = field(default_factory=set)
     """Objects that ``wait`` has named."""
     seen: dict[str, str] = field(default_factory=dict)
@@ -626,6 +644,10 @@ class Reading:
     """Placement groups that the driver has removed."""
     ready_groups: dict[str, int] = field(default_factory=dict)
     """Placement groups that were ready and that the driver has not removed -> the number of their bundles."""
+
+    def losses_of_job(self) -> Losses:
+        """Losses that may have struck a thing of this driver, of which no more is known."""
+        return self.model.losses.of_job_of(self.driver) if self.driver else self.model.losses
 
     def check_body(self, body: Body, history: History) -> Iterator[str]:
         if len(history) != len(body.operations):
@@ -794,11 +816,12 @@ def problems(
     killed = [number for number, history in enumerate(histories) if history is None]
     model = Model(program, losses, killed)
     told = [(driver, history) for driver, history in zip(program.drivers, histories, strict=True) if history is not None]
+    processes = [f"driver/{number}" for number, history in enumerate(histories) if history is not None]
     found: list[str] = []
     wished: dict[str, Wish] = {}
     marks: dict[str, str | None] = {}
-    for driver, history in told:
-        found += Reading(model, DRIVER).check_body(driver, history)
+    for process, (driver, history) in zip(processes, told, strict=True):
+        found += Reading(model, DRIVER, process).check_body(driver, history)
         wished |= _wished_nodes(driver, history)
         marks |= _marks(driver, "")
     speakers = Program(tuple(driver for driver, _ in told)).speakers()

@@ -64,7 +64,7 @@ class Story(Tagged, frozen=True):
         """Change nothing: no other operation knows its things."""
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
-        looks, wanted, allowed = outcome["looks"], list(self.wanted()), self.errors(reading.model.losses)
+        looks, wanted, allowed = outcome["looks"], list(self.wanted()), self.errors(reading.losses_of_job())
         if len(looks) != len(wanted):
             yield f"G1: {self.name} has {len(looks)} looks, and should have {len(wanted)}: {looks}"
         for number, ((kind, shown), value) in enumerate(zip(looks, wanted, strict=False)):

@@ -78,6 +78,38 @@ def test_each_attempt_of_a_task_is_charged_once_and_tasks_of_one_name_are_not_ad
     assert Charges(twins, Blows.of({("crash", "worker/a", "t", 1): 1}, NODE_OF, ()), NODE_OF, ()).of("twin").deaths == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "place", "nodes", "silence", "others"),
+    [
+        ("crash", "worker/b", False, False, False),
+        ("crash", "raylet/n1", True, False, False),
+        ("cut", "worker/b>driver/1", True, True, False),
+        ("cut", "worker/b>worker/c", False, False, False),
+        ("long_stall", "gcs", True, True, True),
+        ("reset", "driver/0>worker/b", False, True, False),
+    ],
+)
+def test_a_job_is_charged_with_what_has_struck_anything_of_it(
+    kind: str, place: str, nodes: bool, silence: bool, others: bool
+) -> None:
+    """Of two jobs, the one that has a task on ``n1`` and its child at ``worker/b`` is struck."""
+    jobs = [
+        Attempt("t", b"task" + b"job1", 0, "worker/b", "driver/0"), Attempt("c", b"c" + b"job1", 0, "worker/b", "worker/b"),
+        Attempt("t", b"task" + b"job2", 0, "worker/c", "driver/1"),
+    ]  # fmt: skip
+    blows = Blows.of({(kind, place, "PushTask", 1): 3 if kind == "long_stall" else 1}, NODE_OF | {"driver/1": "head"}, ())
+    losses = Losses(1, nodes=True, objects=True, silence=True, charges=Charges(jobs, blows, NODE_OF, ()))
+    struck, spared = losses.of_job_of("driver/0"), losses.of_job_of("driver/1")
+    assert (struck.nodes, struck.objects, struck.silence) == (nodes, nodes, silence)
+    assert (struck.deaths, spared.deaths) == (int(kind == "crash" or nodes), int(others))
+    assert spared.silence == spared.nodes == others
+
+
+def test_a_job_of_a_run_in_which_nodes_leave_may_have_any_loss() -> None:
+    losses = Losses(1, nodes=True, departures=True, charges=charges())
+    assert losses.of_job_of("driver/0") is losses
+
+
 def test_a_worker_that_is_granted_to_a_gcs_which_has_died_is_an_attempt_of_the_actor() -> None:
     """Otherwise nothing would explain that the actor ends with that worker."""
 
