@@ -34,7 +34,7 @@ from minray.gcs.gcs_actor_manager import describe
 from minray.protocol.actor import DEAD, JOB_FINISHED, OWNER_DIED
 from minray.protocol.base import decode
 from minray.protocol.core_worker import PushTask, ReportGeneratorItem
-from minray.protocol.gcs import job_namespace
+from minray.protocol.gcs import KvDel, job_namespace
 from minray.protocol.raylet import GRANTED as LEASE_GRANTED
 from minray.protocol.raylet import LeaseReply
 from minray.scheduling.lease import GRANTED
@@ -127,6 +127,8 @@ class Watch:
                 self._add(process, cluster.cores[process.name])
         self._durable: dict[tuple[str, ...], str] = {}
         """Rows of a dead gcs: row -> state."""
+        self._removed: set[tuple[str, ...]] = set()
+        """Rows of values whose removal was asked for."""
         self._watch_gcs(cluster.processes[GCS])
         start_gcs = cluster.start_gcs
         cluster.start_gcs = lambda: self._watch_gcs(start_gcs())  # type: ignore[method-assign]
@@ -165,6 +167,7 @@ class Watch:
             over |= {job_namespace(bytes.fromhex(row[1])) for row in self._durable if row[0] == "job" and row not in rows}
         for row, state in self._durable.items():
             is_dropped = (row[0] == "value" and row[1] in over) or (row not in rows and row[0] in full)
+            is_dropped = is_dropped or (row in self._removed and row not in rows)
             if rows.get(row) not in (state, "over") and not is_dropped:
                 self.on_broken("S9", f"the gcs knows {' '.join(row)} as {rows.get(row)}; it was {state} before a restart")
         self._durable |= rows
@@ -270,6 +273,9 @@ class Watch:
         self.repeats.on_send(end, message, self.cluster.world.loop.ticks)
         self.victims.on_send(end, message, word, self._gcs_actors)
         self.limits.on_send(end, message, word)
+        if word == "KvDel":
+            removal = decode(KvDel, message.payload)
+            self._removed.add(("value", removal.namespace, removal.key.hex()))
         if word == "FinishJob":
             self.told.on_farewell(end.pipe.source.name, self.cluster.cores.get(end.pipe.source.name))
         if self.messages == self._most_messages:

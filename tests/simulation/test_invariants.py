@@ -17,7 +17,9 @@ from minray.core_worker.records.pending_task import PUSHED
 from minray.core_worker.submission.actor_task_submitter import ActorTaskSubmitter
 from minray.core_worker.submission.outcomes import TaskOutcomes
 from minray.core_worker.submission.task_manager import TaskManager
+from minray.gcs.kv_manager import KvManager
 from minray.gcs.server import GcsServer
+from minray.in_rays_place.names.experimental import internal_kv
 from minray.object_manager.push_manager import PushManager
 from minray.object_store.object_table import ObjectTable
 from minray.object_store.store import ObjectStore
@@ -25,6 +27,7 @@ from minray.protocol import actor as protocol
 from minray.raylet.lease_broker import LeaseBroker
 from minray.raylet.worker_pool import WorkerPool
 from minray.simulation import SimCluster
+from minray.simulation.cluster import GCS
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.simulation import invariants
@@ -405,3 +408,29 @@ def test_a_task_is_remembered_for_each_of_its_results(keeps: bool) -> None:
     if keeps:
         lineage.on_forgotten(return_id(task_id, 2), None)
         assert not said
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_s9_a_value_may_be_missing_after_a_restart_only_if_its_removal_was_asked_for(
+    is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body() -> None:
+        internal_kv._internal_kv_put(b"key", b"value", namespace="room")
+        time.sleep(2)
+        if is_asked:
+            internal_kv._internal_kv_del(b"key", namespace="room")
+
+    def restart(cluster: SimCluster) -> None:
+        cluster.kill(GCS)
+        cluster.start_gcs()
+
+    if not is_asked:
+        monkeypatch.setattr(KvManager, "load", lambda *_: None)
+    with SimCluster([{"num_cpus": 1}], storage="gcs.db") as cluster:
+        watch = Watch(cluster)
+        driver = cluster.start_driver(body)
+        cluster.world.loop.world.call_later(1.0, restart, cluster)
+        cluster.wait_for(driver)
+        watch.look_at_gcs()
+        missing = [problem for problem in watch.problems if problem.startswith("S9: the gcs knows value internal_kv:room")]
+        assert len(missing) == (not is_asked)
