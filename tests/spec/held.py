@@ -27,8 +27,10 @@ DRIVER, TASK, ACTOR, ASYNC = "driver", "task", "actor", "async actor"
 OWNERS = (DRIVER, TASK, ACTOR)
 USERS = (DRIVER, TASK, ACTOR, ASYNC)
 SMALL, LARGE, RAISED, LATE, LATE_LARGE = "small", "large", "raised", "late", "late and large"
-KINDS = (SMALL, LARGE, RAISED, LATE, LATE_LARGE)
-BYTES = {SMALL: 10, RAISED: 0, LATE: 10, LARGE: 300, LATE_LARGE: 300}
+NESTED, NESTED_LARGE = "nested", "nested and large"
+KINDS = (SMALL, LARGE, RAISED, LATE, LATE_LARGE, NESTED, NESTED_LARGE)
+"""Nested ones have a reference to another value beside their bytes."""
+BYTES = {SMALL: 10, RAISED: 0, LATE: 10, LARGE: 300, LATE_LARGE: 300, NESTED: 10, NESTED_LARGE: 300}
 """Kind -> size of its value. Worlds with stores keep the large ones there."""
 LATE_S = 0.4
 """Seconds after which a late object is made."""
@@ -128,8 +130,8 @@ class Held(Story, frozen=True):
 
 def make(kind: str, where: Any = "DEFAULT") -> Any:
     """Make an object that this process owns."""
-    if kind in (SMALL, LARGE) and where == "DEFAULT":
-        return minray.put(filled(BYTES[kind], FILLING))
+    if kind in (SMALL, LARGE, NESTED, NESTED_LARGE) and where == "DEFAULT":
+        return minray.put(_value(kind))
     return produce.options(scheduling_strategy=where).remote(kind)
 
 
@@ -155,7 +157,16 @@ def _seen(call: Callable[[], Any]) -> tuple[str, str]:
         return "error", type(error).__name__
 
 
+def _value(kind: str) -> Any:
+    value = filled(BYTES[kind], FILLING)
+    return [value, minray.put(filled(BYTES[LARGE], FILLING))] if kind in (NESTED, NESTED_LARGE) else value
+
+
 def _right(value: Any) -> str:
+    if isinstance(value, list):
+        beside, inner = value
+        shown = _right(beside), _get(inner)
+        return RIGHT if shown == (RIGHT, RIGHT) else str(shown)
     content = value.tobytes()
     return RIGHT if content in {bytes([FILLING]) * size for size in BYTES.values()} else repr(content[:20])
 
@@ -292,7 +303,7 @@ def produce(kind: str) -> Any:
     if kind == RAISED:
         raise ValueError(kind)
     time.sleep(LATE_S if kind in (LATE, LATE_LARGE) else 0.0)
-    return filled(BYTES[kind], FILLING)
+    return _value(kind)
 
 
 @minray.remote(num_cpus=0, max_retries=3)
@@ -335,7 +346,11 @@ class AsyncUser:
         refs, shown = self._refs, []
         for way in uses:
             try:
-                found = _right(await refs[0])
+                value = await refs[0]
+                if isinstance(value, list):
+                    value, inner = value
+                    await inner
+                found = _right(value)
                 shown.append(("value", READY if way in WAITS and found == RIGHT else found))
             except RayError as error:
                 shown.append(("value", READY) if way in WAITS else ("error", type(error).__name__))

@@ -36,7 +36,7 @@ class Inquiry(Story, frozen=True):
         own, made = minray.put(b"i" * SIZE), produce.remote()
         looks: list[Look] = []
         for number in range(self.rounds):
-            looks += [self._places([own, made]), self._notes(number)]
+            looks += [self._places([own, made]), self._notes(number), self._race(number)]
             time.sleep(self.pause_s)
         kind, shown = look_at(made)
         looks.append(("value", len(shown[0])) if kind == "value" else (kind, shown))
@@ -65,6 +65,17 @@ class Inquiry(Story, frozen=True):
         is_right = not any(had) and again and (listed, values) == wanted and removed >= len(keys)
         return "value", "kept" if is_right else [had, again, [str(key) for key in listed], removed]
 
+    def _race(self, number: int) -> Look:
+        """Of several processes that store a value at once, unless there is one, one stores it."""
+        room = f"{self.name} {minray.get_runtime_context().get_job_id()} race {number}"
+        racers = [store.remote(room, str(count)) for count in range(self.keys)]
+        looks = [look_at(racer) for racer in racers]
+        kept = kv._internal_kv_get("key", namespace=room)
+        self._remove_all(room)
+        failed = [look for look in looks if look[0] == "error"]
+        winners = [str(count).encode() for count, (_, had) in enumerate(looks) if not had]
+        return failed[0] if failed else ("value", "kept" if winners == [kept] else [winners, kept])
+
     def _remove_all(self, room: str) -> int:
         """Remove all keys, again if a late put has brought one back; return how many, or -1000 if some stay."""
         removed = 0
@@ -81,13 +92,19 @@ class Inquiry(Story, frozen=True):
         return "value", [bool(reply.unreachable) for reply in replies]
 
     def wanted(self) -> list[Any]:
-        return [*["possible", "kept"] * self.rounds, SIZE, "possible", [False, True]]
+        return [*["possible", "kept", "kept"] * self.rounds, SIZE, "possible", [False, True]]
 
     def errors(self, losses: Losses) -> set[str]:
-        return losses.of_any_task(3)
+        return losses.of_any_task(0)
 
     def busy_s(self) -> float:
         return self.rounds * self.pause_s
+
+
+@minray.remote(num_cpus=0, max_retries=0)
+def store(room: str, value: str) -> bool:
+    """Store the value, and say whether there was one."""
+    return bool(kv._internal_kv_put("key", value, overwrite=False, namespace=room))
 
 
 @minray.remote(num_cpus=0)

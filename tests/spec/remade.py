@@ -6,6 +6,7 @@ of an actor, and the value may have been used before. Everything has endless ret
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ PLAIN, SMALL, LARGE, MADE, MADE_THERE, NESTED, ACTOR = (
 ARGUMENTS = (PLAIN, SMALL, LARGE, MADE, MADE_THERE, NESTED, ACTOR)
 TASK, PARTS, STREAM, CALL = "task", "several returns", "generator", "call of an actor"
 MAKERS = (TASK, PARTS, STREAM, CALL)
-DRIVER, OTHER, BOTH = "driver", "task", "task and driver"
-READERS = (DRIVER, OTHER, BOTH)
+DRIVER, OTHER, BOTH, READER = "driver", "task", "task and driver", "ordered actor"
+READERS = (DRIVER, OTHER, BOTH, READER)
 SIZE, SMALL_SIZE, FILLING = 300, 10, 3
 """Bytes of large and of small values, and what they consist of."""
 RIGHT = "right"
@@ -53,12 +54,25 @@ class Remade(Story, frozen=True):
             return [("error", type(error).__name__)] * len(self.wanted())
         looks = [look_at(check.options(max_retries=-1).remote(value))] if self.was_read else [look_at(self._ready(value))]
         time.sleep(self.pause_s)
+        if self.reader == READER:
+            return [*looks, self._read_in_order(value)]
         if self.reader != DRIVER:
             looks.append(look_at(check.options(max_retries=-1).remote(value)))
         if self.reader != OTHER:
             kind, shown = look_at(value)
             looks.append((kind, _right(shown)) if kind == "value" else (kind, shown))
         return looks
+
+    def _read_in_order(self, value: Any) -> Look:
+        """No call of an actor overtakes one that waits for an argument (G49)."""
+        reader = Reader.options(max_restarts=-1, max_task_retries=-1).remote()
+        numbers = [reader.read.remote(value if number == 1 else None) for number in range(4)]
+        looks = [look_at(number) for number in numbers]
+        failed = [look for look in looks if look[0] == "error"]
+        shown = [shown for _, shown in looks]
+        # A reader that was restarted counts from the beginning again.
+        is_right = all(later - earlier == 1 or later == 0 for earlier, later in itertools.pairwise(shown))
+        return failed[0] if failed else ("value", RIGHT if is_right else shown)
 
     def _ready(self, value: Any) -> Any:
         """Wait for the value, without bringing it here."""
@@ -88,7 +102,7 @@ class Remade(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         lost = losses.of_any_task(-1)
-        lost |= losses.of_any_actor(-1) if self.maker == CALL or ACTOR in self.arguments else set()
+        lost |= losses.of_any_actor(-1) if self.maker == CALL or ACTOR in self.arguments or self.reader == READER else set()
         return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
 
     def busy_s(self) -> float:
@@ -150,3 +164,16 @@ class Maker:
 
     def make(self, *arguments: Any) -> Any:
         return _made_from(arguments)
+
+
+@minray.remote(num_cpus=0)
+class Reader:
+    """Reads values, one after the other, and says how many it had read before."""
+
+    def __init__(self) -> None:
+        self._count = -1
+
+    def read(self, value: Any) -> int:
+        assert value is None or _right(value) == RIGHT
+        self._count += 1
+        return self._count
