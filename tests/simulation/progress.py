@@ -108,10 +108,11 @@ class Progress:
         return prop, *_if_there(of_cores, self._core_of(process))
 
     def _raylet_of(self, process: SimProcess) -> Any:
-        """Return the raylet of a process, unless it ends."""
+        """Return the raylet of a process, unless it ends, or has not begun: then an earlier process of the node had it."""
         raylet: Any = self._cluster.raylets.get(process.node)
-        is_there = raylet is not None and raylet._closing is None and not raylet._broker.scheduler._is_closed
-        return raylet if is_there else None
+        if raylet is None or raylet._platform.processes.pid != process.pid:
+            return None
+        return raylet if raylet._closing is None and not raylet._broker.scheduler._is_closed else None
 
     def _core_of(self, process: SimProcess) -> Any:
         """Return the core worker of a process, unless it ends or has lost its cluster."""

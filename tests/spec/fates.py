@@ -56,8 +56,8 @@ NO_MEMORY = "OutOfMemoryError"
 """Replaces either of the two if the memory monitor has killed the actor's worker."""
 GROUP_REMOVED = "ActorPlacementGroupRemoved"
 NO_PLACE = "ActorUnschedulableError"
-TASKS_IN_GROUPS = frozenset({"visit", "find_group"})
-"""Names of the tasks that stories run in placement groups."""
+TASKS_THAT_END = frozenset({"visit", "find_group", "visit_booth", "visit_after", "linger", "nap", "count", "rush_in_task"})
+"""Names of the tasks that stories run in placement groups, or cancel by force. Their workers may own other tasks' values."""
 
 
 
@@ -274,7 +274,7 @@ def _places(args: tuple[str, ...]) -> list[str]:
 
 def _ending_names(program: Program, forced: Collection[str]) -> set[str]:
     """Names of all that may end the worker in which it runs: actors and their calls, and some tasks."""
-    names = {one.called or one.name for one in program.actors()} | TASKS_IN_GROUPS
+    names = {one.called or one.name for one in program.actors()} | TASKS_THAT_END
     for one in program.performances():
         if isinstance(one, Call) or isinstance(one.body.end, Exit) or one.group or one.name in forced:
             names.add(one.name)

@@ -70,7 +70,9 @@ from tests.spec.programs import (
     Submit,
     retries_its_exception,
 )
+from tests.spec.rushes import Rush
 from tests.spec.stage import BORN, END, RUN, History, Outcome, parse_word
+from tests.spec.stopped import Stopped
 
 LOST_OWNER = "OwnerDiedError"
 UNSCHEDULABLE = "TaskUnschedulableError"
@@ -476,7 +478,8 @@ class Model:
         self.removed_groups = {operation.group for operation in program.walk() if isinstance(operation, Remove)}
         makers = Group | Bundles | Founding | Endowment | Contest
         has_groups = any(isinstance(operation, makers) for operation in program.walk())  # all of them end before their jobs
-        self.owners_die = losses.deaths > 0 or exits or has_groups or any(self.cancelled.values())
+        has_force = any(isinstance(operation, Stopped | Rush) for operation in program.walk())
+        self.owners_die = losses.deaths > 0 or exits or has_groups or has_force or any(self.cancelled.values())
         """Whether processes that run tasks can die."""
         forced = {name for name, is_forced in self.cancelled.items() if is_forced}
         self.fates = Fates(program, losses, self.owners_die, killed_drivers, forced)
