@@ -740,6 +740,17 @@ async def test_g25_an_actor_whose_owner_dies_while_it_is_registered_is_dead(it: 
 
 
 @story
+async def test_g24_g31_an_actor_that_is_let_go_while_it_is_registered_is_dead_and_keeps_its_row(it: Cluster) -> None:
+    """The row says whose it was, and the name is free."""
+    end = protocol.EndActor(it.actor_id(1), protocol.DeathCause(protocol.OUT_OF_SCOPE, "no handle"))
+    await it.at_once(KvPut("n", b"k", b"v", True), it.register_message(1, name="n"), end)
+    info = await it.until(1, DEAD)
+    assert (info.name, info.owner, info.class_name, info.death.message) == ("n", it.driver, "Counter", "no handle")
+    assert (await it.ask(protocol.GetNamedActor("n", ""))).actor is None
+    assert (await it.register(2, name="n")) == protocol.RegisterActorReply(None)
+
+
+@story
 async def test_g25_an_actor_whose_job_finishes_while_it_is_registered_is_dead(it: Cluster) -> None:
     await it.at_once(KvPut("n", b"k", b"v", True), FinishJob(it.job_id), it.register_message(1))
     assert (await it.until(1, DEAD)).death.kind == protocol.JOB_FINISHED

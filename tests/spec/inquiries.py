@@ -66,7 +66,7 @@ class Inquiry(Story, frozen=True):
         return "value", "kept" if is_right else [had, again, [str(key) for key in listed], removed]
 
     def _race(self, number: int) -> Look:
-        """Of several processes that store a value at once, unless there is one, one stores it."""
+        """Let several processes store a value at once, unless there is one; one stores it."""
         room = f"{self.name} {minray.get_runtime_context().get_job_id()} race {number}"
         racers = [store.remote(room, str(count)) for count in range(self.keys)]
         looks = [look_at(racer) for racer in racers]

@@ -28,7 +28,7 @@ RESULTS = (NUMBER, LARGE, REF, REF, LARGE_REF)
 DRIVER, OTHER, KILLED = "driver", "task", "killed task"
 CALLERS = (DRIVER, DRIVER, OTHER, KILLED)
 MARK, MANY = b"r", 300
-"""What large values consist of, and their size in bytes."""
+"""Byte of which large values consist, and their size in bytes."""
 ONCE, ENDED = "once", "ended"
 """Shown by work that was cancelled: it has its value, or its error."""
 

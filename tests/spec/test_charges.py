@@ -92,7 +92,7 @@ def test_each_attempt_of_a_task_is_charged_once_and_tasks_of_one_name_are_not_ad
 def test_a_job_is_charged_with_what_has_struck_anything_of_it(
     kind: str, place: str, nodes: bool, silence: bool, others: bool
 ) -> None:
-    """Of two jobs, the one that has a task on ``n1`` and its child at ``worker/b`` is struck."""
+    """One of two jobs has a task on ``n1``, and its child at ``worker/b``. Nothing else is struck."""
     jobs = [
         Attempt("t", b"task" + b"job1", 0, "worker/b", "driver/0"), Attempt("c", b"c" + b"job1", 0, "worker/b", "worker/b"),
         Attempt("t", b"task" + b"job2", 0, "worker/c", "driver/1"),
