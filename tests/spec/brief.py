@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 QUICK, SLOW, STARVES, HOMELESS = "quick", "slow", "starves", "homeless"
 STATES = (QUICK, QUICK, SLOW, STARVES, HOMELESS)
-"""States of a creation, as often as they are drawn: a moment, a slow constructor, a late argument, a place that is nowhere."""
+"""States of a creation, as often as they are drawn: a moment, a slow constructor, a late argument, a place that is not."""
 KILL, RESTART, DROP, LEAVE, OTHER = "kill", "restart and kill", "drop", "leave", "killed in a task"
 ENDS = (KILL, RESTART, DROP, LEAVE, OTHER)
 SLOW_S = 0.4
