@@ -304,7 +304,9 @@ def _told_by_the_text(operation: Operation, program: Program) -> set[str]:
 
 
 def _touched(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Events that an operation brings about, each with the name of the thing that it befalls."""
+    """Events that an operation brings about, each with the name of the thing that it befalls. A story's have no names."""
+    if isinstance(operation, Story):
+        return
     fields = {key: getattr(operation, key) for key in operation.__struct_fields__ if key not in ("name", "called", "type")}
     body = fields.pop("body", None)
     fields["returned"] = getattr(body.end, "refs", ()) if body is not None else ()

@@ -44,11 +44,13 @@ class Rush(Story, frozen=True):
     """Number of the slow piece, from 0."""
     seconds: float = 0.5
     """Virtual seconds that it takes."""
-    cancelled: tuple[int, ...] = ()
+    cancels: tuple[int, ...] = ()
     """Numbers of the pieces that are cancelled."""
     pause_s: float = 0.0
     """Virtual seconds after which that happens, or the caller is killed."""
     max_retries: int = 3
+    is_long: bool = False
+    """Whether all pieces behind the slow one are slow, too, so that some wait for a place among coroutines or threads."""
     is_far: bool = False
     """Whether it prefers another node, on which it then waits for a CPU."""
 
@@ -80,17 +82,21 @@ class Rush(Story, frozen=True):
         if self.caller == KILLED:
             looks = [ENDED]
         else:
-            looks = [ENDED if number in self.cancelled else number for number in range(self.count)]
+            looks = [ENDED if number in self.cancels else number for number in range(self.count)]
         return looks if self.place == TASK else [*looks, ONCE]
 
     def errors(self, losses: Losses) -> set[str]:
         return of_anything(losses)
 
+    def seconds_of(self, number: int) -> float:
+        """Virtual seconds that a piece takes."""
+        return self.seconds if number == self.slow or (self.is_long and number > self.slow) else 0.0
+
     def busy_s(self) -> float:
-        return self.seconds + self.pause_s
+        return sum(map(self.seconds_of, range(self.count))) + self.pause_s
 
     def events(self) -> set[str]:
-        return {"used", "cancelled"} if self.cancelled or self.caller == KILLED else {"used", "dropped"}
+        return {"used", "cancelled"} if self.cancels or self.caller == KILLED else {"used", "dropped"}
 
 
 def rush(story: Rush, actor: Any) -> list[Look]:
@@ -100,12 +106,12 @@ def rush(story: Rush, actor: Any) -> list[Look]:
     begin = there.remote if actor is None else actor.run.remote
     if actor is None:
         look_at([begin(number, 0.0, NUMBER) for number in range(2)])  # So the function is known to be short.
-    pieces = [begin(one, story.seconds if one == story.slow else 0.0, story.result) for one in range(story.count)]
-    time.sleep(story.pause_s if story.cancelled else 0.0)
-    for number in story.cancelled:
+    pieces = [begin(one, story.seconds_of(one), story.result) for one in range(story.count)]
+    time.sleep(story.pause_s if story.cancels else 0.0)
+    for number in story.cancels:
         minray.cancel(pieces[number])
     looks = [_number_of(look_at(piece)) for piece in pieces]
-    return [_ended(look) if number in story.cancelled else look for number, look in enumerate(looks)]
+    return [_ended(look) if number in story.cancels else look for number, look in enumerate(looks)]
 
 
 def _number_of(look: Look) -> Look:

@@ -196,8 +196,8 @@ def test_generators_of_any_source_are_read_in_any_manner(source: str) -> None:
 def test_short_work_is_cancelled_behind_a_slow_piece_and_all_other_pieces_have_their_values(place: str, caller: str) -> None:
     pauses = itertools.cycle((0.0, 0.01, 0.3))
     stories = [
-        Rush(f"{place} {result} {seconds}", place, result, caller, 8, 2, seconds, (1, 3, 6), next(pauses))
-        for result, seconds in itertools.product(dict.fromkeys(RESULTS), (0.05, 5.0))
+        Rush(f"{place} {result} {seconds}", place, result, caller, 8, 2, seconds, (1, 3, 6, 7), next(pauses), 3, seconds < 1)
+        for result, seconds in itertools.product(dict.fromkeys(RESULTS), (0.05, 0.5, 5.0))
     ]
     verdict = crossed(*stories)
     assert not verdict.problems and len(verdict.histories[0]) == len(stories)

@@ -422,12 +422,12 @@ def _crowd(name: str, random: Random) -> Story:
 
 
 def _rush(name: str, random: Random) -> Story:
-    count = random.randint(4, 12)
+    count, is_long = random.randint(4, 12), random.random() < 0.4
     cancelled = tuple(number for number in range(count) if random.random() < 0.3) if random.random() < 0.7 else ()
     return Rush(
         name, random.choice(TRACKS), random.choice(RESULTS), random.choice(CALLERS), count, random.randrange(count),
-        random.choice((0.05, 0.5, 5.0)), cancelled, random.choice((0.0, 0.01, 0.05, 0.3)), random.choice((0, 3)),
-        is_far=random.random() < 0.4,
+        random.choice((0.05, 0.5) if is_long else (0.05, 0.5, 5.0)), cancelled, random.choice((0.0, 0.01, 0.05, 0.3)),
+        random.choice((0, 3)), is_long, random.random() < 0.4,
     )  # fmt: skip
 
 
