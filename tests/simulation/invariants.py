@@ -167,8 +167,8 @@ class Watch:
             over |= {job_namespace(bytes.fromhex(row[1])) for row in self._durable if row[0] == "job" and row not in rows}
         for row, state in self._durable.items():
             is_dropped = (row[0] == "value" and row[1] in over) or (row not in rows and row[0] in full)
-            is_dropped = is_dropped or (row in self._removed and row not in rows)
-            if rows.get(row) not in (state, "over") and not is_dropped:
+            is_removed = row in self._removed and row not in rows
+            if rows.get(row) not in (state, "over") and not (is_dropped or is_removed):
                 self.on_broken("S9", f"the gcs knows {' '.join(row)} as {rows.get(row)}; it was {state} before a restart")
         self._durable |= rows
         for info in [row.info for row in gcs._actors.rows() if row.info.state == DEAD and row.info.death is not None]:
