@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.api.calls import current_api
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -60,7 +60,7 @@ class Bouquet(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         lost = losses.of_any_task(self.max_retries) | ({"OwnerDiedError"} if losses.deaths or losses.silence else set())
-        return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+        return also_in_tasks(lost)
 
 
 def _flowers(count: int) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.exceptions import RayTaskError
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -36,7 +36,7 @@ class Burdens(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         lost = losses.of_any_task(0)
-        return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+        return also_in_tasks(lost)
 
 
 @minray.remote

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import minray
 from minray.exceptions import RayError
 from tests.spec.stage import Outcome
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses, Reading
@@ -44,7 +44,7 @@ class Closure(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         inner = losses.of_any_task(0) | losses.of_any_actor(0)
-        return inner | {f"RayTaskError({error})" for error in inner if not error.startswith("RayTaskError(")}
+        return also_in_tasks(inner)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         if outcome["looks"][0][0] == "error":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.common.package_uri import package_name, uri_of
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -41,7 +41,7 @@ class Customs(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         lost = losses.of_any_task(0) | losses.of_any_actor(0)
-        return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+        return also_in_tasks(lost)
 
     def busy_s(self) -> float:
         return 10 * self.seconds + PATIENCE_S

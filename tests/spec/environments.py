@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from tests.spec.stage import Outcome
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses, Reading
@@ -51,7 +51,7 @@ class Environments(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         inner = losses.of_any_task(0) | losses.of_any_actor(0)
-        return inner | {f"RayTaskError({error})" for error in inner if not error.startswith("RayTaskError(")}
+        return also_in_tasks(inner)
 
     def check(self, reading: Reading, outcome: Outcome) -> Iterator[str]:
         """Expect the reason where an environment cannot be set up."""

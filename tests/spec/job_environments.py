@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import minray
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -38,7 +38,7 @@ class Hooked(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         inner = losses.of_any_task(0) | losses.of_any_actor(0)
-        return inner | {f"RayTaskError({error})" for error in inner if not error.startswith("RayTaskError(")}
+        return also_in_tasks(inner)
 
 
 class Spoiled(Story, frozen=True):

@@ -14,7 +14,7 @@ import minray
 from minray.api.calls import current_api
 from minray.common.package_uri import package_name, uri_of
 from minray.node.packages import Package, PackedEnvironment
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -44,7 +44,7 @@ class Luggage(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         lost = losses.of_any_task(0) | losses.of_any_actor(0)
-        return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+        return also_in_tasks(lost)
 
 
 def _directory() -> str:

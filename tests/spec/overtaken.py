@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from tests.spec.filled import filled
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -47,7 +47,7 @@ class Overtaken(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         lost = losses.of_any_actor(0) | losses.of_any_task(self.max_retries)
-        return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+        return also_in_tasks(lost)
 
 
 def _results(number: int) -> int:

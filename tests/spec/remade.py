@@ -14,7 +14,7 @@ import minray
 from minray.exceptions import RayError
 from tests.spec.actors import away
 from tests.spec.filled import filled
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -101,7 +101,7 @@ class Remade(Story, frozen=True):
         lost = losses.of_any_task(-1)
         lost |= losses.of_any_actor(-1) if self.maker == CALL or ACTOR in self.arguments else set()
         lost |= losses.of_any_actor(0) if self.reader == READER else set()
-        return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+        return also_in_tasks(lost)
 
     def busy_s(self) -> float:
         return self.pause_s

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from tests.spec.actors import away
-from tests.spec.stopped import OWN
+from tests.spec.stopped import ASYNC, OWN, PLAIN, TASK, THREADED, without_task
 from tests.spec.stories import Look, Story, look_at, of_anything
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
 
-TASK, PLAIN, THREADED, ASYNC = "task", "plain actor", "threaded actor", "async actor"
 PLACES = (TASK, TASK, PLAIN, THREADED, ASYNC)
 """Where the work is done, as often as it is drawn."""
 NUMBER, LARGE, REF, LARGE_REF = "number", "large", "reference", "reference to large"
@@ -30,7 +29,7 @@ CALLERS = (DRIVER, DRIVER, OTHER, KILLED)
 MARK, MANY = b"r", 300
 """Byte of which large values consist, and their size in bytes."""
 ONCE, ENDED = "once", "ended"
-"""Shown by work that was cancelled: it has its value, or its error."""
+"""Shown by an actor that has run each call once at most; and by cancelled work, which has its value or its error."""
 
 
 class Rush(Story, frozen=True):
@@ -126,7 +125,7 @@ def _number_of(look: Look) -> Look:
 
 def _ended(look: Look) -> Look:
     kind, shown = look
-    return look if kind == "error" and shown.removeprefix("RayTaskError(").removesuffix(")") not in OWN else ("value", ENDED)
+    return look if kind == "error" and without_task(shown) not in OWN else ("value", ENDED)
 
 
 def _result(number: int, result: str) -> Any:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import minray
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses
@@ -58,7 +58,7 @@ class Smuggled(Story, frozen=True):
     def errors(self, losses: Losses) -> set[str]:
         lost = losses.of_any_actor(0) | losses.of_any_task(-1)
         lost |= {LOST_OWNER} if losses.deaths or losses.silence else set()
-        return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+        return also_in_tasks(lost)
 
     def busy_s(self) -> float:
         return self.pause_s

@@ -86,7 +86,7 @@ class Stopped(Story, frozen=True):
                 minray.cancel(work, force=stop == FORCE)
         kind, shown = _end_of(work)
         is_soon = time.monotonic() - begin < SOON_S
-        if kind == "error" and _without_task(shown) in (OWN | DIED if KILL in self.stops else OWN):
+        if kind == "error" and without_task(shown) in (OWN | DIED if KILL in self.stops else OWN):
             kind, shown = "value", STOPPED
         if self.work in (STREAMS, NAPS_IN_STREAM) or not self._can_be_stopped():
             shown = STOPPED if shown == DONE else shown
@@ -143,7 +143,8 @@ def _end_of(work: Any) -> Look:
     return last
 
 
-def _without_task(name: str) -> str:
+def without_task(name: str) -> str:
+    """Return the name of an error without that of the task that has raised it."""
     return name.removeprefix("RayTaskError(").removesuffix(")")
 
 

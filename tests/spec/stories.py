@@ -82,9 +82,14 @@ def look_at(ref: Any, timeout: float | None = None) -> Look:
         return "error", type(error).__name__
 
 
+def also_in_tasks(errors: set[str]) -> set[str]:
+    """Add the errors that tasks raise, if they got these."""
+    return errors | {f"RayTaskError({error})" for error in errors if not error.startswith("RayTaskError(")}
+
+
 def of_anything(losses: Losses) -> set[str]:
     """Errors of a story with tasks and actors, of which each may own what others need."""
     lost = losses.of_any_actor(0) | losses.of_any_task(0)
     if losses.deaths or losses.silence:
         lost |= {"OwnerDiedError", "ObjectReconstructionFailedError"}
-    return lost | {f"RayTaskError({error})" for error in lost if not error.startswith("RayTaskError(")}
+    return also_in_tasks(lost)
