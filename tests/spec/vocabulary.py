@@ -204,18 +204,12 @@ def with_crossings(program: Program, random: Random) -> Program:
     """In most programs, let drivers tell some stories in which rare things meet; for the simulation only."""
     if random.random() >= 0.75:
         return program
-    for count in range(random.randint(2, 4)):
-        story = random.choice(CROSSINGS)(f"cross{count}", random)
-        program = _with_story(program, random, lambda _, story=story: story)
-    return program
+    return _with_some(program, random, random.randint(2, 4), lambda count: random.choice(CROSSINGS)(f"cross{count}", random))
 
 
 def with_remakes(program: Program, random: Random) -> Program:
     """Let drivers read values whose nodes may have gone; for worlds that lose nodes, in the simulation only."""
-    for count in range(random.randint(0, 3)):
-        story = _remade(f"remade{count}", random)
-        program = _with_story(program, random, lambda _, story=story: story)
-    return program
+    return _with_some(program, random, random.randint(0, 3), lambda count: _remade(f"remade{count}", random))
 
 
 def with_last_moments(program: Program, random: Random) -> Program:
@@ -263,6 +257,13 @@ def with_endowments(program: Program, random: Random) -> Program:
     return _with_story(
         program, random, lambda number: Endowment(f"endowed{number}", random.randint(1, 2), random.random() < 0.4)
     )
+
+
+def _with_some(program: Program, random: Random, count: int, story: Callable[[int], Story]) -> Program:
+    """Let drivers tell ``count`` stories, each at any place."""
+    for told in map(story, range(count)):
+        program = _with_story(program, random, lambda _, told=told: told)
+    return program
 
 
 def _with_story(program: Program, random: Random, story: Callable[[int], Operation]) -> Program:
