@@ -78,8 +78,7 @@ class CreateRequestQueue:
             if self._try(creation, on_created, False):
                 self._is_stuck = False
                 return
-            will_spill = is_spilling or (can_spill and self._table.spillable_count() > 0)
-            self._is_stuck = self._is_stuck and not will_spill
+            self._is_stuck &= not (is_spilling or (can_spill and self._table.spillable_count() > 0))
             if self._is_stuck and self._try(creation, on_created, True):
                 return
             self._progress_at = now
@@ -91,16 +90,15 @@ class CreateRequestQueue:
 
         ``is_spilling``: copies are being spilled. ``can_spill``: spillable copies will be spilled.
         """
-        free = self._table.allocator.capacity - self._table.allocator.used
         will_spill = is_spilling or (can_spill and self._table.spillable_bytes > self._spillable_bytes)
-        if free > self._free_bytes or will_spill:
+        if will_spill or self._table.allocator.capacity - self._table.allocator.used > self._free_bytes:
             self._progress_at = now
             self._is_stuck = False
         while self._waiting:
             creation, on_created = self._waiting.popleft()  # First, since a callback may free memory and re-enter here.
             self.waiting_bytes -= creation.size
             may_wait = is_spilling or (can_spill and self._table.spillable_count() > 0)
-            if not self._try(creation, on_created, False) and (may_wait or not self._has_more_room(creation, on_created)):
+            if not self._try(creation, on_created, False) and (may_wait or not self._gains_room(creation, on_created, now)):
                 if now < self._progress_at + self._grace_s:
                     self._waiting.appendleft((creation, on_created))
                     self.waiting_bytes += creation.size
@@ -115,9 +113,11 @@ class CreateRequestQueue:
         self._spillable_bytes = self._table.spillable_bytes
         return self._progress_at + self._grace_s if self._waiting else None
 
-    def _has_more_room(self, creation: Creation | Restoration, on_created: OnCreated) -> bool:
-        """Have others give way, and try to serve a request once more."""
-        return self._give_way() and self._try(creation, on_created, False)
+    def _gains_room(self, creation: Creation | Restoration, on_created: OnCreated, now: float) -> bool:
+        """Have others give way, and try to serve a request once more. What can be spilled now is progress."""
+        if (has_given_way := self._give_way()) and self._table.spillable_count() > 0:
+            self._progress_at = now
+        return has_given_way and self._try(creation, on_created, False)
 
     def _try(self, creation: Creation | Restoration, on_created: OnCreated, in_fallback: bool) -> bool:
         """Try to serve a request, and call it back if that is decided; return False if it has to wait."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from minray.core_worker.fetching.store_provider import CHANGED_VALUE, Fetched
-from minray.core_worker.fetching.value_fetcher import AGAIN_S, ValueFetcher
+from minray.core_worker.fetching.value_fetcher import AGAIN_S, RAYLET_PATIENCE_S, ValueFetcher
 from minray.core_worker.ownership.memory_store import MemoryStore, Waiter
 from minray.core_worker.ownership.reference_counter import Effects, ReferenceCounter
 from minray.core_worker.records.large_object import LargeObject
@@ -172,6 +172,21 @@ def test_g101_a_task_that_reads_lends_its_cpus_until_it_has_what_it_wants() -> N
         assert home.lenders == [], "nobody stands still"
         home.take().answer([VALUE])
         del late
+
+    tell(story)
+
+
+def test_l1_a_thread_with_a_time_out_does_not_wait_for_a_silent_raylet() -> None:
+    async def story(home: Home) -> None:
+        known, task = home.known(A), cast(Any, "task")
+        home.user_code.begin(lambda: home.fetcher.get(known, 1.5, task))
+        late = home.take()
+        assert home.user_code.end_wait() == 1.5 + RAYLET_PATIENCE_S
+        assert home.user_code.result() == [None] and home.lenders == []
+        late.answer([VALUE])
+        home.user_code.begin(lambda: home.fetcher.get(known, 1.5, task))
+        home.take().answer([VALUE])
+        assert len(home.user_code.result()) == 1 and home.lenders == []
 
     tell(story)
 

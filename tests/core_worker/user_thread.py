@@ -64,6 +64,14 @@ class UserThread:
         self.waits_at.let_go(error)
         self.work()
 
+    def end_wait(self) -> float | None:
+        """The time is up for which the thread waits; return it."""
+        assert self.waits_at is not None
+        timeout_s = self.waits_at.timeout_s
+        self.waits_at.let_go()
+        self.work()
+        return timeout_s
+
     def result(self) -> Any:
         """Return the result of the thread; raise what it has raised."""
         assert self.waits_at is None, "it still waits"
@@ -88,17 +96,19 @@ class Parker:
     def __init__(self, thread: UserThread) -> None:
         self._thread = thread
         self._is_released = False
+        self.timeout_s: float | None = None
         self._error: BaseException | None = None
         self._threads_turn = threading.Semaphore(0)
 
     def wait(self, timeout_s: float | None) -> bool:
         if not self._is_released:
+            self.timeout_s = timeout_s
             self._thread.waits_at = self
             self._thread.tests_turn.release()
             self._threads_turn.acquire()
         if self._error is not None:
             raise self._error
-        return True
+        return self._is_released
 
     def release(self) -> None:
         self._is_released = True

@@ -240,6 +240,27 @@ def test_others_give_way_when_nothing_can_be_spilled_instead() -> None:
     assert line.queue.advance(0.1) is None and asked == ["asked"] and line.order == ["a", "b"]
 
 
+def test_g79_a_request_waits_for_what_can_be_spilled_since_others_gave_way() -> None:
+    line = Line()
+    line.open_fallback(4)
+    line.add("a", 4)
+    copy = line.table.find(object_id("a"))
+    assert copy is not None and line.table.seal(copy)
+    line.table.pin(copy, b"pin", RAYLET)
+
+    def give_way() -> bool:
+        line.table.unpin([b"pin"])
+        line.others_give_way = bool
+        return True
+
+    line.add("b", 4)
+    line.others_give_way = give_way
+    assert line.queue.advance(GRACE_S) == 2 * GRACE_S and line.order == ["a"] and line.table.spillable_count() == 1
+    line.free("a")
+    line.queue.advance(GRACE_S)
+    assert line.order == ["a", "b"] and not line.is_on_disk("b")
+
+
 def test_who_waits_goes_on_waiting_when_others_have_nothing_to_give() -> None:
     line = Line()
     line.add("a", 4)

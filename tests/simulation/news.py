@@ -30,7 +30,7 @@ from minray.protocol.actor import DEAD
 from minray.protocol.base import decode, encode
 from minray.protocol.gcs import JOBS, NODES, WORKER_DEATHS
 from minray.protocol.placement_group import PLACEMENT_GROUPS
-from minray.raylet.placement_group_resource_manager import COMMITTED
+from minray.raylet.placement_group_resource_manager import COMMITTED, ENDING
 from minray.scheduling.lease import GRANTED, SPILLBACK
 
 TABLES = {NODES: "nodes", JOBS: "jobs", WORKER_DEATHS: "worker_deaths", PLACEMENT_GROUPS: "placement_groups"}
@@ -173,7 +173,8 @@ class News:
 
         def watched_prepare(group_id: bytes, attempt: int, wanted: Any) -> str:
             refused: str = prepare(group_id, attempt, wanted)
-            held = [one.index for one in bundles._of(group_id) if one.attempt == attempt] if refused else []
+            of_attempt = [one for one in bundles._of(group_id) if one.attempt == attempt] if refused else []
+            held = [one.index for one in of_attempt if bundles._state(one) != ENDING]
             if held:
                 self._on_broken("G104", f"{name} refuses bundles of {short(group_id)}, and has reserved {held} of them")
             return refused

@@ -39,6 +39,18 @@ def get_an_error_and_more() -> None:
         minray.get(refs)
 
 
+def get_a_late_error_and_more() -> None:
+    with contextlib.suppress(ValueError):
+        minray.get([fail.remote(), rest.remote(5)])
+
+
+def get_an_error_and_a_value_that_is_elsewhere() -> None:
+    refs = [make.options(resources={"other": 1}).remote(), fail.remote()]
+    minray.wait(refs, num_returns=2, fetch_local=False)
+    with contextlib.suppress(ValueError):
+        minray.get(refs)
+
+
 def wait_for_one() -> None:
     minray.wait([rest.remote(0.2), rest.remote(5)])
 
@@ -57,11 +69,19 @@ def keep_only_values(self: Any, refs: Any) -> Any:
     return [self._objects.get(ref._id) for ref in refs]
 
 
+def do_nothing(*_: Any) -> None:
+    pass
+
+
 true_wait = ObjectReader._wait
 
 
 def wait_for_ever(self: Any, refs: Any, needed: int, stop: bool, _timeout_s: Any, elsewhere: Any = ()) -> None:
     true_wait(self, refs, needed, stop, None, elsewhere)
+
+
+def wait_on_after_an_error(self: Any, refs: Any, needed: int, _stop: bool, timeout_s: Any, elsewhere: Any = ()) -> None:
+    true_wait(self, refs, needed, False, timeout_s, elsewhere)
 
 
 def wait_for_all(self: Any, refs: Any, _needed: int, stop: bool, timeout_s: Any, elsewhere: Any = ()) -> None:
@@ -99,6 +119,8 @@ def test_cpus_that_stay_lent_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (get_in_time, "_wait", wait_for_ever, "longer than its time-out"),
         (get_an_error_and_more, "_known", keep_only_values, "one of its values is an error, which is here"),
+        (get_a_late_error_and_more, "_wait", wait_on_after_an_error, "is an error, which is here"),
+        (get_an_error_and_a_value_that_is_elsewhere, "_raise_first_error", do_nothing, "is an error, which is here"),
         (wait_for_one, "_wait", wait_for_all, "lets a wait for 1 values wait, which are here"),
     ],
 )

@@ -14,13 +14,15 @@ from threading import get_ident
 from typing import Any
 
 from minray.api.calls import current_process_api
+from minray.core_worker.fetching.value_fetcher import RAYLET_PATIENCE_S
 from minray.core_worker.user_threads.object_reader import MOST_PATIENCE_S
 from minray.simulation.loop import TICKS_PER_SECOND, SimProcess
 
 AWAY = "UserThread.stay_away.<locals>.end"
 """Name of the callback that lets a thread go on from which a fault has switched away."""
-SLACK_S = MOST_PATIENCE_S + 0.25
-"""Seconds by which a call may be late: it asks why a value is missing, and a slow node takes its time."""
+SLACK_S = RAYLET_PATIENCE_S + MOST_PATIENCE_S + 0.25
+"""Seconds by which a call may be late: its raylet may be silent, it asks why a value is missing, and a slow node takes its
+time."""
 
 
 @dataclass(eq=False)
@@ -34,6 +36,8 @@ class Call:
     """Whether values count as ready only when they are on this node."""
     until: float | None
     """Time of the world at which the call is to return at the latest."""
+    lacks: frozenset[bytes] = frozenset()
+    """What its thread waits for. A value that was here may be lost, and nobody waits for that."""
 
 
 class Waits:
@@ -94,6 +98,11 @@ class Waits:
             self._expect_need(process, core, [ref._id for ref in refs], args[3] if len(args) > 3 else ())
             park(refs, *args)
 
+        def watched_reach(refs: Sequence[Any], values: Sequence[Any], *args: Any) -> Any:
+            large = [ref._id for ref, stored in zip(refs, values, strict=True) if stored.place is not None]
+            self._expect_need(process, core, large, ())
+            return reach(refs, values, *args)
+
         def parked(wait_for_values: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any) -> Any:
                 self._parked[worker_id] += 1
@@ -104,14 +113,15 @@ class Waits:
 
             return watched
 
-        reader.get, reader.wait, reader._wait, reader._reach = watched_get, watched_wait, parked(watched_park), parked(reach)
+        reader.get, reader.wait = watched_get, watched_wait
+        reader._wait, reader._reach = parked(watched_park), parked(watched_reach)
 
     def _expect_need(self, process: SimProcess, core: Any, missing: Sequence[bytes], elsewhere: Sequence[Any]) -> None:
         """Is a thread about to wait that knows enough already? What comes at this moment is among what it waits for."""
         if (call := self._of_thread.get(get_ident())) is None:
             return
-        asked = {*missing, *(large.object_id for large in elsewhere)}
-        known = [core.store.objects.get(object_id) for object_id in call.object_ids if object_id not in asked]
+        call.lacks = frozenset((*missing, *(large.object_id for large in elsewhere)))
+        known = [core.store.objects.get(object_id) for object_id in call.object_ids if object_id not in call.lacks]
         if call.most is None and any(one is not None and one.is_error for one in known):
             self._on_broken("L1", f"{process.name} lets a get wait, and one of its values is an error, which is here")
         elif call.most is not None and sum(one is not None for one in known) >= call.most:
@@ -133,10 +143,11 @@ class Waits:
 
 def _needless(call: Call, core: Any) -> str:
     """Say why a call need not wait; empty if it has to."""
-    found = [core.store.objects.get(object_id) for object_id in call.object_ids]
+    objects = core.store.objects
     if call.most is None:
-        has_error = None in found and any(one is not None and one.is_error for one in found)
+        has_error = any(one in objects and objects[one].is_error for one in call.lacks)
         return "lets a get wait, and one of its values is an error, which is here" if has_error else ""
+    found = [objects.get(object_id) for object_id in call.object_ids]
     if sum(one is not None and (one.place is None or not call.fetches) for one in found) >= call.most:
         return f"lets a wait for {call.most} values wait, which are here"
     return ""

@@ -26,6 +26,8 @@ SLOW_S = 0.4
 """Seconds of a slow constructor, and after which a late argument is made."""
 PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.05
 """Seconds after which a name counts as taken for ever, and between two tries to take it."""
+LEFT, KILLED = ("error", "ActorDiedError"), ("value", None)
+"""Outcomes of the calls that end an actor from inside and from another process."""
 NOWHERE = {"nowhere": 1.0}
 """Resources that no node has."""
 ENDED, DEAD, FREE, TAKEN = "ended", "dead", "free", "taken"
@@ -78,9 +80,11 @@ class Brief(Story, frozen=True):
             return None
         if end == LEAVE and self.state != HOMELESS:
             left = actor.leave.remote()
-            look_at(left)
+            if look_at(left) != LEFT:  # the call was lost with the actor's node, and the actor begins again
+                minray.kill(actor)
         elif end == OTHER:
-            look_at(kill.remote(actor))
+            if look_at(kill.remote(actor)) != KILLED:
+                minray.kill(actor)
         else:
             if end == RESTART:
                 minray.kill(actor, no_restart=False)

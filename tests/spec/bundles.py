@@ -17,7 +17,7 @@ import minray.util
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.spec.stage import ZONE, Outcome, Stage
-from tests.spec.stories import Look, Story, look_at
+from tests.spec.stories import Look, Story, also_in_tasks, look_at
 from tests.spec.wishes import BERTH, NO_ZONE, ROOM
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Bundles(Story, frozen=True):
 
     def errors(self, losses: Losses) -> set[str]:
         found = losses.of_any_task(-1) | ({TIMEOUT} if losses.may_move_bundles() else set())
-        return found | ({REMOVED} if losses.deaths or losses.silence else set())
+        return also_in_tasks(found | ({REMOVED} if losses.deaths or losses.silence else set()))
 
     def busy_s(self) -> float:
         return PATIENCE_S * (1 + self.bundles)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from minray.common.ids import short
 from minray.core_worker.fetching.future_resolver import FutureResolver
@@ -36,6 +37,8 @@ from minray.protocol.object_store import GET, TASK_ARGUMENTS, WAIT
 
 AGAIN_S = 0.05
 """Seconds between two looks at an object whose copy here and whose owner do not agree yet: most do within one round trip."""
+RAYLET_PATIENCE_S = 1.0
+"""Seconds that a thread gives its raylet, which watches the time-out, beyond the time-out."""
 LendSoon = Callable[[ReceivedTask], Callable[[], None]]
 """Function that lends the CPUs of a waiting task, unless the function that it returns is called soon."""
 
@@ -76,32 +79,27 @@ class ValueFetcher:
 
         ``task`` is the thread's task; its CPUs are lent if the wait is long.
         """
-        user_code = self._user_code
-        parker = user_code.parker()
-        fetched: list[list[Fetched]] = []
-        lent: list[Callable[[], None]] = []
+        parker = self._user_code.parker()
+        fetched: list[Fetched] = []
+        lent = ExitStack()
 
         def begin() -> None:
             if task is not None:  # if the values are lost, the tasks that make them again may need its CPUs
-                lent.append(self._lend_soon(task))
+                lent.callback(self._lend_soon(task))
             self.fetch(objects, on_fetched, timeout_s)
 
-        def end() -> None:
-            for end_lending in lent:
-                end_lending()
-
         def on_fetched(values: list[Fetched]) -> None:
-            end()
-            fetched.append(values)
+            lent.close()
+            fetched.extend(values)
             parker.release()
 
-        user_code.post(call_for, parker, begin)
+        self._user_code.post(call_for, parker, begin)
         try:
-            parker.wait(None)
-        except BaseException:
-            user_code.post(end)
-            raise
-        return [None if value is None else self.as_stored(value) for value in fetched[0]]
+            parker.wait(None if timeout_s is None else timeout_s + RAYLET_PATIENCE_S)
+        finally:
+            if not fetched:  # interrupted, or the raylet has not said in time what is here
+                self._user_code.post(lent.close)
+        return [None if value is None else self.as_stored(value) for value in fetched or [None] * len(objects)]
 
     def fetch(
         self, objects: Sequence[LargeObject], on_fetched: OnFetched, timeout_s: float | None = None, purpose: int = GET

@@ -77,6 +77,7 @@ class ObjectReader:
             left_s = None if deadline is None else deadline - self._user_code.time() or -1.0
         found = [stored for stored in values if stored is not None]
         if any(stored.place is not None for stored in found):
+            self._raise_first_error(found)
             found = self._reach(refs, found, timeout_s, deadline)
         return [self.value_of(stored, found) for stored in found]
 
@@ -84,10 +85,12 @@ class ObjectReader:
         """Look values up; if one is missing, raise the first error among the others."""
         values = [self._objects.get(ref._id) for ref in refs]
         if None in values:
-            for stored in values:
-                if stored is not None and stored.is_error:
-                    self.value_of(stored, [known for known in values if known is not None])
+            self._raise_first_error([stored for stored in values if stored is not None])
         return values
+
+    def _raise_first_error(self, known: Sequence[StoredObject]) -> None:
+        if error := next((stored for stored in known if stored.is_error), None):
+            self.value_of(error, known)
 
     def _reach(
         self, refs: Sequence[ObjectRef[Any]], values: list[StoredObject], timeout_s: float | None, deadline: float | None
