@@ -37,7 +37,7 @@ class Call:
     until: float | None
     """Time of the world at which the call is to return at the latest."""
     lacks: frozenset[bytes] = frozenset()
-    """What its thread waits for. A value that was here may be lost, and nobody waits for that."""
+    """Ids for which its thread waits, copies left out. A value that was here may be lost, and nobody waits for that."""
 
 
 class Waits:
@@ -95,12 +95,13 @@ class Waits:
                 end(call)
 
         def watched_park(refs: Sequence[Any], *args: Any) -> None:
-            self._expect_need(process, core, [ref._id for ref in refs], args[3] if len(args) > 3 else ())
+            elsewhere = {large.object_id for large in args[3]} if len(args) > 3 else set()
+            self._expect_need(process, core, [ref._id for ref in refs], elsewhere)
             park(refs, *args)
 
         def watched_reach(refs: Sequence[Any], values: Sequence[Any], *args: Any) -> Any:
-            large = [ref._id for ref, stored in zip(refs, values, strict=True) if stored.place is not None]
-            self._expect_need(process, core, large, ())
+            large = {ref._id for ref, stored in zip(refs, values, strict=True) if stored.place is not None}
+            self._expect_need(process, core, (), large)
             return reach(refs, values, *args)
 
         def parked(wait_for_values: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,12 +117,13 @@ class Waits:
         reader.get, reader.wait = watched_get, watched_wait
         reader._wait, reader._reach = parked(watched_park), parked(watched_reach)
 
-    def _expect_need(self, process: SimProcess, core: Any, missing: Sequence[bytes], elsewhere: Sequence[Any]) -> None:
+    def _expect_need(self, process: SimProcess, core: Any, missing: Sequence[bytes], elsewhere: set[bytes]) -> None:
         """Is a thread about to wait that knows enough already? What comes at this moment is among what it waits for."""
         if (call := self._of_thread.get(get_ident())) is None:
             return
-        call.lacks = frozenset((*missing, *(large.object_id for large in elsewhere)))
-        known = [core.store.objects.get(object_id) for object_id in call.object_ids if object_id not in call.lacks]
+        call.lacks = frozenset(missing)
+        asked = elsewhere.union(missing)
+        known = [core.store.objects.get(object_id) for object_id in call.object_ids if object_id not in asked]
         if call.most is None and any(one is not None and one.is_error for one in known):
             self._on_broken("L1", f"{process.name} lets a get wait, and one of its values is an error, which is here")
         elif call.most is not None and sum(one is not None for one in known) >= call.most:

@@ -8,7 +8,7 @@ answers come from its tables.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ INQUIRER = "inquirer"
 """Name of the driver that asks."""
 UNFINISHED = 10_000
 """Most rows that are asked for."""
+Places = Mapping[tuple[str, int], set[str]]
+"""Id (hex) and number of an attempt of a task -> names of the processes to which it was sent."""
 OVER = ("FINISHED", "FAILED")
 """States of a task that has ended."""
 
@@ -103,6 +105,8 @@ class Truth:
     """Id of an actor that lives -> the core worker that it lives in."""
     groups: set[str]
     """Ids of the placement groups of which a raylet has bundles."""
+    sizes: dict[str, set[int]]
+    """Id of an object -> sizes of its copies in the stores of the nodes."""
 
     @classmethod
     def of(cls, cluster: SimCluster, lost: Collection[str]) -> Truth:
@@ -116,6 +120,7 @@ class Truth:
             cores={core.config.worker_id.hex(): core for core in living},
             actors={core.execution.actor_receiver.actor.actor_id.hex(): core for core in hosts},
             groups={bundle.group_id.hex() for raylet in raylets for bundle in raylet.groups.bundles.all()},
+            sizes=_sizes(raylets),
         )
 
     def resources(self, which: str) -> dict[str, float]:
@@ -126,13 +131,21 @@ class Truth:
         return {key: amount for key, amount in to_floats(dict(amounts)).items() if amount > 0}
 
 
-def ask_again(cluster: SimCluster, program: Program, lost: Collection[str]) -> list[str]:
+def _sizes(raylets: Sequence[Any]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for raylet in raylets:
+        for copy in raylet.store.table.entries():
+            found.setdefault(copy.object_id.hex(), set()).add(copy.size)
+    return found
+
+
+def ask_again(cluster: SimCluster, program: Program, lost: Collection[str], places: Places) -> list[str]:
     """Ask everything again, and list the answers that are not true; one line each."""
     names = sorted({create.called for create in program.actors() if create.called} | {"nobody"})
     answers = cluster.wait_for(cluster.start_driver(lambda: ask_everything(names), INQUIRER))
     truth = Truth.of(cluster, lost)
     wrong = [*_wrong_names(answers, truth), *_wrong_actors(answers, truth), *_wrong_nodes(answers, truth)]
-    wrong += [*_wrong_processes(answers, truth), *_wrong_work(answers, truth), *_wrong_groups(answers, truth)]
+    wrong += [*_wrong_processes(answers, truth), *_wrong_work(answers, truth, places), *_wrong_groups(answers, truth)]
     return [f"state: {problem}" for problem in wrong]
 
 
@@ -160,10 +173,17 @@ def _wrong_actors(answers: Answers, truth: Truth) -> Iterator[str]:
             yield f"list_actors does not say why {actor_id} is dead"
         elif core is not None and (row["node_id"], row["pid"]) != _place(core):
             yield f"list_actors says that {actor_id} is at {row['node_id']}, {row['pid']}, and it is at {_place(core)}"
+        elif core is not None and row["num_restarts"] != (restarts := _restarts(core)):
+            yield f"list_actors says that {actor_id} has had {row['num_restarts']} restarts, and it is {restarts}"
 
 
 def _place(core: Any) -> tuple[str, int]:
     return core.config.node_id.hex(), core.platform.processes.pid
+
+
+def _restarts(core: Any) -> int:
+    restarts: int = core.execution.actor_receiver.actor.constructor.attempt
+    return restarts
 
 
 def _wrong_nodes(answers: Answers, truth: Truth) -> Iterator[str]:
@@ -190,22 +210,55 @@ def _wrong_processes(answers: Answers, truth: Truth) -> Iterator[str]:
     if alive != truth.cores.keys():
         wrong = sorted(alive ^ truth.cores.keys())
         yield f"list_workers is wrong about {wrong}, of which {sorted(alive.intersection(wrong))} are said to live"
+    for row in answers.tables["workers"]:
+        core = truth.cores.get(row["worker_id"])
+        right = None if core is None else ("DRIVER" if core.config.is_driver else "WORKER", *_place(core))
+        if right is not None and (row["worker_type"], row["node_id"], row["pid"]) != right:
+            yield f"list_workers shows {row}, and it is {right}"
+        elif row["is_alive"] != (row["exit_type"] is None):
+            yield f"list_workers shows an impossible process: {row}"
     running = {row["job_id"] for row in answers.tables["jobs"] if row["status"] == "RUNNING"} - {answers.own_job}
     drivers = {core.context.job_id.hex() for core in truth.cores.values() if core.config.is_driver}
     if running != drivers:
         yield f"list_jobs says that {sorted(running)} run, and it is {sorted(drivers)}"
+    pids = {core.context.job_id.hex(): _place(core)[1] for core in truth.cores.values() if core.config.is_driver}
+    for row in answers.tables["jobs"]:
+        if int(row["driver_info"]["pid"]) != pids.get(row["job_id"], int(row["driver_info"]["pid"])):
+            yield f"list_jobs shows {row['driver_info']}, and its pid is {pids[row['job_id']]}"
+        elif (row["status"] == "RUNNING") != (row["end_time"] is None):
+            yield f"list_jobs shows an impossible job: {row}"
 
 
-def _wrong_work(answers: Answers, truth: Truth) -> Iterator[str]:
+def _wrong_work(answers: Answers, truth: Truth, places: Places) -> Iterator[str]:
     unfinished = {row["task_id"] for row in answers.tables["tasks"] if row["state"] not in OVER}
     tasks = [task for core in truth.cores.values() for task in core.tasks.tasks.values()]
     pending = {task.task_id.hex() for task in tasks if task.prepared.template.actor is None}  # a constructor may run again
     if unfinished != pending:
         yield f"list_tasks says that {sorted(unfinished)} are unfinished, and it is {sorted(pending)}"
-    listed = {row["object_id"] for row in answers.tables["objects"]}
-    held = {object_id.hex() for core in truth.cores.values() for object_id in core.references._references}
+    yield from _wrong_ends(answers.tables["tasks"], places)
+    pid = {core: _place(core)[1] for core in truth.cores.values()}
+    listed = {(row["object_id"], row["pid"], row["type"] == "DRIVER") for row in answers.tables["objects"]}
+    held = {
+        (object_id.hex(), pid[core], core.config.is_driver)
+        for core in truth.cores.values()
+        for object_id in core.references._references
+    }
     if listed != held:
         yield f"list_objects is wrong about {sorted(listed ^ held)}, of which it shows {sorted(listed - held)}"
+    for row in answers.tables["objects"]:
+        if (sizes := truth.sizes.get(row["object_id"])) and row["object_size"] not in sizes:
+            yield f"list_objects says that {row['object_id']} has {row['object_size']} bytes, and it has {sizes}"
+
+
+def _wrong_ends(rows: Sequence[dict[str, Any]], places: Places) -> Iterator[str]:
+    for row in rows:
+        hosts = places.get((row["task_id"], row["attempt_number"]), set())
+        if row["type"] == "ACTOR_CREATION_TASK":
+            continue  # the gcs sends these
+        if row["state"] == "FINISHED" and (row["error_type"] or not hosts):
+            yield f"list_tasks says that a task has finished that was sent to {hosts}: {row}"
+        elif row["worker_id"] is not None and f"worker/{row['worker_id'][:8]}" not in hosts:
+            yield f"list_tasks says that a task was in a worker, and it was sent to {hosts}: {row}"
 
 
 def _wrong_groups(answers: Answers, truth: Truth) -> Iterator[str]:

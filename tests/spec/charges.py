@@ -25,7 +25,7 @@ actor was given. ``Charges`` compares that with the faults that have struck. Wha
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -85,6 +85,13 @@ class Attempts:
         yield from self._noted
         for (actor_id, number, host), called in self._incarnations.items():
             yield Attempt(made.get(actor_id.hex(), called), actor_id, number, host, GCS)
+
+    def places(self) -> dict[tuple[str, int], set[str]]:
+        """Return the processes to which the attempts of tasks were sent, by the task's id (hex) and the attempt's number."""
+        found: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        for one in self._noted:
+            found[one.of.hex(), one.number].add(one.host)
+        return dict(found)
 
     def _on_core(self, core: Any) -> None:
         self._connect(core)

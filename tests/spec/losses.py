@@ -63,6 +63,7 @@ def losses_of(answers: Mapping[Key, int], world: World, charges: Charges | None 
         hopeless=is_hopeless,
         torn=may_lose_files,
         forgets_actors="maximum_gcs_destroyed_actor_cached_count" in world.bounds,
+        forgets_tasks="task_events_max_num_task_in_gcs" in world.bounds,
         lag_s=_lag_s(answers),
         charges=charges,
     )

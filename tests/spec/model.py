@@ -121,6 +121,8 @@ class Losses:
     """Whether a disk may have lost values."""
     forgets_actors: bool = False
     """Whether the gcs keeps so few dead actors that it may have forgotten some."""
+    forgets_tasks: bool = False
+    """Whether the gcs keeps so few ended tasks that it may have forgotten some."""
     lag_s: float = HEARD_S
     """Seconds after which a cancellation has reached its task, if no process is silent."""
     charges: Charges | None = None

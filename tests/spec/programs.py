@@ -47,6 +47,7 @@ from tests.spec.bouquets import Bouquet
 from tests.spec.brief import Brief
 from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
+from tests.spec.census import Census
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
 from tests.spec.customs import Customs
@@ -745,7 +746,7 @@ Operation = (
     | Abandon | Seating | Stream | Bundles | Spaces | Lanes | Closure | Environments | Tool | Awkward
     | Founding | Endowment | Grumbling | Homecoming | Hooked | Spoiled | Contest | Burdens | Luggage
     | Benches | Line | Booths | Homeless | Smuggled | Tower | Inquiry | Customs | Bouquet | Overtaken | Fickle
-    | Held | Stopped | Poured | Crowd | Hasty | Rush | Remade | Brief
+    | Held | Stopped | Poured | Crowd | Hasty | Rush | Remade | Brief | Census
 )
 
 

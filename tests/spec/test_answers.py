@@ -12,13 +12,17 @@ from tests.spec.groups import SLOT, Group, Ready, Remove
 from tests.spec.looks import FIELDS, GIVEN_UP_S, HEARD_S, REPORTED_S, RESOURCES, Look, contradictions, stale
 from tests.spec.model import Facts, Losses, problems
 from tests.spec.moves import Move
-from tests.spec.programs import Body, Call, Get, Miscount, Program, Sleep, Submit
+from tests.spec.programs import Body, Call, Get, Miscount, Program, Put, Sleep, Submit
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.trial import run
 from tests.spec.variations import FAR
 from tests.zoo.transplant import Mutation, planted
 
 ROWS, CALLS, ACTOR = "minray.util.state.rows", "minray.api.calls", "minray.actor"
+SWAPPED = """
+ips = {info.node_id: info.ip for info in found.nodes}
+found = found._replace(living=[("DRIVER", *rest) for _, *rest in found.living])
+"""
 WRONG_ANSWERS = {
     "list_named_actors": Mutation(ACTOR, "named_actors", 'info.state != "DEAD" and not info.is_ending', "info.start_time"),
     "available": Mutation(CALLS, "available_resources", "report.available", '{**report.available, "ghost": 10_000}'),
@@ -33,6 +37,16 @@ WRONG_ANSWERS = {
     "list_workers": Mutation(ROWS, "worker_listing", "found.living", "found.living[1:]"),
     "list_jobs": Mutation(ROWS, "job_state", '"SUCCEEDED" if info.end_time else "RUNNING"', '"SUCCEEDED"'),
     "list_tasks": Mutation(ROWS, "task_state", "task.state", '"RUNNING"'),
+    "list_workers shows": Mutation(ROWS, "worker_listing", "ips = {info.node_id: info.ip for info in found.nodes}", SWAPPED),
+    "and its pid is": Mutation(ROWS, "job_state", "str(info.driver_pid)", '"1"'),
+    "an impossible job": Mutation(ROWS, "job_state", "int(info.end_time * MS) or None", "int(info.end_time * MS)"),
+    "says that a task has finished": Mutation(ROWS, "task_state", "task.error_type or None", '"WORKER_DIED"'),
+    "says that a task was in a worker": Mutation(
+        ROWS,
+        "task_state",
+        "(process.worker_id if process is not None else task.worker_id).hex() or None",
+        '"0123456789"',
+    ),
 }
 """Words of a problem -> the mistake that causes it and leaves all tables empty."""
 PROGRAM = Program(
@@ -62,6 +76,23 @@ def test_wrong_answers_of_a_settled_cluster_are_seen(words: str) -> None:
         found = run(Scenario(PROGRAM, WORLD)).problems
     assert found and all(problem.startswith("state: ") for problem in found)
     assert any(words in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        ("restarts, and it is", Mutation(ROWS, "actor_state", "info.restarts", "info.restarts + 1")),
+        ("list_objects is wrong", Mutation(ROWS, "object_states", '"DRIVER" if use.is_driver else "WORKER"', '"WORKER"')),
+        ("bytes, and it has", Mutation(ROWS, "object_states", "use.size", "use.size + 1")),
+    ],
+)
+def test_wrong_answers_about_what_lives_on_are_seen(words: str, mistake: Mutation) -> None:
+    """A driver that stays holds the argument of an actor."""
+    operations = (Put("put", padding=1000), Create("stays", ("put",), called="stays", detached=True, max_restarts=-1))
+    scenario = Scenario(Program((Body(operations),)), World((Node(), Node()), inline_limit=100))
+    assert run(scenario).problems == ()
+    with planted([mistake]):
+        assert any(words in problem for problem in run(scenario).problems)
 
 
 def test_a_name_that_still_finds_a_dead_actor_is_seen() -> None:

@@ -112,6 +112,7 @@ IN_SIMULATION_ONLY = (
     "Look", "Founding", "Endowment", "Grumbling", "Hooked", "Spoiled", "Homecoming", "Contest", "Burdens", "Luggage",
     "Benches", "Line", "Booths", "Homeless", "Smuggled", "Tower", "Inquiry", "Customs", "Bouquet",
     "Overtaken", "Fickle", "Held", "Stopped", "Poured", "Crowd", "Hasty", "Rush", "Remade", "Brief",
+    "Census",
 )  # fmt: skip
 """Operations that only the simulation can judge or afford.
 

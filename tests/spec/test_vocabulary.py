@@ -24,6 +24,7 @@ from tests.spec.brief import ENDS as LAST
 from tests.spec.brief import STATES, Brief
 from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
+from tests.spec.census import CLERKS, Census
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
 from tests.spec.customs import CUSTOMS, Customs
@@ -80,6 +81,7 @@ from tests.spec.vocabulary import (
     with_vocabulary,
 )
 from tests.spec.wishes import ActorWishes, CallWishes, TaskWishes
+from tests.zoo.transplant import Mutation, planted
 
 NODES = with_riches(with_slots((Node(2, num_gpus=1), Node(1)), 9))
 NODES_THAT_DIE = (
@@ -234,6 +236,30 @@ def test_g31_an_actor_that_ends_at_any_stage_of_its_creation_leaves_its_name_to_
     assert not verdict.problems and len(verdict.histories[0]) == len(stories)
 
 
+@pytest.mark.parametrize("clerk", CLERKS)
+def test_the_state_api_shows_all_things_of_a_driver_in_every_field(clerk: str) -> None:
+    stories = [Census(str(options), clerk, *options) for options in itertools.product((False, True), repeat=4)]
+    assert not crossed(*stories).problems
+
+
+@pytest.mark.parametrize(
+    ("symbol", "fragment", "replacement", "field"),
+    [
+        ("task_state", "to_floats(task.resources)", "{}", "required_resources"),
+        ("task_state", "task.error_type or None", "None", "error_type"),
+        ("actor_state", "job_of_actor(info.actor_id).hex()", "''", "job_id"),
+        ("placement_group_state", "group.job_id.hex()", "''", "creator_job_id"),
+        ("placement_group_state", "bundle.node_id.hex() or None", "None", "node_id"),
+        ("object_states", "use.task_status", "'NIL'", "task_status"),
+        ("object_states", "use.reference_type", "'LOCAL_REFERENCE'", "reference_type"),
+    ],
+)
+def test_a_wrong_field_of_the_state_api_is_a_problem(symbol: str, fragment: str, replacement: str, field: str) -> None:
+    with planted([Mutation("minray.util.state.rows", symbol, fragment, replacement)]):
+        problems = crossed(Census("census")).problems
+    assert any(problem.startswith("G1: look") and field in problem for problem in problems)
+
+
 @pytest.mark.parametrize("way", ["poll", "wait without a pause"])
 def test_polls_that_never_wait_bring_a_value_from_another_node(way: str) -> None:
     stories = [
@@ -267,7 +293,7 @@ def test_what_a_driver_begins_at_the_last_moment_ends_with_its_job(end: Any) -> 
 def test_most_programs_have_stories_in_which_rare_things_meet() -> None:
     programs = [with_crossings(PLAIN, Random(seed)) for seed in range(300)]
     told = [operation for program in programs for operation in program.walk() if isinstance(operation, Story)]
-    assert {type(story) for story in told} == {Held, Stopped, Poured, Crowd, Rush, Brief} and 500 < len(told) < 900
+    assert {type(story) for story in told} == {Held, Stopped, Poured, Crowd, Rush, Brief, Census} and 500 < len(told) < 900
     assert all(FORCE not in story.stops for story in told if isinstance(story, Stopped) and story.place != TASK)
 
 

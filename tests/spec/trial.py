@@ -235,7 +235,7 @@ def _drive(
             found.append(f"L1: a driver ended with {driver.exception()!r}")
     found += [*residue(cluster, ("driver", "worker"), lost), *watch.look_at_rest()]
     found += [*unfinished(cluster, frozenset(lost)), *unheard(cluster, program, gone | program.leavers(), blows)]
-    found += ask_again(cluster, program, lost)
+    found += ask_again(cluster, program, lost, attempts.places())
     verdict_is_in = True
     for driver in drivers:
         if not driver.done():

@@ -18,6 +18,7 @@ from tests.spec.bouquets import Bouquet
 from tests.spec.brief import ENDS, STATES, Brief
 from tests.spec.bundles import Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
+from tests.spec.census import CLERKS, Census
 from tests.spec.closures import Closure
 from tests.spec.contests import Contest
 from tests.spec.customs import CUSTOMS, Customs
@@ -440,6 +441,10 @@ def _brief(name: str, random: Random) -> Story:
     return Brief(name, random.choice(STATES), ends, random.random() < 0.7, is_detached, is_called, pause_s)
 
 
+def _census(name: str, random: Random) -> Story:
+    return Census(name, random.choice(CLERKS), *(random.random() < 0.5 for _ in range(4)))
+
+
 def _remade(name: str, random: Random) -> Story:
     arguments = tuple(random.choice(ARGUMENTS) for _ in range(random.randint(0, 3)))
     pause_s = random.choice((0.1, 1.0, 5.0, 15.0))
@@ -453,7 +458,7 @@ def _hasty(name: str, random: Random) -> Story:
 
 
 CROSSINGS: tuple[Callable[[str, Random], Story], ...] = (
-    _held, _held, _held, _stopped, _stopped, _stopped, _poured, _poured, _crowd, _rush, _rush, _brief,
+    _held, _held, _held, _stopped, _stopped, _stopped, _poured, _poured, _crowd, _rush, _rush, _brief, _census,
 )  # fmt: skip
 ODD_STORIES: tuple[Callable[[str, Random], Story], ...] = (
     _homeless, _homeless, _smuggled, _tower, _inquiry, _booths, _bouquet, _overtaken, _fickle,
