@@ -106,6 +106,19 @@ def test_what_is_done_with_a_group_is_told_one_after_the_other() -> None:
     tell(story)
 
 
+def test_all_who_wait_for_what_is_told_of_a_group_go_on() -> None:
+    async def story(asker: Asker) -> None:
+        group = asker.create()
+        waiters = [asker.begin(asker.groups.settle(group.group_id)) for _ in range(2)]
+        await turns()
+        assert not any(waiter.done() for waiter in waiters)
+        asker.peers.take(CreatePlacementGroup).answer(CreatePlacementGroupReply())
+        await turns()
+        assert all(waiter.done() for waiter in waiters)
+
+    tell(story)
+
+
 def test_others_may_hear_of_a_group_when_the_gcs_has() -> None:
     async def story(asker: Asker) -> None:
         group = asker.create()

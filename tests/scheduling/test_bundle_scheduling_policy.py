@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minray.common.bundles import PACK, SPREAD, STRATEGIES, STRICT_PACK, STRICT_SPREAD
@@ -32,6 +32,15 @@ def all_ways(bundles: list[ResourceSet], nodes: dict[bytes, ResourceSet]) -> lis
     return [ways for ways in itertools.product(nodes, repeat=len(bundles)) if is_possible(ways, bundles, nodes)]
 
 
+ONE_HAS_TO_MOVE = (
+    [{"CPU": 4}, {"CPU": 0, "GPU": 1}, {"CPU": 0, "GPU": 1}],
+    [{"CPU": 4, "GPU": 1}, {"CPU": 4}, {"CPU": 0, "GPU": 1}],
+)
+"""Bundles and nodes. Each bundle fits on two nodes, and the first must leave its best node to another one."""
+
+
+@example(*ONE_HAS_TO_MOVE, STRICT_SPREAD)
+@example(*ONE_HAS_TO_MOVE, SPREAD)
 @given(bundle_lists, node_lists, st.sampled_from(STRATEGIES))
 def test_g105_the_strict_strategies_find_a_way_if_there_is_one(
     bundles: list[ResourceSet], nodes: list[ResourceSet], strategy: str

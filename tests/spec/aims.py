@@ -5,6 +5,7 @@ Each step leaves most worlds as they are, and worlds that are made for other fau
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from random import Random
 
 import msgspec
@@ -24,6 +25,20 @@ LATE_REQUESTS = (
     "KvPut",
 )  # fmt: skip
 """Requests of something that no process gives back if they come after their sender's death."""
+TALK: Mapping[str, tuple[str, ...]] = {
+    "Held": ("store", "value", "borrowing", "freeing"),
+    "Stopped": ("task", "cancellation", "call of an actor", "end of an actor", "generator"),
+    "Poured": ("generator", "freeing", "borrowing"),
+    "Crowd": ("birth of a placement group", "end of a placement group", "lease"),
+    "Rush": ("lease", "task", "cancellation"),
+    "Brief": ("birth of an actor", "end of an actor"),
+    "Remade": ("store", "value", "freeing"),
+    "Census": ("introspection", "call of an actor"),
+}
+"""Story -> the conversations that it holds."""
+ALL_QUIET = ("duplicate", "break", "delay")
+OFTEN = {"duplicate": (0.1, 0.4), "break": (0.02, 0.1, 0.4), "delay": (0.1, 0.4)}
+"""Kind of fault -> its rates in an aimed conversation."""
 SENDERS = ("worker/", "worker/", "driver/", "raylet/n", "gcs")
 """Roles whose last messages come late."""
 
@@ -54,6 +69,21 @@ def with_conversations(world: World, random: Random) -> World:
     rates |= {"reset": random.choice((0.02, 0.1))} if "reset" in further else {}
     budget = world.budget + ("reset" in further)
     return msgspec.structs.replace(world, rates=rates, budget=budget, aims=_any_conversation(random), aimed=further)
+
+
+def with_talk_of_stories(world: World, stories: Collection[str], random: Random) -> World:
+    """In half of the worlds without other aims, aim quiet faults at a conversation that the program's stories hold.
+
+    Nodes may come and go meanwhile, or processes lack memory: these faults take nothing from the budget.
+    """
+    talk = [conversation for story in sorted(stories) for conversation in TALK.get(story, ())]
+    has_aim = bool(world.struck_tasks or world.aimed) or not world.rates.keys().isdisjoint(("last_words", "rift"))
+    if has_aim or not world.rates or not talk or random.random() < 0.5:
+        return world
+    kinds = random.choice((("duplicate",), ("break",), ("duplicate", "break"), ("delay",), ("break", "delay"), ALL_QUIET))
+    rates = world.rates | {kind: random.choice(OFTEN[kind]) for kind in kinds}
+    aimed = ("delay",) if "delay" in kinds else ()
+    return msgspec.structs.replace(world, rates=rates, aims=CONVERSATIONS[random.choice(talk)], aimed=aimed)
 
 
 def with_late_messages(world: World, random: Random) -> World:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 TIMEOUT = "GetTimeoutError"
 REMOVED = "TaskPlacementGroupRemoved"
+LATE, UNTOLD = "late", "made, and ready() does not say so"
+"""Outcomes of a group in which no task was begun."""
 PATIENCE_S = 120.0
 """Seconds for which it waits for a group, or a task in it. A group that has lost a node may be impossible from then on."""
 
@@ -60,8 +62,8 @@ class Bundles(Story, frozen=True):
             bundle_label_selector=labels,
         )
         try:
-            if not self.waits_for(group):
-                return [("value", "late")]
+            if trouble := self.waits_for(group):
+                return [("value", trouble)]
             refs = [self._visit(group, index) for index in range(self.bundles)]
             looks = [look_at(ref, PATIENCE_S) for ref in refs]
             return [("value", group.id.hex()), *looks]
@@ -72,9 +74,9 @@ class Bundles(Story, frozen=True):
         """Resources of each bundle."""
         return {BERTH: 1}
 
-    def waits_for(self, group: Any) -> bool:
-        """Wait for the group as long as it may take, and return whether it is ready."""
-        return bool(group.wait(PATIENCE_S if self.is_possible(count_nodes()) else self.pause_s))
+    def waits_for(self, group: Any) -> str:
+        """Wait for the group as long as it may take; return an empty text if it is ready, LATE or UNTOLD."""
+        return "" if group.wait(PATIENCE_S if self.is_possible(count_nodes()) else self.pause_s) else LATE
 
     def _visit(self, group: Any, index: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(group, index, self.captures)
@@ -99,8 +101,10 @@ class Bundles(Story, frozen=True):
         losses = reading.model.losses
         (_, group), *looks = outcome["looks"]
         is_certain = not (losses.may_move_bundles() or outcome["has_changed"])
-        if is_certain and self.has_room_for_sure and (group != "late") != self.is_possible(outcome["nodes"]):
+        if is_certain and self.has_room_for_sure and (group != LATE) != self.is_possible(outcome["nodes"]):
             yield f"G104: {self.name} with {self.strategy} on {outcome['nodes']} nodes: {group}"
+        if is_certain and group == UNTOLD:
+            yield f"G104: {self.name} was made, and ready() does not say so"
         for kind, shown in looks:
             if kind == "error" and shown not in self.errors(losses):
                 yield f"G17: a task in {self.name} shows {shown}; allowed: {sorted(self.errors(losses)) or 'no error'}"
@@ -127,10 +131,11 @@ class Benches(Bundles, frozen=True):
     def bundle(self) -> dict[str, float]:
         return {BERTH: 1, "CPU": 1}
 
-    def waits_for(self, group: Any) -> bool:
+    def waits_for(self, group: Any) -> str:
         ready = group.ready()
-        is_ready = bool(group.wait(self.impatience_s)) or bool(group.wait(10.0))
-        return look_at(ready, PATIENCE_S)[0] == "value" if is_ready else False
+        if not (group.wait(self.impatience_s) or group.wait(10.0)):
+            return LATE
+        return "" if look_at(ready, PATIENCE_S)[0] == "value" else UNTOLD
 
     def _visit(self, group: Any, index: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(group, index, self.captures)
@@ -148,8 +153,8 @@ class Booths(Bundles, frozen=True):
     def needs(self) -> dict[str, float]:
         return {"GPU": 1}
 
-    def waits_for(self, group: Any) -> bool:
-        return bool(group.wait(0)) or bool(group.wait(10.0))
+    def waits_for(self, group: Any) -> str:
+        return "" if group.wait(0) or group.wait(10.0) else LATE
 
     def _visit(self, group: Any, index: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(group, index)
@@ -166,8 +171,8 @@ class Crowd(Bundles, frozen=True):
     def bundle(self) -> dict[str, float]:
         return {BERTH: 1, "CPU": 1}
 
-    def waits_for(self, group: Any) -> bool:
-        return bool(group.wait(10.0))
+    def waits_for(self, group: Any) -> str:
+        return "" if group.wait(10.0) else LATE
 
     def _visit(self, group: Any, index: int) -> Any:
         others = [self._strategy(group, other) for other in (-1, index, -1)]

@@ -27,6 +27,7 @@ from minray.util.state import (
     list_workers,
 )
 from minray.util.state.exception import RayStateApiException
+from tests.spec.filled import filled
 from tests.spec.stage import ZONE
 from tests.spec.stories import Look, Story, look_at
 from tests.spec.wishes import NO_ZONE
@@ -46,6 +47,8 @@ TABLES: dict[str, Any] = {
 PLAIN, ASYNC, THREADED = "plain", "async", "threaded"
 CLERKS = (PLAIN, ASYNC, THREADED)
 """Kinds of the actor."""
+ARRAY_BYTES = 40
+"""Bytes of an array among the arguments of tasks, calls and constructors."""
 SIZE = 400
 """Bytes of the value that was put, more than worlds with stores keep in messages."""
 LONG_S = 3000.0
@@ -111,7 +114,7 @@ class Things:
         """Name of the actor and of the group, and place of the notes of where things are."""
         self._class = "AsyncClerk" if story.clerk == ASYNC else "Clerk"
         many: dict[str, Any] = {"num_cpus": 0, "max_retries": -1}
-        self._rest = rest.options(**many, **self._named("resting")).remote(self._room)
+        self._rest = rest.options(**many, **self._named("resting")).remote(self._room, _array())
         ends.callback(_end_task, self._rest)
         self._waits = take.options(**many, **self._named("waiting")).remote(self._rest)
         self._homeless = take.options(**many, resources=NOWHERE, **self._named("homeless")).remote(0)
@@ -119,12 +122,13 @@ class Things:
         self._done = take.options(**many, **self._named("done")).remote(0)
         self._failed = fail.options(num_cpus=0, max_retries=0, **self._named("failed")).remote()
         kind = {PLAIN: Clerk, THREADED: Clerk.options(max_concurrency=2), ASYNC: AsyncClerk}[story.clerk]
-        self._actor = kind.options(num_cpus=0, max_restarts=-1, max_task_retries=-1, name=self._room).remote(self._room)
+        for_ever: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
+        self._actor = kind.options(**for_ever, name=self._room).remote(self._room, _array())
         ends.callback(minray.kill, self._actor)
         if story.restarts:
             look_at(self._actor.say.remote(), PATIENCE_S)
             minray.kill(self._actor, no_restart=False)
-        self._calls = [self._actor.work.remote(LONG_S) for _ in range(3)]
+        self._calls = [self._actor.work.remote(LONG_S, _array()) for _ in range(3)]
         inner = minray.put(0)
         self._inner, self._box, self._value = inner.hex(), minray.put([inner]), minray.put(b"c" * SIZE)
         self._left = self._leave_tasks() if story.leaves_tasks else []
@@ -305,6 +309,17 @@ def _pending(state: str) -> Row:
     return {"state": state, "node_id": None, "worker_id": None, "worker_pid": None, "error_type": None, "attempt_number": 0}
 
 
+def _array() -> Any:
+    """A small array, which travels beside the pickle stream."""
+    return filled(ARRAY_BYTES, 7)
+
+
+def check(array: Any) -> None:
+    """Raise ValueError if an array has changed on its way."""
+    if array.tobytes() != bytes([7]) * ARRAY_BYTES:
+        raise ValueError("the array has changed")
+
+
 def say_where(room: str, key: str) -> None:
     """Write down where this runs."""
     context = minray.get_runtime_context()
@@ -313,7 +328,8 @@ def say_where(room: str, key: str) -> None:
 
 
 @minray.remote
-def rest(room: str) -> None:
+def rest(room: str, array: Any) -> None:
+    check(array)
     say_where(room, "rest")
     time.sleep(LONG_S)
 
@@ -337,13 +353,15 @@ def fail() -> None:
 class Clerk:
     """An actor at work."""
 
-    def __init__(self, room: str) -> None:
+    def __init__(self, room: str, array: Any) -> None:
+        check(array)
         say_where(room, "clerk")
 
     def say(self) -> None:
         pass
 
-    def work(self, seconds: float) -> None:
+    def work(self, seconds: float, array: Any) -> None:
+        check(array)
         time.sleep(seconds)
 
 
@@ -373,11 +391,13 @@ class Employer:
 class AsyncClerk:
     """An async actor at work."""
 
-    def __init__(self, room: str) -> None:
+    def __init__(self, room: str, array: Any) -> None:
+        check(array)
         say_where(room, "clerk")
 
     async def say(self) -> None:
         pass
 
-    async def work(self, seconds: float) -> None:
+    async def work(self, seconds: float, array: Any) -> None:
+        check(array)
         await asyncio.sleep(seconds)

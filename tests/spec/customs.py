@@ -102,10 +102,10 @@ def _iterates(_seconds: float) -> list[Look]:
     sources = [iterate, AsyncIterating.remote().iterate, Iterating.remote().iterate]
     looks = []
     for source in sources:
-        refs = list(source.options(num_returns="streaming").remote(2))
-        looks += [look_at(ref) for ref in refs]
-        kind, shown = look_at(next(source.options(num_returns="streaming").remote(-1)))
-        looks.append(("value", RAISED) if (kind, shown) == ("error", RAISED) else (kind, shown))
+        shown = [look_at(ref) for ref in source.options(num_returns="streaming").remote(2)]
+        looks += [*shown, *shown[-1:] * (2 - len(shown))]  # an error ends it early
+        last = look_at(next(source.options(num_returns="streaming").remote(-1)))
+        looks.append(("value", RAISED) if last == ("error", RAISED) else last)
     return looks
 
 

@@ -20,6 +20,7 @@ from tests.spec.aims import (
     with_late_messages,
     with_posthumous_messages,
     with_silence,
+    with_talk_of_stories,
 )
 from tests.spec.bouquets import Bouquet
 from tests.spec.bundles import Bundles
@@ -52,6 +53,7 @@ from tests.spec.programs import (
 )
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.scenes import with_scenes
+from tests.spec.stories import Story
 from tests.spec.variations import (
     FAR,
     with_async_actors,
@@ -310,6 +312,8 @@ def with_rare_words(scenario: Scenario) -> Scenario:
         world = with_departures_of_hosts(world, Random(f"departures of hosts of {scenario.seed}"))
     world = with_second_thoughts(world, Random(f"second thoughts of {scenario.seed}"))
     world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
+    stories = {type(one).__name__ for one in program.walk() if isinstance(one, Story)}
+    world = with_talk_of_stories(world, stories, Random(f"talk of stories of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
 
 

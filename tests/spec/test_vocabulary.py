@@ -22,7 +22,7 @@ from tests.spec.awkward import PLACES, Awkward
 from tests.spec.bouquets import Bouquet
 from tests.spec.brief import ENDS as LAST
 from tests.spec.brief import STATES, Brief
-from tests.spec.bundles import Benches, Booths, Bundles, Crowd
+from tests.spec.bundles import UNTOLD, Benches, Booths, Bundles, Crowd
 from tests.spec.burdens import Burdens
 from tests.spec.census import CLERKS, Census
 from tests.spec.closures import Closure
@@ -519,6 +519,8 @@ def test_g104_g105_bundles_are_where_their_strategy_says() -> None:
     assert broken(packed, {"looks": [("value", "late")], "nodes": 2, "has_changed": False}) == {"G104"}
     assert broken(packed, {"looks": [("value", "late")], "nodes": 2, "has_changed": True}) == set()
     assert broken(spread, {"looks": [("value", "late")], "nodes": 1, "has_changed": False}) == set()
+    assert broken(Benches("s"), {"looks": [("value", "late")], "nodes": 2, "has_changed": False}) == set()
+    assert broken(Benches("s"), {"looks": [("value", UNTOLD)], "nodes": 2, "has_changed": False}) == {"G104"}
 
 
 def test_wishes_are_said_and_change_no_outcome() -> None:
