@@ -77,7 +77,7 @@ class Cluster:
     async def create(self, number: int, cpus: int = 0) -> None:
         shape = LeaseShape((("CPU", 10_000),), SchedulingStrategy(), RuntimeEnvInfo(), self.job_id)
         placement = [("CPU", cpus * 10_000)] if cpus else []
-        creation = protocol.ActorCreation(b"t" * 24, shape, placement, b"header", b"args")
+        creation = protocol.ActorCreation(b"t" * 24, shape, placement, b"header", b"args", inline_buffers=(b"buffer",))
         await self.ask(protocol.CreateActor(self.actor_id(number), creation))
 
     async def grant(self, worker: str, node: str = "a") -> tuple[PushTask, Call]:

@@ -94,6 +94,17 @@ async def test_a_raylet_that_names_another_has_that_asked_for_a_new_lease(it: Cl
 
 
 @story
+async def test_g35_a_worker_is_sent_all_of_the_constructors_call(it: Cluster) -> None:
+    await it.register(1)
+    await it.create(1)
+    push, constructor = await it.grant("w")
+    assert (push.task_id, push.attempt, push.header, push.args) == (b"t" * 24, 0, b"header", b"args")
+    assert (push.arguments, push.nested, push.inline_buffers) == ((), (), (b"buffer",))
+    constructor.reply(PushTaskReply(OK, (), 0))
+    await it.until(1, ALIVE)
+
+
+@story
 async def test_a_raylet_that_refuses_is_asked_again_after_a_pause(it: Cluster) -> None:
     await it.register(1, max_restarts=1)
     await it.create(1)

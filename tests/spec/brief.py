@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import minray
+from minray.exceptions import RayError
 from tests.spec.frees import FREED
 from tests.spec.stopped import DIED, OWN
 from tests.spec.stories import Look, Story, look_at, of_anything
@@ -21,7 +22,10 @@ QUICK, SLOW, STARVES, HOMELESS = "quick", "slow", "starves", "homeless"
 STATES = (QUICK, QUICK, SLOW, STARVES, HOMELESS)
 """States of a creation, as often as they are drawn: a moment, a slow constructor, a late argument, a place that is not."""
 KILL, RESTART, DROP, LEAVE, OTHER = "kill", "restart and kill", "drop", "leave", "killed in a task"
-ENDS = (KILL, RESTART, DROP, LEAVE, OTHER)
+ORPHAN = "its owner is killed"
+ENDS = (KILL, RESTART, DROP, LEAVE, OTHER, ORPHAN)
+ASKED_S = 6.0
+"""Seconds after which a process asks again about an actor of which nobody has told it."""
 SLOW_S = 0.4
 """Seconds of a slow constructor, and after which a late argument is made."""
 PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.05
@@ -30,7 +34,7 @@ LEFT, KILLED = ("error", "ActorDiedError"), ("value", None)
 """Outcomes of the calls that end an actor from inside and from another process."""
 NOWHERE = {"nowhere": 1.0}
 """Resources that no node has."""
-ENDED, DEAD, FREE, TAKEN = "ended", "dead", "free", "taken"
+ENDED, DEAD, FREE, TAKEN, FOUND = "ended", "dead", "free", "taken", "found by its name when a call has said that it left"
 
 
 class Brief(Story, frozen=True):
@@ -49,39 +53,51 @@ class Brief(Story, frozen=True):
     def tell(self) -> list[Look]:
         looks = []
         for end in self.ends:
-            actor = self._begin()
+            parent = Parent.remote() if end == ORPHAN else None
+            try:
+                actor = self._begin(parent)
+            except RayError as error:  # of the parent
+                return [("error", type(error).__name__)] * len(self.wanted())
             if actor is None:
                 return [*looks, ("value", TAKEN)]
             call = actor.say.remote() if self.is_called else None
             time.sleep(self.pause_s)
-            again = self._end(actor, end)
-            del actor
+            last = self._end(actor, end, parent)
+            del actor, parent
             looks += [_outcome(look_at(call))] if call is not None else []
-            looks += [_outcome(look_at(again))] if again is not None else []
+            looks += last
         return [*looks, ("value", self._name_at_the_end())]
 
-    def _begin(self) -> Any:
-        """Create an actor as soon as its name is free; None: it never is."""
-        options: dict[str, Any] = {"max_restarts": -1, "lifetime": "detached" if self.is_detached else None}
+    def _begin(self, parent: Any) -> Any:
+        """Create an actor as soon as its name is free, or have its parent do so; None: it never is."""
+        lifetime = "detached" if self.is_detached and parent is None else None
+        options: dict[str, Any] = {"max_restarts": -1, "lifetime": lifetime}
         options |= {"name": f"mayfly {self.name}"} if self.is_named else {}
         options |= {"resources": NOWHERE} if self.state == HOMELESS else {}
         argument = late.remote() if self.state == STARVES else None
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             try:
-                return Mayfly.options(**options).remote(SLOW_S if self.state == SLOW else 0.0, argument)
+                seconds = SLOW_S if self.state == SLOW else 0.0
+                if parent is None:
+                    return Mayfly.options(**options).remote(seconds, argument)
+                return minray.get(parent.bear.remote(options, seconds, [argument]))
             except ValueError:  # the last one is not dead yet
                 time.sleep(LOOK_AGAIN_S)
         return None
 
-    def _end(self, actor: Any, end: str) -> Any:
+    def _end(self, actor: Any, end: str, parent: Any) -> list[Look]:
         """Let it end, and call it once more if that can be."""
         if self._is_dropped(end):
-            return None
+            return []
         if end == LEAVE and self.state != HOMELESS:
-            left = actor.leave.remote()
+            left, behind = actor.leave.remote(), actor.say.remote()
+            if look_at(behind) == LEFT and self._is_found():
+                return [("value", FOUND)]
             if look_at(left) != LEFT:  # the call was lost with the actor's node, and the actor begins again
                 minray.kill(actor)
+        elif end == ORPHAN:
+            minray.kill(parent)
         elif end == OTHER:
             if look_at(kill.remote(actor)) != KILLED:
                 minray.kill(actor)
@@ -89,7 +105,17 @@ class Brief(Story, frozen=True):
             if end == RESTART:
                 minray.kill(actor, no_restart=False)
             minray.kill(actor)
-        return actor.say.remote()
+        return [_outcome(look_at(actor.say.remote()))]
+
+    def _is_found(self) -> bool:
+        """Whether the name still finds an actor. The gcs knows of an exit before a caller does."""
+        if not self.is_named:
+            return False
+        try:
+            minray.get_actor(f"mayfly {self.name}")
+        except ValueError:
+            return False
+        return True
 
     def _is_dropped(self, end: str) -> bool:
         """A detached actor is killed instead, and one whose call waits for ever, which keeps it alive."""
@@ -97,13 +123,11 @@ class Brief(Story, frozen=True):
 
     def _name_at_the_end(self) -> str:
         until = time.monotonic() + PATIENCE_S
-        while self.is_named and time.monotonic() < until:
-            try:
-                minray.get_actor(f"mayfly {self.name}")
-            except ValueError:
-                return FREE
+        while is_found := self._is_found():
+            if time.monotonic() > until:
+                break
             time.sleep(LOOK_AGAIN_S)
-        return TAKEN if self.is_named else FREE
+        return TAKEN if is_found else FREE
 
     def wanted(self) -> list[Any]:
         looks = 0
@@ -115,7 +139,7 @@ class Brief(Story, frozen=True):
         return of_anything(losses) | {FREED}
 
     def busy_s(self) -> float:
-        return len(self.ends) * (self.pause_s + 4 * SLOW_S)
+        return len(self.ends) * (self.pause_s + 4 * SLOW_S) + self.ends.count(ORPHAN) * ASKED_S
 
     def events(self) -> set[str]:
         return {"used", "dropped"} if any(map(self._is_dropped, self.ends)) else {"used"}
@@ -135,6 +159,15 @@ def late() -> None:
 @minray.remote(num_cpus=0)
 def kill(actor: Any) -> None:
     minray.kill(actor)
+
+
+@minray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class Parent:
+    """Owns an actor."""
+
+    def bear(self, options: dict[str, Any], seconds: float, argument: list[Any]) -> Any:
+        """``argument``: the argument, perhaps a reference, in a list."""
+        return Mayfly.options(**options).remote(seconds, argument[0])
 
 
 @minray.remote(num_cpus=0)

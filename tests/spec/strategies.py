@@ -43,6 +43,7 @@ from tests.spec.patterns import (
     with_rations,
     with_relays,
 )
+from tests.spec.poured import SIZES, Poured
 from tests.spec.programs import (
     Body,
     Get,
@@ -289,7 +290,7 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     program = with_new_stories(program, Random(f"new stories of {scenario.seed}"))
     program = with_lines(program, Random(f"lines of {scenario.seed}"))
     program = with_odd_stories(program, Random(f"odd stories of {scenario.seed}"))
-    program = with_crossings(program, Random(f"crossings of {scenario.seed}"))
+    program = with_crossings(program, Random(f"crossings of {scenario.seed}"), keeps_drivers(world))
     if len(world.nodes) > 1 and world.inline_limit and _loses_nodes(world):
         program = with_remakes(program, Random(f"remakes of {scenario.seed}"))
     program = with_setup_hooks(program, Random(f"setup hooks of {scenario.seed}"))
@@ -304,7 +305,8 @@ def with_rare_words(scenario: Scenario) -> Scenario:
         world = msgspec.structs.replace(world, nodes=(head, *others))
     if any(isinstance(one, Bouquet) for one in program.walk()):
         world = with_few_references(world, Random(f"few references of {scenario.seed}"))
-    if any(isinstance(one, Fickle) for one in program.walk()):
+    pours_much = any(isinstance(one, Poured) and one.size == max(SIZES) for one in program.walk())
+    if any(isinstance(one, Fickle) for one in program.walk()) or (pours_much and scenario.seed % 3 == 0):
         world = with_lost_items(world, Random(f"lost items of {scenario.seed}"))
     if any(isinstance(one, Overtaken) for one in program.walk()):
         world = with_silence(world, Random(f"silence of {scenario.seed}"))

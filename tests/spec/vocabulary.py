@@ -201,11 +201,20 @@ def with_odd_stories(program: Program, random: Random) -> Program:
     return _with_story(program, random, lambda number: random.choice(ODD_STORIES)(f"odd{number}", random))
 
 
-def with_crossings(program: Program, random: Random) -> Program:
-    """In most programs, let drivers tell some stories in which rare things meet; for the simulation only."""
+def with_crossings(program: Program, random: Random, keeps_drivers: bool = True) -> Program:
+    """In most programs, let drivers tell some stories in which rare things meet; for the simulation only.
+
+    A driver that may be killed (not ``keeps_drivers``) could leave a detached actor behind, and makes none.
+    """
     if random.random() >= 0.75:
         return program
-    return _with_some(program, random, random.randint(2, 4), lambda count: random.choice(CROSSINGS)(f"cross{count}", random))
+
+    def write(count: int) -> Story:
+        story = random.choice(CROSSINGS)(f"cross{count}", random)
+        is_too_bold = isinstance(story, Brief) and not keeps_drivers
+        return msgspec.structs.replace(story, is_detached=False) if is_too_bold else story
+
+    return _with_some(program, random, random.randint(2, 4), write)
 
 
 def with_remakes(program: Program, random: Random) -> Program:

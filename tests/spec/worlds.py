@@ -325,7 +325,7 @@ def with_lost_nodes(world: World, random: Random) -> World:
 
 
 def with_lost_items(world: World, random: Random) -> World:
-    """In most of the worlds without other aimed faults, let a node with items die; for generators that are ``Fickle``."""
+    """In most of the worlds without other aimed faults, let a node with items die; for generators of large items."""
     if is_aimed(world) or world.loses_disk or random.random() < 0.2:
         return world
     more = tuple(Node(2) for _ in range(3 - len(world.nodes)))
