@@ -39,6 +39,8 @@ TALK: Mapping[str, tuple[str, ...]] = {
 ALL_QUIET = ("duplicate", "break", "delay")
 OFTEN = {"duplicate": (0.1, 0.4), "break": (0.02, 0.1, 0.4), "delay": (0.1, 0.4)}
 """Kind of fault -> its rates in an aimed conversation."""
+HEAVY = ("PushActorTask", "PushTask")
+"""Requests with heavy answers."""
 SENDERS = ("worker/", "worker/", "driver/", "raylet/n", "gcs")
 """Roles whose last messages come late."""
 
@@ -56,6 +58,11 @@ def is_aimed(world: World) -> bool:
 def is_taken(world: World) -> bool:
     """Whether a world is made for certain faults, or has faults that need all of its budget."""
     return is_aimed(world) or not world.rates.keys().isdisjoint(("memory", "spawn"))
+
+
+def _strikes_elsewhere(world: World) -> bool:
+    """Whether faults of a world strike certain steps or messages. Nodes may come and go all the same."""
+    return bool(world.struck_tasks or world.aimed) or not world.rates.keys().isdisjoint(("last_words", "rift"))
 
 
 def with_conversations(world: World, random: Random) -> World:
@@ -77,8 +84,7 @@ def with_talk_of_stories(world: World, stories: Collection[str], random: Random)
     Nodes may come and go meanwhile, or processes lack memory: these faults take nothing from the budget.
     """
     talk = [conversation for story in sorted(stories) for conversation in TALK.get(story, ())]
-    has_aim = bool(world.struck_tasks or world.aimed) or not world.rates.keys().isdisjoint(("last_words", "rift"))
-    if has_aim or not world.rates or not talk or random.random() < 0.5:
+    if _strikes_elsewhere(world) or not world.rates or not talk or random.random() < 0.5:
         return world
     kinds = random.choice((("duplicate",), ("break",), ("duplicate", "break"), ("delay",), ("break", "delay"), ALL_QUIET))
     rates = world.rates | {kind: random.choice(OFTEN[kind]) for kind in kinds}
@@ -139,13 +145,12 @@ def with_instants(world: World, random: Random) -> World:
     )
 
 
-def with_silence(world: World, random: Random) -> World:
-    """In half of the worlds, cut nodes off for long while answers travel between them; for programs with heavy answers."""
-    if is_taken(world) or len(world.nodes) == 1 or random.random() < 0.5:
+def with_silence(world: World, words: tuple[str, ...], random: Random) -> World:
+    """In half of the worlds, cut nodes off for long while these messages travel between them."""
+    if _strikes_elsewhere(world) or len(world.nodes) == 1 or random.random() < 0.5:
         return world
     rates = quiet_rates(world) | {"cut": random.choice((0.03, 0.1, 0.3))}
-    answers = ("PushActorTask", "PushTask")
-    return msgspec.structs.replace(world, rates=rates, budget=random.randint(1, 3), aims=answers, aimed=("cut",))
+    return msgspec.structs.replace(world, rates=rates, budget=random.randint(1, 3), aims=words, aimed=("cut",))
 
 
 def _any_conversation(random: Random) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from tests.spec.aims import (
+    HEAVY,
     is_aimed,
     quiet_rates,
     with_conversations,
@@ -25,6 +26,7 @@ from tests.spec.aims import (
 from tests.spec.bouquets import Bouquet
 from tests.spec.bundles import Bundles
 from tests.spec.conjunctions import with_conjunctions, with_more_nodes
+from tests.spec.conversations import CONVERSATIONS
 from tests.spec.fickle import Fickle
 from tests.spec.fragments import with_dropped_generators
 from tests.spec.frees import Free
@@ -52,6 +54,7 @@ from tests.spec.programs import (
     Put,
     has_wishes,
 )
+from tests.spec.rushes import Rush
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.scenes import with_scenes
 from tests.spec.stories import Story
@@ -309,7 +312,9 @@ def with_rare_words(scenario: Scenario) -> Scenario:
     if any(isinstance(one, Fickle) for one in program.walk()) or (pours_much and scenario.seed % 3 == 0):
         world = with_lost_items(world, Random(f"lost items of {scenario.seed}"))
     if any(isinstance(one, Overtaken) for one in program.walk()):
-        world = with_silence(world, Random(f"silence of {scenario.seed}"))
+        world = with_silence(world, HEAVY, Random(f"silence of {scenario.seed}"))
+    elif scenario.seed % 2 == 0 and any(isinstance(one, Rush) for one in program.walk()):
+        world = with_silence(world, CONVERSATIONS["lease"], Random(f"silence of leases of {scenario.seed}"))
     if any(isinstance(one, Group | Bundles) for one in program.walk()):
         world = with_departures_of_hosts(world, Random(f"departures of hosts of {scenario.seed}"))
     world = with_second_thoughts(world, Random(f"second thoughts of {scenario.seed}"))

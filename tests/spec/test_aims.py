@@ -11,7 +11,7 @@ import pytest
 import minray.protocol
 from minray.protocol.base import Request
 from tests.seeds import sample
-from tests.spec.aims import LATE_FREES, LATE_REQUESTS, with_posthumous_messages, with_silence
+from tests.spec.aims import HEAVY, LATE_FREES, LATE_REQUESTS, with_posthumous_messages, with_silence
 from tests.spec.conjunctions import CONDITIONS, ORDER, TOGETHER, pair_of, with_feature
 from tests.spec.conversations import CONVERSATIONS, MIXED
 from tests.spec.features import OF_PROGRAMS, PAIRS, features_of, pairs_of
@@ -122,7 +122,7 @@ def test_worlds_that_lose_a_message_for_good_are_not_posthumous() -> None:
 
 def test_worlds_of_heavy_answers_fickle_generators_and_bouquets_have_what_these_are_for() -> None:
     world, draws = World((Node(), Node())), [Random(seed) for seed in range(100)]
-    silent = [with_silence(world, random) for random in draws]
+    silent = [with_silence(world, HEAVY, random) for random in draws]
     assert 30 < sum("cut" in one.rates and one.budget > 0 for one in silent) < 70
     lost = [one for one in (with_lost_items(world, random) for random in draws) if one.moves]
     assert 60 < len(lost) < 100 and all(len(one.nodes) == 3 and one.inline_limit == 1 for one in lost)
