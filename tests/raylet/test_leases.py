@@ -371,6 +371,19 @@ async def test_g89_who_may_be_killed_for_memory_and_what_its_owner_hears(scene: 
 
 
 @scenario(cpus=2)
+async def test_g89_an_idle_worker_that_is_being_killed_gets_no_lease(scene: Scene) -> None:
+    await scene.until(lambda: len(scene.alive()) == 2)
+    pool, broker = scene.raylets["head"]._broker.pool, scene.raylets["head"]._broker
+    killed = list(pool.workers.values())
+    assert [pool.state(worker.worker_id) for worker in killed] == ["IDLE"] * 2
+    for worker in killed:
+        broker.kill_worker(worker, "too little memory")
+    assert [(pool.state(worker.worker_id), worker.doom) for worker in killed] == [("DYING", "too little memory")] * 2
+    _, reply = await scene.lease()
+    assert reply.worker is not None and reply.worker.worker_id not in {worker.worker_id for worker in killed}
+
+
+@scenario(cpus=2)
 async def test_g89_a_worker_that_may_be_killed_for_memory_has_the_time_of_its_grant(scene: Scene) -> None:
     oldest_id, _ = await scene.lease()
     await scene.nap(1)
