@@ -234,8 +234,12 @@ class UserThread:
             self.pause()
 
     def border(self) -> None:
-        """Pause; raise KeyboardInterrupt if an interrupt applies to what runs here now."""
+        """Pause; raise KeyboardInterrupt if an interrupt applies to what runs here now, also one that came while it ran."""
+        self._raise_interrupt()
         self.pause()
+        self._raise_interrupt()
+
+    def _raise_interrupt(self) -> None:
         interrupts, self._interrupts = self._interrupts, []
         for applies in interrupts:
             if applies():

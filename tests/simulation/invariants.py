@@ -104,7 +104,7 @@ class Watch:
         self.actors = ActorWatch(self.on_broken, self._gcs_actors, self._is_declared_dead)
         self.news = News(self.on_broken)
         self.deaths = Deaths(self.on_broken, cluster.world.loop)
-        self.repeats = Repeats(self.on_broken)
+        self.repeats = Repeats(self.on_broken, cluster.oracle.answers)
         self.order = Order(self.on_broken)
         self.unseen, self.figures, self.told = Unseen(), Figures(), Told(self.on_broken)
         self.victims = Victims(self.on_broken, cluster.world.loop)

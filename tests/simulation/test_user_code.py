@@ -152,6 +152,22 @@ def test_an_interrupt_reaches_only_what_it_is_meant_for(loop: SimLoop, user_code
     assert story == ["first sleeps well", "second interrupted at 12", "third sleeps well"]
 
 
+def test_an_interrupt_that_comes_while_a_fault_has_switched_away_ends_the_next_sleep(
+    loop: SimLoop, user_code: SimUserCode
+) -> None:
+    ends: list[float] = []
+
+    def work() -> None:
+        user_code.thread.stay_away(2)
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(100)
+        ends.append(user_code.time() - 500)
+
+    loop.world.call_later(1, user_code.interrupt, lambda: True)
+    run(loop, user_code, work)
+    assert ends == [2]
+
+
 def test_an_interrupt_before_anything_was_run_is_nothing(loop: SimLoop, user_code: SimUserCode) -> None:
     user_code.interrupt(lambda: True)
     loop.run_until_complete(asyncio.sleep(1))

@@ -135,7 +135,7 @@ def message(payload: bytes, *buffers: bytes) -> Sent:
 
 def test_g112_a_request_that_loses_its_buffers_when_it_is_repeated_is_seen() -> None:
     said: list[str] = []
-    repeats = Repeats(lambda _, text: said.append(text))
+    repeats = Repeats(lambda _, text: said.append(text), {})
     for number, one in enumerate((message(b"a", b"large"), message(b"b"), message(b"a", b"large"), message(b"a"))):
         repeats.on_send(ChannelEnd(Way(Named("worker"))), one, number << 20)
         assert bool(said) == (number == 3)

@@ -129,7 +129,10 @@ class Losses:
     """Charges of each task, call and actor; None: each may have suffered all losses."""
 
     def of(self, name: str, needs: Iterable[str] = ()) -> Losses:
-        """Losses that may have struck what goes by this name; ``needs``: tasks and calls whose values it takes."""
+        """Losses that may have struck what goes by this name; ``needs``: tasks and calls whose values it takes.
+
+        If nodes leave, its value moves to another node, which may be lost.
+        """
         if self.charges is None:
             return self
         charge = self.charges.of(name)
@@ -139,7 +142,7 @@ class Losses:
             self,
             deaths=min(self.deaths - self.memory, charge.deaths - charge.memory) + memory,
             nodes=self.nodes and charge.nodes,
-            objects=self.objects and (self.torn or nodes),
+            objects=self.objects and (self.torn or nodes or self.departures),
             silence=self.silence and charge.silence,
             preemptions=min(self.preemptions, charge.preemptions),
             memory=memory,
@@ -566,9 +569,13 @@ class Model:
         return 1 + retries + losses.preemptions + losses.memory
 
     def most_losses(self, task: Submit) -> float:
-        """How often deaths may make it run again. Each of several returns may be found lost alone, later than others."""
+        """How often deaths may make it run again. Each of several returns may be found lost alone, later than others.
+
+        A node that leaves moves values to others, whose deaths count then, too.
+        """
         losses = self.losses_of(task)
-        own = (losses.deaths - losses.memory) * (max(1, task.returns) if losses.objects else 1)
+        deaths = self.losses.deaths if losses.objects and losses.departures else losses.deaths
+        own = (deaths - losses.memory) * (max(1, task.returns) if losses.objects else 1)
         return own + self.lineage.most_remakings(task.name)
 
     def may_be_repeated(self, call: Call) -> bool:
