@@ -130,7 +130,7 @@ class Waits:
             self._on_broken("L1", f"{process.name} lets a wait for {call.most} values wait, which were here")
 
     def open_waits(self, core: Any, _now: float) -> Iterator[str]:
-        """A thread waits only for what it lacks. One that was switched away from goes on later; one that is late asks why."""
+        """A thread waits only for what it lacks. One that was switched away from is excused, and one that is late."""
         now_s = self._processes[core.config.worker_id].loop.ticks / TICKS_PER_SECOND
         calls = [call for call in self._calls.get(core.config.worker_id, ()) if call.until is None or now_s < call.until]
         texts = [text for call in calls if (text := _needless(call, core))]
