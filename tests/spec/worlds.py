@@ -325,8 +325,12 @@ def with_lost_nodes(world: World, random: Random) -> World:
 
 
 def with_lost_items(world: World, random: Random) -> World:
-    """In most of the worlds without other aimed faults, let a node with items die; for generators of large items."""
-    if is_aimed(world) or world.loses_disk or random.random() < 0.2:
+    """In most of the worlds without other aimed faults, let a node with items die; for generators of large items.
+
+    No node has a label then, for which tasks would wait after its death.
+    """
+    has_zones = any(node.zone for node in world.nodes)
+    if is_aimed(world) or world.loses_disk or has_zones or random.random() < 0.2:
         return world
     more = tuple(Node(2) for _ in range(3 - len(world.nodes)))
     times_s, moments = (0.02, random.choice((0.5, 1.5))), ("item", "items", "items")
