@@ -52,7 +52,7 @@ def quiet_rates(world: World) -> dict[str, float]:
 
 def is_aimed(world: World) -> bool:
     """Whether a world is made for certain faults, which others would keep from striking."""
-    return bool(world.moves or world.struck_tasks) or not world.rates.keys().isdisjoint(("last_words", "rift"))
+    return bool(world.moves) or _strikes_certain_steps(world)
 
 
 def is_taken(world: World) -> bool:
@@ -60,9 +60,13 @@ def is_taken(world: World) -> bool:
     return is_aimed(world) or not world.rates.keys().isdisjoint(("memory", "spawn"))
 
 
+def _strikes_certain_steps(world: World) -> bool:
+    return bool(world.struck_tasks) or not world.rates.keys().isdisjoint(("last_words", "rift"))
+
+
 def _strikes_elsewhere(world: World) -> bool:
     """Whether faults of a world strike certain steps or messages. Nodes may come and go all the same."""
-    return bool(world.struck_tasks or world.aimed) or not world.rates.keys().isdisjoint(("last_words", "rift"))
+    return bool(world.aimed) or _strikes_certain_steps(world)
 
 
 def with_conversations(world: World, random: Random) -> World:
@@ -70,7 +74,7 @@ def with_conversations(world: World, random: Random) -> World:
     has_any = not world.rates.keys().isdisjoint(("duplicate", "break"))
     if is_taken(world) or not has_any or random.random() >= 0.33:
         return world
-    rates = world.rates | {"duplicate": random.choice((0.1, 0.4)), "break": random.choice((0.02, 0.1, 0.4))}
+    rates = world.rates | {kind: random.choice(OFTEN[kind]) for kind in ("duplicate", "break")}
     further = random.choice(((), (), ("delay",), ("delay", "reset")))
     rates |= {"delay": 0.4} if further else {}
     rates |= {"reset": random.choice((0.02, 0.1))} if "reset" in further else {}

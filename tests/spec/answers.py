@@ -18,23 +18,13 @@ from minray.common.resources import to_floats
 from minray.simulation import SimCluster
 from minray.util import list_named_actors
 from minray.util.placement_group import placement_group_table
-from minray.util.state import (
-    list_actors,
-    list_jobs,
-    list_nodes,
-    list_objects,
-    list_placement_groups,
-    list_tasks,
-    list_workers,
-)
 from tests.spec.actors import NAMESPACE
 from tests.spec.programs import Program
 from tests.spec.stage import Record
+from tests.spec.tables import TABLES, rows_of
 
 INQUIRER = "inquirer"
 """Name of the driver that asks."""
-UNFINISHED = 10_000
-"""Most rows that are asked for."""
 Places = Mapping[tuple[str, int], set[str]]
 """Id (hex) and number of an attempt of a task -> names of the processes to which it was sent."""
 OVER = ("FINISHED", "FAILED")
@@ -59,24 +49,13 @@ class Answers(Record, frozen=True):
     own_worker: str
 
 
-TABLES = {
-    "actors": list_actors,
-    "jobs": list_jobs,
-    "nodes": list_nodes,
-    "objects": list_objects,
-    "placement groups": list_placement_groups,
-    "tasks": list_tasks,
-    "workers": list_workers,
-}
-
-
 def ask_everything(names: Collection[str]) -> Answers:
     """Ask, in a driver, for everything that a program can ask for; ``names``: those of its actors."""
     context = minray.get_runtime_context()
     return Answers(
         named=[(one["namespace"], one["name"]) for one in list_named_actors(all_namespaces=True)],
         found={name: _found(name) for name in names},
-        tables={kind: [row.asdict() for row in rows(limit=UNFINISHED)] for kind, rows in TABLES.items()},
+        tables={table: rows_of(table) for table in TABLES},
         nodes=minray.nodes(),
         groups={group_id: row["state"] for group_id, row in placement_group_table().items()},
         total=minray.cluster_resources(),
@@ -218,12 +197,11 @@ def _wrong_processes(answers: Answers, truth: Truth) -> Iterator[str]:
         elif row["is_alive"] != (row["exit_type"] is None):
             yield f"list_workers shows an impossible process: {row}"
     running = {row["job_id"] for row in answers.tables["jobs"] if row["status"] == "RUNNING"} - {answers.own_job}
-    drivers = {core.context.job_id.hex() for core in truth.cores.values() if core.config.is_driver}
-    if running != drivers:
-        yield f"list_jobs says that {sorted(running)} run, and it is {sorted(drivers)}"
     pids = {core.context.job_id.hex(): _place(core)[1] for core in truth.cores.values() if core.config.is_driver}
+    if running != pids.keys():
+        yield f"list_jobs says that {sorted(running)} run, and it is {sorted(pids)}"
     for row in answers.tables["jobs"]:
-        if int(row["driver_info"]["pid"]) != pids.get(row["job_id"], int(row["driver_info"]["pid"])):
+        if row["job_id"] in pids and row["driver_info"]["pid"] != str(pids[row["job_id"]]):
             yield f"list_jobs shows {row['driver_info']}, and its pid is {pids[row['job_id']]}"
         elif (row["status"] == "RUNNING") != (row["end_time"] is None):
             yield f"list_jobs shows an impossible job: {row}"

@@ -55,12 +55,8 @@ class Bundles(Story, frozen=True):
 
     def tell(self) -> list[Look]:
         """Make the group, run a task in each bundle, and remove it."""
-        labels = [{ZONE: f"!{NO_ZONE}"}] * self.bundles if self.is_labelled else None
-        group = placement_group(
-            [self.bundle()] * self.bundles,
-            self.strategy,
-            bundle_label_selector=labels,
-        )
+        labels = labels_of_bundles(self.bundles, self.is_labelled)
+        group = placement_group([self.bundle()] * self.bundles, self.strategy, bundle_label_selector=labels)
         try:
             if trouble := self.waits_for(group):
                 return [("value", trouble)]
@@ -182,6 +178,11 @@ class Crowd(Bundles, frozen=True):
 
     def _strategy(self, group: Any, index: int) -> Any:
         return PlacementGroupSchedulingStrategy(group, index, self.captures)
+
+
+def labels_of_bundles(count: int, is_labelled: bool) -> list[dict[str, str]] | None:
+    """Let each bundle ask for any node that lacks a label, if ``is_labelled``."""
+    return [{ZONE: f"!{NO_ZONE}"}] * count if is_labelled else None
 
 
 def count_nodes() -> int:

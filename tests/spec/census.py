@@ -18,32 +18,16 @@ import minray
 from minray.in_rays_place.names.experimental import internal_kv as kv
 from minray.util.placement_group import placement_group, remove_placement_group
 from minray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from minray.util.state import (
-    list_actors,
-    list_jobs,
-    list_objects,
-    list_placement_groups,
-    list_tasks,
-    list_workers,
-)
 from minray.util.state.exception import RayStateApiException
+from tests.spec.bundles import labels_of_bundles
 from tests.spec.filled import filled
-from tests.spec.stage import ZONE
 from tests.spec.stories import Look, Story, look_at
-from tests.spec.wishes import NO_ZONE
+from tests.spec.tables import rows_of
 
 if TYPE_CHECKING:
     from tests.spec.model import Losses, Reading
     from tests.spec.stage import Outcome
 
-TABLES: dict[str, Any] = {
-    "actors": list_actors,
-    "jobs": list_jobs,
-    "objects": list_objects,
-    "placement groups": list_placement_groups,
-    "tasks": list_tasks,
-    "workers": list_workers,
-}
 PLAIN, ASYNC, THREADED = "plain", "async", "threaded"
 CLERKS = (PLAIN, ASYNC, THREADED)
 """Kinds of the actor."""
@@ -55,12 +39,12 @@ LONG_S = 3000.0
 """Virtual seconds for which tasks rest. They are ended before."""
 PATIENCE_S, LOOK_AGAIN_S = 300.0, 0.2
 """Virtual seconds for which the tables may be wrong, and between the first two looks at them. The next are farther apart."""
-MANY = 10_000
-"""Most rows that are asked for."""
 REPORTED_S = 2.5
 """Virtual seconds after which an owner has reported its failed tasks."""
 NOWHERE = {"nowhere": 1.0}
 """Resources that no node has."""
+FOR_EVER: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
+"""Options of actors that begin again after every loss."""
 RIGHT = "right"
 IN = "in"
 """Field of a wanted row: the key under which the thing itself has said where it is."""
@@ -122,8 +106,7 @@ class Things:
         self._done = take.options(**many, **self._named("done")).remote(0)
         self._failed = fail.options(num_cpus=0, max_retries=0, **self._named("failed")).remote()
         kind = {PLAIN: Clerk, THREADED: Clerk.options(max_concurrency=2), ASYNC: AsyncClerk}[story.clerk]
-        for_ever: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-        self._actor = kind.options(**for_ever, name=self._room).remote(self._room, _array())
+        self._actor = kind.options(**FOR_EVER, name=self._room).remote(self._room, _array())
         ends.callback(minray.kill, self._actor)
         if story.restarts:
             look_at(self._actor.say.remote(), PATIENCE_S)
@@ -137,16 +120,15 @@ class Things:
         self._nodes = [self._node_of_bundle(index) for index in range(2)]
 
     def _make_group(self, bundles: list[dict[str, float]], name: str, ends: ExitStack) -> Any:
-        labels = [{ZONE: f"!{NO_ZONE}"}] * len(bundles) if self._story.is_labelled else None
+        labels = labels_of_bundles(len(bundles), self._story.is_labelled)
         group = placement_group(bundles, "SPREAD", name=name, bundle_label_selector=labels)
         ends.callback(remove_placement_group, group)
         return group
 
     def _leave_tasks(self) -> list[str]:
         """Have a call and a task of an actor end, and then their owner and the worker of the call; return their ids."""
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-        helper = Helper.options(**options).remote(self._room)
-        employer = Employer.options(**options).remote()
+        helper = Helper.options(**FOR_EVER).remote(self._room)
+        employer = Employer.options(**FOR_EVER).remote()
         kind, shown = look_at(employer.employ.remote(helper), PATIENCE_S)
         time.sleep(REPORTED_S)
         for actor in (employer, helper):
@@ -270,7 +252,7 @@ class Things:
 
     def _wrong(self, wanted: dict[str, dict[str, Row]]) -> list[str]:
         try:
-            found = {table: [row.asdict() for row in TABLES[table](limit=MANY)] for table in wanted}
+            found = {table: rows_of(table) for table in wanted}
         except RayStateApiException as error:
             return [str(error)]
         pids = {row["worker_id"]: row["pid"] for row in found["workers"]}

@@ -19,24 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import minray
 from minray.api.actor_handle import ActorHandle
-from minray.util.state import list_actors, list_jobs, list_nodes, list_placement_groups, list_tasks, list_workers
 from minray.util.state.exception import RayStateApiException
 from tests.spec.groups import SLOT
 from tests.spec.stage import Outcome, Stage, Tagged
+from tests.spec.tables import rows_of
 
 if TYPE_CHECKING:
     from tests.spec.model import Reading, Scope
 
-TABLES: dict[str, Any] = {
-    "actors": list_actors,
-    "jobs": list_jobs,
-    "nodes": list_nodes,
-    "placement groups": list_placement_groups,
-    "tasks": list_tasks,
-    "workers": list_workers,
-}
-"""Table -> the function that lists it. A look may also be at ``RESOURCES``."""
 RESOURCES = "resources"
+"""A look may also be at these, instead of a table of ``FIELDS``."""
 REPORTED_S = 1.0
 """Virtual seconds after which nodes have reported what is reserved."""
 FIELDS = {
@@ -58,8 +50,6 @@ OVER: dict[str, tuple[Any, ...]] = {
 """Table -> states after which there is no other."""
 LIVING = {"nodes": "ALIVE", "workers": True}
 """Table -> state in which the process of a row must live."""
-MANY = 10_000
-"""Most rows that are asked for."""
 HEARD_S = 3.0
 """Virtual seconds after which a process's end is known everywhere, if no process is silent."""
 GIVEN_UP_S = 100.0
@@ -80,7 +70,7 @@ class Look(Tagged, frozen=True):
             return {"of": [], "available": minray.available_resources(), "total": minray.cluster_resources()}
         outcome: Outcome = {"of": [], "begun": time.time(), "job": minray.get_runtime_context().get_job_id()}
         try:
-            rows = TABLES[self.table](limit=MANY)
+            rows = rows_of(self.table)
         except RayStateApiException as error:
             return outcome | {"ended": time.time(), "unknown": str(error)}
         handles = {name: thing for name, thing in stage.refs.items() if isinstance(thing, ActorHandle)}

@@ -306,20 +306,21 @@ def with_rare_words(scenario: Scenario) -> Scenario:
         head, *others = with_riches(world.nodes)
         head = msgspec.structs.replace(head, num_gpus=max(head.num_gpus, int(needs_gpus(program))))
         world = msgspec.structs.replace(world, nodes=(head, *others))
-    if any(isinstance(one, Bouquet) for one in program.walk()):
+    operations = list(program.walk())
+    if any(isinstance(one, Bouquet) for one in operations):
         world = with_few_references(world, Random(f"few references of {scenario.seed}"))
-    pours_much = any(isinstance(one, Poured) and one.size == max(SIZES) for one in program.walk())
-    if any(isinstance(one, Fickle) for one in program.walk()) or (pours_much and scenario.seed % 3 == 0):
+    pours_much = any(isinstance(one, Poured) and one.size == max(SIZES) for one in operations)
+    if any(isinstance(one, Fickle) for one in operations) or (pours_much and scenario.seed % 3 == 0):
         world = with_lost_items(world, Random(f"lost items of {scenario.seed}"))
-    if any(isinstance(one, Overtaken) for one in program.walk()):
+    if any(isinstance(one, Overtaken) for one in operations):
         world = with_silence(world, HEAVY, Random(f"silence of {scenario.seed}"))
-    elif scenario.seed % 2 == 0 and any(isinstance(one, Rush) for one in program.walk()):
+    elif scenario.seed % 2 == 0 and any(isinstance(one, Rush) for one in operations):
         world = with_silence(world, CONVERSATIONS["lease"], Random(f"silence of leases of {scenario.seed}"))
-    if any(isinstance(one, Group | Bundles) for one in program.walk()):
+    if any(isinstance(one, Group | Bundles) for one in operations):
         world = with_departures_of_hosts(world, Random(f"departures of hosts of {scenario.seed}"))
     world = with_second_thoughts(world, Random(f"second thoughts of {scenario.seed}"))
     world = with_late_drivers(world, len(program.drivers), Random(f"late drivers of {scenario.seed}"))
-    stories = {type(one).__name__ for one in program.walk() if isinstance(one, Story)}
+    stories = {type(one).__name__ for one in operations if isinstance(one, Story)}
     world = with_talk_of_stories(world, stories, Random(f"talk of stories of {scenario.seed}"))
     return msgspec.structs.replace(scenario, program=program, world=world)
 

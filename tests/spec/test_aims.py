@@ -11,7 +11,8 @@ import pytest
 import minray.protocol
 from minray.protocol.base import Request
 from tests.seeds import sample
-from tests.spec.aims import HEAVY, LATE_FREES, LATE_REQUESTS, with_posthumous_messages, with_silence
+from tests.spec.aims import HEAVY, LATE_FREES, LATE_REQUESTS, TALK, with_posthumous_messages, with_silence
+from tests.spec.bundles import Bundles
 from tests.spec.conjunctions import CONDITIONS, ORDER, TOGETHER, pair_of, with_feature
 from tests.spec.conversations import CONVERSATIONS, MIXED
 from tests.spec.features import OF_PROGRAMS, PAIRS, features_of, pairs_of
@@ -22,6 +23,7 @@ from tests.spec.pair_coverage import PairCoverage
 from tests.spec.programs import Body, Get, Program, Submit
 from tests.spec.scenario import Node, Scenario, World
 from tests.spec.scenes import LAPSES
+from tests.spec.stories import Story
 from tests.spec.strategies import fitted, scenario_of
 from tests.spec.trial import run
 from tests.spec.worlds import with_lost_items
@@ -43,6 +45,11 @@ def test_every_request_of_the_protocol_is_in_a_conversation() -> None:
     assert spoken == protocol()
     mixed = {request for mixture in MIXED for request in mixture}
     assert mixed | {*LATE_FREES, *LATE_REQUESTS} <= protocol()
+
+
+def test_stories_whose_conversations_are_aimed_at_are_stories_and_conversations() -> None:
+    assert TALK.keys() <= {story.__name__ for story in Story.__subclasses__() + Bundles.__subclasses__()}
+    assert {name for talk in TALK.values() for name in talk} <= CONVERSATIONS.keys()
 
 
 def test_all_conversations_and_kinds_are_aimed_at() -> None:

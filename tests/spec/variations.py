@@ -15,7 +15,7 @@ import msgspec
 
 from tests.spec.actors import Create, Find, Kill
 from tests.spec.groups import SLOT, Describe, FindGroup, Group, Ready, Remove
-from tests.spec.looks import REPORTED_S, RESOURCES, TABLES, Look
+from tests.spec.looks import FIELDS, REPORTED_S, RESOURCES, Look
 from tests.spec.programs import (
     Body,
     Call,
@@ -255,7 +255,7 @@ def with_looks(program: Program, random: Random) -> Program:
                 operations += [Ready(f"ready too {one.name}", one.name)]
                 operations += [Look(f"look at resources with {one.name}", RESOURCES, REPORTED_S)]
         for count in range(random.randint(2, 5) if has_looks else 0):
-            look = Look(f"look at state {number}.{count}", random.choice(list(TABLES)))
+            look = Look(f"look at state {number}.{count}", random.choice(list(FIELDS)))
             operations.insert(random.randint(0, len(operations)), look)
         drivers.append(Body(tuple(operations), driver.end))
     return Program(tuple(drivers))
